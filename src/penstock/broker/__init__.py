@@ -1,0 +1,1 @@
+"""The broker: topics, partitions and records as every door sees them."""

@@ -1,0 +1,221 @@
+"""The broker as every door sees it: one object, one vocabulary.
+
+Doors translate their protocols to these calls and the errors they raise; nothing here knows of any protocol. The hot
+path takes a partition with `partition` and appends to or reads from it directly. Everything that changes metadata goes
+through `_commit`: decide, persist, apply, take effect, in that order and one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from uuid import uuid4
+
+from penstock.broker.config import BrokerConfig, Fsync
+from penstock.broker.housekeeping import Housekeeping
+from penstock.broker.partition import Partition
+from penstock.broker.replicas import Replicas
+from penstock.broker.stats import BrokerStats
+from penstock.clock import Clock
+from penstock.cluster import controller
+from penstock.cluster.controller import TopicSpec
+from penstock.cluster.metadata import ClusterMetadata, Topic
+from penstock.cluster.metadata_log import MetadataLog
+from penstock.cluster.records import (
+    ClusterCreated,
+    MetadataRecord,
+    PartitionAssigned,
+    ProducerIdsReserved,
+    TopicConfigured,
+    TopicDeleted,
+)
+from penstock.cluster.topic_config import TopicSettings, resolve
+from penstock.errors import InvalidRequest, TopicExists
+from penstock.storage.data_directory import DataDirectory
+from penstock.storage.files import Files
+
+Decision = Callable[[ClusterMetadata], list[MetadataRecord]]
+
+
+class Broker:
+    """One node's broker. Construct it to open the data directory, `start` it on the loop, `close` it at the end."""
+
+    def __init__(self, config: BrokerConfig, files: Files, clock: Clock) -> None:
+        self.config = config
+        self.clock = clock
+        self.stats = BrokerStats()
+        self._data = DataDirectory(files, config.data_dir, config.node_id)
+        try:
+            self._metadata_log = MetadataLog(files, self._data.metadata, clock)
+            self.metadata = self._metadata_log.state
+            self._register()
+            self.replicas = Replicas(files, self._data, config, self.metadata, self.stats)
+            self.replicas.open_all()
+        except BaseException:
+            self._data.close()
+            raise
+        self._commits = asyncio.Lock()
+        self._producer_ids: deque[int] = deque()
+        self._housekeeping = Housekeeping(self.replicas, config, clock)
+
+    def _register(self) -> None:
+        records: list[MetadataRecord] = []
+        if not self.metadata.cluster_id:
+            records.append(ClusterCreated(cluster_id=uuid4().hex))
+        records += controller.register_node(self.metadata, self.config.node_id, self.config.endpoints, self.config.rack)
+        self._metadata_log.append(records)
+        self._metadata_log.sync()
+        for record in records:
+            self.metadata.apply(record)
+
+    def start(self) -> None:
+        """Begin to work on the running event loop."""
+        self.replicas.attach(asyncio.get_running_loop())
+        self._housekeeping.start()
+
+    async def close(self) -> None:
+        """Stop, leaving every log synced and ready to open without a scan."""
+        await self._housekeeping.stop()
+        async with self._commits:
+            await asyncio.to_thread(self._close_files)
+
+    def _close_files(self) -> None:
+        self.replicas.close()
+        self._metadata_log.close()
+        self._data.close()
+
+    # -- partitions: the hot path -------------------------------------------------------------------------------------
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """The partition on this node; `UnknownTopic` or `UnknownPartition` if there is none."""
+        return self.replicas.get(topic, index)
+
+    @property
+    def syncs_before_ack(self) -> bool:
+        """Whether ``acks=all`` means durable, not only written."""
+        return self.config.fsync is Fsync.EVERY
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    async def create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic | None:
+        """Create a topic; None if it was only to be checked."""
+        topic_id = uuid4()
+
+        def decide(metadata: ClusterMetadata) -> list[MetadataRecord]:
+            return controller.create_topic(
+                metadata,
+                spec,
+                topic_id,
+                partitions=self.config.default_partitions,
+                replication_factor=self.config.default_replication_factor,
+            )
+
+        await self._commit(decide, validate_only=validate_only)
+        return None if validate_only else self.metadata.topic(spec.name)
+
+    async def ensure_topic(self, name: str) -> Topic:
+        """The topic; where there is none it is created, if this cluster creates topics on first use."""
+        if name not in self.metadata.topics and self.config.auto_create_topics:
+            try:
+                await self.create_topic(TopicSpec(name=name))
+            except TopicExists:
+                pass  # somebody else was faster
+        return self.metadata.topic(name)
+
+    async def delete_topic(self, name: str) -> None:
+        await self._commit(lambda metadata: controller.delete_topic(metadata, name))
+
+    async def add_partitions(
+        self,
+        name: str,
+        count: int,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Grow a topic to ``count`` partitions."""
+        await self._commit(
+            lambda metadata: controller.add_partitions(metadata, name, count, assignment), validate_only=validate_only
+        )
+
+    async def configure_topic(
+        self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        """Set settings of a topic; None unsets one."""
+        await self._commit(
+            lambda metadata: controller.configure_topic(metadata, name, changes), validate_only=validate_only
+        )
+
+    def topic_settings(self, name: str) -> TopicSettings:
+        """A topic's settings, defaults included."""
+        return resolve(self.config.topic_defaults, self.metadata.topic(name).configs)
+
+    async def trim(self, topic: str, index: int, offset: int) -> int:
+        """Delete records before ``offset`` (-1: all that are committed); the partition's new start."""
+        partition = self.partition(topic, index)
+        partition.check_leader()
+        target = partition.high_watermark if offset == -1 else offset
+        if target < -1 or target > partition.high_watermark:
+            raise InvalidRequest(f"{partition.id} is committed up to {partition.high_watermark}, not to {offset}.")
+        if target > partition.log.start_offset:
+            dropped = partition.log.trim(target)
+            await asyncio.to_thread(partition.log.delete_files, dropped)
+        return partition.log.start_offset
+
+    async def allocate_producer_id(self) -> int:
+        """A producer id that nobody has or ever had."""
+        while not self._producer_ids:
+            node_id = self.config.node_id
+            (block,) = await self._commit(lambda metadata: [controller.reserve_producer_ids(metadata, node_id)])
+            assert isinstance(block, ProducerIdsReserved)
+            self._producer_ids.extend(range(block.first_producer_id, block.next_producer_id))
+        return self._producer_ids.popleft()
+
+    def disk_usage(self) -> tuple[int, int]:
+        """(total, free) bytes of the disk under the data directory."""
+        usage = shutil.disk_usage(self.config.data_dir)
+        return usage.total, usage.free
+
+    # -- metadata -----------------------------------------------------------------------------------------------------
+
+    async def settled(self) -> None:
+        """Return once every change of metadata under way has taken effect: a new topic's partitions are open."""
+        async with self._commits:
+            return
+
+    async def _commit(self, decide: Decision, *, validate_only: bool = False) -> list[MetadataRecord]:
+        async with self._commits:
+            records = decide(self.metadata)
+            if validate_only:
+                return []
+            self._metadata_log.append(records)
+            await asyncio.to_thread(self._metadata_log.sync)
+            await self._take_effect(records)
+            self._metadata_log.snapshot_if_due()
+            return records
+
+    async def _take_effect(self, records: Sequence[MetadataRecord]) -> None:
+        opening: list[PartitionAssigned] = []
+        for record in records:
+            match record:
+                case TopicDeleted():
+                    topic = self.metadata.topic_by_id(record.topic_id)
+                    assert topic is not None
+                    self.metadata.apply(record)
+                    await self.replicas.drop_topic(topic)
+                case TopicConfigured():
+                    self.metadata.apply(record)
+                    topic = self.metadata.topic_by_id(record.topic_id)
+                    assert topic is not None
+                    self.replicas.reconfigure(topic)
+                case PartitionAssigned():
+                    self.metadata.apply(record)
+                    opening.append(record)
+                case _:
+                    self.metadata.apply(record)
+        if opening:
+            topic = self.metadata.topic_by_id(opening[0].topic_id)
+            assert topic is not None
+            await self.replicas.open(topic, opening)

@@ -1,0 +1,37 @@
+"""What the broker needs to know; read once at the composition root."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from penstock.cluster.records import Endpoint
+from penstock.cluster.topic_config import TopicSettings
+
+
+class Fsync(StrEnum):
+    """When records are made durable."""
+
+    EVERY = "every"  # before acks=all is answered, many producers sharing one sync
+    INTERVAL = "interval"  # in the background, every so often
+    NONE = "none"  # when the operating system likes, and when a segment is sealed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of one node's broker."""
+
+    node_id: int
+    data_dir: Path
+    endpoints: tuple[Endpoint, ...] = ()
+    rack: str | None = None
+    fsync: Fsync = Fsync.EVERY
+    # Records nobody waits for are synced this often too, except with Fsync.NONE.
+    fsync_interval_ms: int = 1_000
+    sync_threads: int = 4
+    auto_create_topics: bool = True
+    default_partitions: int = 3
+    default_replication_factor: int = 1
+    topic_defaults: TopicSettings = field(default_factory=TopicSettings)
+    housekeeping_interval_ms: int = 10_000

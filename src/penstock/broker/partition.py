@@ -1,0 +1,216 @@
+"""One partition on this node: its log, its leadership, and everybody waiting for either to move.
+
+A leader appends; the *stable end* is what it may count on: what is synced, and what was written for producers who asked
+for no more than that. The high watermark is the smallest stable end of all replicas in sync; readers see up to there
+and ``acks=all`` is answered from there. So a record that was promised to be durable is never shown before it is.
+
+Everything runs on the event loop's thread; only syncing happens elsewhere, and reports back through `on_synced`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from penstock.broker.stats import TopicStats
+from penstock.cluster.topic_config import TopicSettings
+from penstock.errors import (
+    FencedLeaderEpoch,
+    InvalidRecord,
+    LogFailed,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotLeader,
+    PenstockError,
+    UnknownLeaderEpoch,
+)
+from penstock.model import TopicPartition
+from penstock.records import accept_batch, decode_records, parse_header, stamp_append_time
+from penstock.storage.files import FileSlice
+from penstock.storage.log import Log
+
+Committed = Callable[[PenstockError | None], None]
+
+
+class Syncer(Protocol):
+    """Whoever makes logs durable in the background."""
+
+    def request(self, log: Log) -> None: ...
+
+
+class Appended(NamedTuple):
+    """Where a batch went. ``append_time_ms`` is -1 unless the topic stamps its records."""
+
+    base_offset: int
+    next_offset: int
+    append_time_ms: int
+    is_duplicate: bool
+
+
+class Partition:
+    """A replica of a partition, leading or not."""
+
+    __slots__ = (
+        "_append_waiters",
+        "_stable_end",
+        "_syncer",
+        "_watchers",
+        "high_watermark",
+        "id",
+        "in_sync_count",
+        "is_leader",
+        "leader_epoch",
+        "log",
+        "settings",
+        "stats",
+    )
+
+    def __init__(
+        self, id: TopicPartition, log: Log, settings: TopicSettings, stats: TopicStats, syncer: Syncer
+    ) -> None:
+        self.id = id
+        self.log = log
+        self.settings = settings
+        self.stats = stats
+        self._syncer = syncer
+        self.is_leader = False
+        self.leader_epoch = -1
+        self.in_sync_count = 1
+        self._stable_end = log.durable_offset
+        self.high_watermark = log.durable_offset
+        self._append_waiters: deque[tuple[int, Committed]] = deque()
+        self._watchers: set[Callable[[], None]] = set()
+
+    def __repr__(self) -> str:
+        role = "leader" if self.is_leader else "not leader"
+        return f"<Partition {self.id} {role} in epoch {self.leader_epoch}, high watermark {self.high_watermark}>"
+
+    # -- leadership ---------------------------------------------------------------------------------------------------
+
+    def lead(self, epoch: int) -> None:
+        """Take up leadership in a new epoch."""
+        assert epoch > self.leader_epoch, "a leader epoch never comes back"
+        self.is_leader = True
+        self.leader_epoch = epoch
+
+    def resign(self) -> None:
+        """Stop leading. Everyone who waits here is sent to look for the new leader."""
+        self.is_leader = False
+        self._fail_waiters(NotLeader(f"This node no longer leads {self.id}."))
+        self._wake_watchers()
+
+    def check_leader(self, epoch: int = -1) -> None:
+        """Refuse unless this node leads, in the epoch that the caller knows (-1 if it does not care)."""
+        if not self.is_leader:
+            raise NotLeader(f"This node does not lead {self.id}. Ask for metadata to find out who does.")
+        if epoch < 0 or epoch == self.leader_epoch:
+            return
+        if epoch < self.leader_epoch:
+            raise FencedLeaderEpoch(f"{self.id} is in leader epoch {self.leader_epoch}; you know {epoch}.")
+        raise UnknownLeaderEpoch(f"{self.id} is in leader epoch {self.leader_epoch} here; you know {epoch} already.")
+
+    def check_in_sync(self) -> None:
+        """Refuse if too few replicas are in sync for ``acks=all``."""
+        if self.in_sync_count < self.settings.min_insync_replicas:
+            raise NotEnoughReplicas(
+                f"{self.id} has {self.in_sync_count} replicas in sync; min.insync.replicas asks for "
+                f"{self.settings.min_insync_replicas}."
+            )
+
+    # -- appending ----------------------------------------------------------------------------------------------------
+
+    def append(self, batch: memoryview, now_ms: int, *, is_durable: bool) -> Appended:
+        """Check a producer's batch and write it, patching it in place. `when_committed` tells when it is safe.
+
+        ``is_durable`` keeps it unseen until it is synced; otherwise being written is enough.
+        """
+        if not self.is_leader:
+            self.check_leader()
+        settings = self.settings
+        if len(batch) > settings.max_message_bytes:
+            raise MessageTooLarge(
+                f"The batch has {len(batch)} bytes; {self.id.topic!r} takes up to {settings.max_message_bytes} "
+                "(max.message.bytes)."
+            )
+        header = accept_batch(batch)
+        if settings.log.is_compacting:
+            _check_keys(batch)
+        log = self.log
+        if header.producer_id >= 0:
+            first = log.producers.check(header)
+            if first is not None:
+                return Appended(first, first + header.count, -1, True)
+        append_time_ms = -1
+        if settings.has_append_time:
+            append_time_ms = now_ms
+            stamp_append_time(batch, now_ms)
+            header = parse_header(batch)
+        base_offset = log.append(batch, header, self.leader_epoch)
+        stats = self.stats
+        stats.messages_produced += header.count
+        stats.bytes_produced += len(batch)
+        if is_durable:
+            self._syncer.request(log)
+        else:
+            self._stable_end = log.end_offset
+            self._advance()
+        return Appended(base_offset, log.end_offset, append_time_ms, False)
+
+    def when_committed(self, offset: int, done: Committed) -> None:
+        """Call ``done`` once everything before ``offset`` is committed, at once if it is, or with what went wrong."""
+        if self.high_watermark >= offset:
+            done(None)
+        elif self.log.failure is not None:
+            done(self.log.failure)
+        else:
+            self._append_waiters.append((offset, done))
+
+    def on_synced(self) -> None:
+        """The log was synced, or failed to be."""
+        failure = self.log.failure
+        if failure is not None:
+            self._fail_waiters(failure)
+            return
+        if self.log.durable_offset > self._stable_end:
+            self._stable_end = self.log.durable_offset
+            self._advance()
+
+    def _advance(self) -> None:
+        """Move the high watermark. With a single replica in sync its stable end is everybody's."""
+        if self._stable_end <= self.high_watermark:
+            return
+        self.high_watermark = self._stable_end
+        waiters = self._append_waiters
+        while waiters and waiters[0][0] <= self.high_watermark:
+            waiters.popleft()[1](None)
+        if self._watchers:
+            self._wake_watchers()
+
+    def _fail_waiters(self, error: LogFailed | NotLeader) -> None:
+        waiters, self._append_waiters = self._append_waiters, deque()
+        for _, done in waiters:
+            done(error)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int) -> FileSlice | None:
+        """Committed batches from ``offset`` on; None where the reader has seen everything there is."""
+        return self.log.read(offset, max_bytes, self.high_watermark)
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` whenever there may be more to read, until `unwatch`."""
+        self._watchers.add(wake)
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        self._watchers.discard(wake)
+
+    def _wake_watchers(self) -> None:
+        for wake in tuple(self._watchers):
+            wake()
+
+
+def _check_keys(batch: memoryview) -> None:
+    """Compaction keeps one record a key, so on its topics every record needs one."""
+    if any(record.key is None for record in decode_records(batch)):
+        raise InvalidRecord("Every record of a compacted topic needs a key; at least one in this batch has none.")

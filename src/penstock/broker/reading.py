@@ -1,0 +1,145 @@
+"""Messages out of a partition, for the doors that speak of messages and not of batches.
+
+Only what is committed is seen. Looking never consumes: the caller says from which offset, and is told from which to go
+on. An answer is bounded in messages and in bytes, and a reader at the end of the log can wait there for more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from penstock.broker.broker import Broker
+from penstock.broker.partition import Partition
+from penstock.errors import CorruptRecords, PenstockError, UnknownTopic
+from penstock.records import BatchHeader, Record, decode_records, iter_batches
+
+READ_BYTES_MAX: Final = 4 * 1024 * 1024
+# Bytes taken off the log at a time: a caller who wants one message should not pay for megabytes.
+_STEP_BYTES: Final = 256 * 1024
+
+Start = int | Literal["earliest", "latest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadResult:
+    """Messages in order, where to read on, and how far the partition reaches."""
+
+    messages: list[Record]
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int
+
+
+async def read_messages(
+    broker: Broker,
+    topic: str,
+    index: int,
+    start: Start,
+    *,
+    limit: int,
+    wait_ms: int = 0,
+    max_bytes: int = READ_BYTES_MAX,
+) -> ReadResult:
+    """Up to ``limit`` messages from ``start`` on; if there are none yet, whatever comes within ``wait_ms``.
+
+    Cancelling it while it waits leaves nothing behind.
+    """
+    partition = broker.partition(topic, index)
+    partition.check_leader()
+    offset = _resolve(partition, start)
+    result = _read(partition, offset, limit, max_bytes)
+    if result.messages or wait_ms <= 0:
+        return result
+    moved = asyncio.Event()
+    partition.watch(moved.set)
+    try:
+        async with asyncio.timeout(wait_ms / 1000):
+            while not result.messages:
+                await moved.wait()
+                moved.clear()
+                if broker.partition(topic, index) is not partition:
+                    raise UnknownTopic(f"Topic {topic!r} was deleted while you waited; there is another of that name.")
+                partition.check_leader()
+                result = _read(partition, result.next_offset, limit, max_bytes)
+    except TimeoutError:
+        pass
+    finally:
+        partition.unwatch(moved.set)
+    return result
+
+
+def _resolve(partition: Partition, start: Start) -> int:
+    if start == "earliest":
+        return partition.log.start_offset
+    if start == "latest":
+        return partition.high_watermark
+    return start
+
+
+def _read(partition: Partition, offset: int, limit: int, max_bytes: int) -> ReadResult:
+    page = _Page(offset, limit, max_bytes)
+    while not page.is_full:
+        found = partition.read(page.next_offset, min(_STEP_BYTES, max_bytes))
+        if found is None or not page.fill(memoryview(found.read()), partition):
+            break
+    partition.stats.messages_consumed += len(page.messages)
+    partition.stats.bytes_consumed += page.size
+    return ReadResult(
+        messages=page.messages,
+        next_offset=page.next_offset,
+        high_watermark=partition.high_watermark,
+        log_start_offset=partition.log.start_offset,
+    )
+
+
+class _Page:
+    """Messages being gathered until there are enough of them."""
+
+    def __init__(self, offset: int, limit: int, max_bytes: int) -> None:
+        self.messages: list[Record] = []
+        self.next_offset = offset
+        self.size = 0
+        self._limit = limit
+        self._max_bytes = max_bytes
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.messages) >= self._limit or self.size >= self._max_bytes
+
+    def fill(self, data: memoryview, partition: Partition) -> bool:
+        """Take what fits from the batches in ``data``; whether reading on makes sense."""
+        before = self.next_offset
+        for position, header in iter_batches(data):
+            if header.next_offset <= self.next_offset:
+                continue
+            try:
+                records = _records(data[position : position + header.size], header)
+            except PenstockError as error:
+                if self.messages:
+                    return False  # what is readable first; the next call meets this batch at its start
+                raise CorruptRecords(
+                    f"Offsets {header.base_offset} to {header.last_offset} of {partition.id} cannot be decoded: "
+                    f"{error.message} Read on from offset {header.next_offset}."
+                ) from error
+            self._take(records, header.next_offset)
+            if self.is_full:
+                return False
+        return self.next_offset > before
+
+    def _take(self, records: list[Record], batch_end: int) -> None:
+        for record in records:
+            if record.offset < self.next_offset:
+                continue
+            self.messages.append(record)
+            self.size += len(record.key or b"") + len(record.value or b"")
+            if self.is_full:
+                self.next_offset = record.offset + 1
+                return
+        self.next_offset = batch_end
+
+
+def _records(batch: memoryview, header: BatchHeader) -> list[Record]:
+    """What a batch says to applications: control batches are the broker's own."""
+    return [] if header.is_control else decode_records(batch)

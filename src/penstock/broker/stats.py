@@ -1,0 +1,64 @@
+"""Counters that the hot path can afford: plain integers, read by whoever renders metrics."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+LATENCY_BOUNDS_SECONDS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+
+
+class Histogram:
+    """How often a duration fell below each bound."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(LATENCY_BOUNDS_SECONDS, seconds)] += 1
+        self.sum += seconds
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """(upper bound, count up to it) as Prometheus has them."""
+        total = 0
+        rows = []
+        for bound, count in zip((*map(str, LATENCY_BOUNDS_SECONDS), "+Inf"), self.counts, strict=True):
+            total += count
+            rows.append((bound, total))
+        return rows
+
+
+@dataclass(slots=True)
+class TopicStats:
+    """What went through one topic since the node started."""
+
+    messages_produced: int = 0
+    bytes_produced: int = 0
+    messages_consumed: int = 0
+    bytes_consumed: int = 0
+    produce_errors: dict[str, int] = field(default_factory=dict)
+
+    def count_error(self, code: str) -> None:
+        self.produce_errors[code] = self.produce_errors.get(code, 0) + 1
+
+
+@dataclass(slots=True)
+class BrokerStats:
+    """What went through the node since it started."""
+
+    append_latency: Histogram = field(default_factory=Histogram)
+    produce_latency: Histogram = field(default_factory=Histogram)
+    sync_latency: Histogram = field(default_factory=Histogram)
+    topics: dict[str, TopicStats] = field(default_factory=dict)
+
+    def topic(self, name: str) -> TopicStats:
+        stats = self.topics.get(name)
+        if stats is None:
+            stats = self.topics[name] = TopicStats()
+        return stats

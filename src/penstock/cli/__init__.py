@@ -1,0 +1,1 @@
+"""The command line. Reference: docs/reference/cli.md."""

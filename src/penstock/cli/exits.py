@@ -1,0 +1,25 @@
+"""Exit codes that mean something, and errors that carry one. Scripts rely on these numbers: they never change."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+class Exit(IntEnum):
+    """How a command ended."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    UNAVAILABLE = 5
+    INTERRUPTED = 130
+
+
+class CommandFailed(Exception):
+    """A command could not do what it was asked; the message says why and what to do."""
+
+    def __init__(self, message: str, exit_code: Exit = Exit.FAILURE) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code

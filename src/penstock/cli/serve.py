@@ -1,0 +1,28 @@
+"""``penstock serve``: run a node until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import click
+
+from penstock.cli.options import load_settings, settings_options
+
+
+@click.command()
+@settings_options
+def serve(**options: Any) -> int:
+    """Run a node.
+
+    Settings come from defaults, then the file, then PENSTOCK_* variables, then these flags; `penstock config show`
+    tells which won. The node stops in good order on SIGTERM or Ctrl-C, and at once on a second one.
+    """
+    loaded = load_settings(options)
+    from penstock import logs
+    from penstock.server import run
+
+    logs.configure(loaded.settings.logging.level, loaded.settings.logging.format)
+    for warning in loaded.warnings:
+        logging.getLogger(__name__).warning("%s", warning)
+    return run(loaded.settings)

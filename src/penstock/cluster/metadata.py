@@ -1,0 +1,127 @@
+"""The cluster's metadata as a state machine: `apply` is the only way it changes.
+
+A snapshot is simply the shortest list of records that rebuilds the state, so there is one path from records to state,
+whether they come from the log, a snapshot or another node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+from uuid import UUID
+
+from penstock.cluster.records import (
+    ClusterCreated,
+    MetadataRecord,
+    NodeRegistered,
+    PartitionAssigned,
+    ProducerIdsReserved,
+    TopicConfigured,
+    TopicCreated,
+    TopicDeleted,
+)
+from penstock.errors import UnknownPartition, UnknownTopic
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic with its partitions and the settings that differ from the defaults."""
+
+    name: str
+    topic_id: UUID
+    partitions: list[PartitionAssigned] = field(default_factory=list)
+    configs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+class ClusterMetadata:
+    """Nodes, topics, partitions and reservations, as of ``version`` applied records."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.cluster_id = ""
+        self.next_producer_id = 0
+        self.nodes: dict[int, NodeRegistered] = {}
+        self.topics: dict[str, Topic] = {}
+        self._topics_by_id: dict[UUID, Topic] = {}
+
+    def topic(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopic(f"There is no topic {name!r}.")
+        return topic
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return self._topics_by_id.get(topic_id)
+
+    def partition(self, name: str, index: int) -> PartitionAssigned:
+        topic = self.topic(name)
+        if not 0 <= index < len(topic.partitions):
+            raise UnknownPartition(
+                f"Topic {name!r} has no partition {index}; it has {len(topic.partitions)}, numbered from 0."
+            )
+        return topic.partitions[index]
+
+    def apply(self, record: MetadataRecord) -> None:
+        self._apply(record)
+        self.version += 1
+
+    @singledispatchmethod
+    def _apply(self, record: MetadataRecord) -> None:
+        raise AssertionError(f"no rule for {record!r}")
+
+    @_apply.register
+    def _(self, record: ClusterCreated) -> None:
+        self.cluster_id = record.cluster_id
+
+    @_apply.register
+    def _(self, record: NodeRegistered) -> None:
+        self.nodes[record.node_id] = record
+
+    @_apply.register
+    def _(self, record: TopicCreated) -> None:
+        topic = Topic(record.name, record.topic_id)
+        self.topics[record.name] = topic
+        self._topics_by_id[record.topic_id] = topic
+
+    @_apply.register
+    def _(self, record: TopicDeleted) -> None:
+        topic = self._topics_by_id.pop(record.topic_id)
+        del self.topics[topic.name]
+
+    @_apply.register
+    def _(self, record: TopicConfigured) -> None:
+        configs = self._topics_by_id[record.topic_id].configs
+        if record.value is None:
+            configs.pop(record.key, None)
+        else:
+            configs[record.key] = record.value
+
+    @_apply.register
+    def _(self, record: PartitionAssigned) -> None:
+        partitions = self._topics_by_id[record.topic_id].partitions
+        if record.partition == len(partitions):
+            partitions.append(record)
+        else:
+            partitions[record.partition] = record
+
+    @_apply.register
+    def _(self, record: ProducerIdsReserved) -> None:
+        self.next_producer_id = record.next_producer_id
+
+    def to_records(self) -> list[MetadataRecord]:
+        """The shortest history that leads to this state."""
+        records: list[MetadataRecord] = [ClusterCreated(cluster_id=self.cluster_id), *self.nodes.values()]
+        for topic in self.topics.values():
+            records.append(TopicCreated(name=topic.name, topic_id=topic.topic_id))
+            records += [
+                TopicConfigured(topic_id=topic.topic_id, key=key, value=value) for key, value in topic.configs.items()
+            ]
+            records += topic.partitions
+        if self.next_producer_id:
+            first = last = self.next_producer_id
+            records.append(ProducerIdsReserved(node_id=-1, first_producer_id=first, next_producer_id=last))
+        return records

@@ -1,0 +1,275 @@
+"""The kinds of values a setting can have: how each is read from text, shown again, and described when it is wrong.
+
+Every source delivers text, whether a YAML scalar, an environment variable or a flag, so a value means the same wherever
+it is written. `parse` raises `ValueError` with what was wrong; `allowed` says what would have been right.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
+UNLIMITED: Final = -1
+
+_DURATION_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_SIZE_BYTES: Final = {
+    "b": 1,
+    "kb": 1_000,
+    "mb": 1_000_000,
+    "gb": 1_000_000_000,
+    "tb": 1_000_000_000_000,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+}
+_AMOUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_TRUE: Final = {"true", "yes", "on", "1"}
+_FALSE: Final = {"false", "no", "off", "0"}
+_NOTHING: Final = {"", "null", "~", "none"}
+
+
+class Kind(Protocol):
+    """How one kind of value is read and shown."""
+
+    @property
+    def allowed(self) -> str:
+        """What may be written, to end the sentence 'give ...'."""
+
+    def parse(self, text: str) -> object:
+        """The value that ``text`` stands for, or `ValueError`."""
+
+    def show(self, value: object) -> str:
+        """The value as a person would write it; `parse` reads it back."""
+
+
+class Address(NamedTuple):
+    """A host and a port, as people write them: ``127.0.0.1:9092``, ``[::1]:9092``."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number."""
+
+    low: int
+    high: int = INT32_MAX
+
+    @property
+    def allowed(self) -> str:
+        return f"a whole number from {self.low} to {self.high}"
+
+    def parse(self, text: str) -> object:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("is not a whole number") from None
+        return _within(value, self.low, self.high)
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Milliseconds, written as a number of them or with a unit."""
+
+    low: int = 0
+    high: int = INT64_MAX
+    may_be_unlimited: bool = False
+
+    @property
+    def allowed(self) -> str:
+        unlimited = ", or unlimited" if self.may_be_unlimited else ""
+        low = f", at least {format_duration(self.low)}" if self.low else ""
+        high = f", at most {format_duration(self.high)}" if self.high != INT64_MAX else ""
+        return f"milliseconds or a number with ms, s, m, h, d or w, such as 30s or 168h{low}{high}{unlimited}"
+
+    def parse(self, text: str) -> object:
+        if self.may_be_unlimited and text.lower() in {"unlimited", "-1"}:
+            return UNLIMITED
+        return _within(_amount(text, _DURATION_MS, "ms", "a duration"), self.low, self.high)
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, int)
+        return "unlimited" if value == UNLIMITED else format_duration(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Bytes, written as a number of them or with a unit."""
+
+    low: int = 0
+    high: int = INT64_MAX
+    may_be_unlimited: bool = False
+
+    @property
+    def allowed(self) -> str:
+        unlimited = ", or unlimited" if self.may_be_unlimited else ""
+        low = f", at least {format_bytes(self.low)}" if self.low else ""
+        high = f", at most {format_bytes(self.high)}" if self.high != INT64_MAX else ""
+        return f"bytes or a number with KiB, MiB, GiB, kB, MB or GB, such as 64MiB{low}{high}{unlimited}"
+
+    def parse(self, text: str) -> object:
+        if self.may_be_unlimited and text.lower() in {"unlimited", "-1"}:
+            return UNLIMITED
+        return _within(_amount(text, _SIZE_BYTES, "b", "a size"), self.low, self.high)
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, int)
+        return "unlimited" if value == UNLIMITED else format_bytes(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        return ", ".join(self.words[:-1]) + f" or {self.words[-1]}"
+
+    def parse(self, text: str) -> object:
+        word = text.lower()
+        if word not in self.words:
+            raise ValueError("is not one of the choices")
+        return word
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Yes or no."""
+
+    allowed: str = "true or false"
+
+    def parse(self, text: str) -> object:
+        word = text.lower()
+        if word not in _TRUE | _FALSE:
+            raise ValueError("is neither true nor false")
+        return word in _TRUE
+
+    def show(self, value: object) -> str:
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Any text that is not empty."""
+
+    allowed: str = "some text"
+
+    def parse(self, text: str) -> object:
+        if not text.strip():
+            raise ValueError("is empty")
+        return text
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A path, taken as seen from where the process starts."""
+
+    allowed: str = "the path of a directory"
+
+    def parse(self, text: str) -> object:
+        if not text.strip() or "\0" in text:
+            raise ValueError("is not a path")
+        return Path(text).expanduser()
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """An address to listen on or to be reached at."""
+
+    low: int = 0  # port 0 lets the system choose
+
+    @property
+    def allowed(self) -> str:
+        any_port = "; port 0 takes a free one" if self.low == 0 else ""
+        return f"host:port, such as 127.0.0.1:9092 or [::1]:9092{any_port}"
+
+    def parse(self, text: str) -> object:
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdecimal():
+            raise ValueError("has no port" if not port.isdecimal() else "has no host")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ValueError("is an IPv6 address without brackets")
+        if not host or any(char.isspace() for char in host):
+            raise ValueError("has no host")
+        _within(int(port), self.low, 65_535)
+        return Address(host, int(port))
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """Another kind, or nothing."""
+
+    kind: Kind
+
+    @property
+    def allowed(self) -> str:
+        return f"{self.kind.allowed}, or null"
+
+    def parse(self, text: str) -> object:
+        return None if text.lower() in _NOTHING else self.kind.parse(text)
+
+    def show(self, value: object) -> str:
+        return "null" if value is None else self.kind.show(value)
+
+
+def format_duration(ms: int) -> str:
+    """Milliseconds in the largest unit that needs no fraction, up to hours."""
+    for unit in ("h", "m", "s"):
+        if ms and ms % _DURATION_MS[unit] == 0:
+            return f"{ms // _DURATION_MS[unit]}{unit}"
+    return f"{ms}ms"
+
+
+def format_bytes(size: int) -> str:
+    """Bytes in the largest binary unit that needs no fraction."""
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size and size % unit == 0:
+            return f"{size // unit}{name}"
+    return f"{size}B"
+
+
+def _amount(text: str, units: dict[str, int], plain: str, what: str) -> int:
+    match = _AMOUNT.fullmatch(text.strip().replace("_", ""))
+    if match is None:
+        raise ValueError(f"is not {what}")
+    number, unit = match[1], match[2].lower() or plain
+    if unit not in units:
+        raise ValueError(f"has the unknown unit {match[2]!r}")
+    value = float(number) * units[unit] if "." in number else int(number) * units[unit]
+    if value != int(value):
+        raise ValueError(f"is not a whole number of {'milliseconds' if plain == 'ms' else 'bytes'}")
+    return int(value)
+
+
+def _within(value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise ValueError("is out of range")
+    return value

@@ -1,0 +1,192 @@
+"""Everything that can be set, section by section, with its default and its kind.
+
+The structs are the table: `SETTINGS` is read off them, and so are the names in the file, the environment variables
+(``broker.data_dir`` is ``PENSTOCK_BROKER__DATA_DIR``) and what ``penstock config show`` prints. A setting stands here
+only if it has an effect; the two sections that later milestones use say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, get_type_hints
+
+import msgspec
+
+from penstock.config.kinds import (
+    INT32_MAX,
+    UNLIMITED,
+    Address,
+    Choice,
+    Directory,
+    Duration,
+    Flag,
+    HostPort,
+    Kind,
+    Maybe,
+    Size,
+    Whole,
+    Words,
+)
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+SECOND_MS: Final = 1_000
+HOUR_MS: Final = 3_600 * SECOND_MS
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """This node: who it is, where its data is, where it listens."""
+
+    node_id: Annotated[int, Whole(0)] = 1
+    data_dir: Annotated[Path, Directory()] = Path("data")
+    rack: Annotated[str | None, Maybe(Words())] = None
+    # Loopback until there is access control: nobody opens a broker to a network by forgetting a setting.
+    kafka: Annotated[Address, HostPort()] = Address("127.0.0.1", 9092)
+    http: Annotated[Address, HostPort()] = Address("127.0.0.1", 8080)
+    advertised_kafka: Annotated[Address | None, Maybe(HostPort(low=1))] = None
+    advertised_http: Annotated[Address | None, Maybe(HostPort(low=1))] = None
+    auto_create_topics: Annotated[bool, Flag()] = True
+    max_connections: Annotated[int, Whole(1)] = 10_000
+    idle_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 600 * SECOND_MS
+    max_request_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 100 * MIB
+    shutdown_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 30 * SECOND_MS
+
+
+class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How logs are kept on disk."""
+
+    segment_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 64 * MIB
+    segment_ms: Annotated[int, Duration(1)] = 168 * HOUR_MS
+    index_interval_bytes: Annotated[int, Size(64, INT32_MAX)] = 4 * KIB
+    fsync: Annotated[str, Choice(("every", "interval", "none"))] = "every"
+    fsync_interval_ms: Annotated[int, Duration(1)] = SECOND_MS
+    sync_threads: Annotated[int, Whole(1, 64)] = 4
+    housekeeping_interval_ms: Annotated[int, Duration(10)] = 10 * SECOND_MS
+    producer_expiry_ms: Annotated[int, Duration(SECOND_MS)] = 24 * HOUR_MS
+
+
+class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What a topic gets that does not ask for anything else."""
+
+    partitions: Annotated[int, Whole(1, 10_000)] = 3
+    replication_factor: Annotated[int, Whole(1, 32_767)] = 1
+    retention_ms: Annotated[int, Duration(may_be_unlimited=True)] = 168 * HOUR_MS
+    retention_bytes: Annotated[int, Size(may_be_unlimited=True)] = UNLIMITED
+    cleanup_policy: Annotated[str, Choice(("delete", "compact", "compact,delete"))] = "delete"
+    max_message_bytes: Annotated[int, Size(0, INT32_MAX)] = MIB + 12
+    min_insync_replicas: Annotated[int, Whole(1, 32_767)] = 1
+    timestamp_type: Annotated[str, Choice(("create", "append"))] = "create"
+
+
+class DeliveryDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """How queue groups deliver. Checked and shown; the queues of a later milestone use it."""
+
+    visibility_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 30 * SECOND_MS
+    max_retries: Annotated[int, Whole(0)] = 3
+    dead_letters: Annotated[bool, Flag()] = True
+
+
+class DefaultSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What things get that do not ask for anything else."""
+
+    topic: TopicDefaults = TopicDefaults()
+    delivery: DeliveryDefaults = DeliveryDefaults()
+
+
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Consumer groups. Checked and shown; the groups of the next milestone use it."""
+
+    session_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 45 * SECOND_MS
+    heartbeat_interval_ms: Annotated[int, Duration(100)] = 3 * SECOND_MS
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The page at ``/metrics``."""
+
+    enabled: Annotated[bool, Flag()] = True
+    # Past this many partitions the page has one row a topic, so that it stays small.
+    partition_labels_max: Annotated[int, Whole(0)] = 1_000
+
+
+class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is written to standard error."""
+
+    level: Annotated[str, Choice(("debug", "info", "warning", "error"))] = "info"
+    format: Annotated[str, Choice(("json", "text"))] = "json"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that can be set."""
+
+    broker: BrokerSettings = BrokerSettings()
+    storage: StorageSettings = StorageSettings()
+    defaults: DefaultSettings = DefaultSettings()
+    groups: GroupSettings = GroupSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    logging: LoggingSettings = LoggingSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its dotted path, its kind and its default."""
+
+    path: str
+    kind: Kind
+    default: object
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return "PENSTOCK_" + self.path.upper().replace(".", "__")
+
+
+def _settings_of(section: msgspec.Struct, prefix: str) -> Iterator[Setting]:
+    for name, hint in get_type_hints(type(section), include_extras=True).items():
+        default = getattr(section, name)
+        if isinstance(default, msgspec.Struct):
+            yield from _settings_of(default, f"{prefix}{name}.")
+        else:
+            yield Setting(f"{prefix}{name}", hint.__metadata__[0], default)
+
+
+SETTINGS: Final[Mapping[str, Setting]] = {setting.path: setting for setting in _settings_of(Settings(), "")}
+
+
+def build(values: Mapping[str, object]) -> Settings:
+    """Settings with ``values``, by path, in place of the defaults."""
+    settings: Settings = _build(Settings(), "", values)
+    return settings
+
+
+def _build(section: msgspec.Struct, prefix: str, values: Mapping[str, object]) -> Any:
+    found: dict[str, object] = {}
+    for name in section.__struct_fields__:
+        default = getattr(section, name)
+        if isinstance(default, msgspec.Struct):
+            found[name] = _build(default, f"{prefix}{name}.", values)
+        else:
+            found[name] = values.get(prefix + name, default)
+    return type(section)(**found)
+
+
+def value_at(settings: Settings, path: str) -> object:
+    """The value of a setting by its dotted path."""
+    value: object = settings
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Values that are fine one by one and wrong together, as (path, what is wrong)."""
+    broker, topic, groups = settings.broker, settings.defaults.topic, settings.groups
+    if broker.kafka.port and broker.kafka == broker.http:
+        yield "broker.http", f"{broker.http} is the Kafka listener's address too (broker.kafka); give it another port"
+    if topic.min_insync_replicas > topic.replication_factor:
+        reason = f"{topic.min_insync_replicas} replicas can never be in sync where topics have "
+        reason += f"{topic.replication_factor} (defaults.topic.replication_factor)"
+        yield "defaults.topic.min_insync_replicas", reason
+    if groups.heartbeat_interval_ms >= groups.session_timeout_ms:
+        yield "groups.heartbeat_interval_ms", "must be shorter than groups.session_timeout_ms, best a third of it"

@@ -1,0 +1,203 @@
+"""Where values come from. Each source turns into `Found`: text by dotted path, every text with its origin.
+
+A source checks shape and names only; whether a text is a good value is for its kind to say. Problems are collected, not
+raised, so that a file with three mistakes tells about three.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from penstock.config.settings import SETTINGS
+
+PREFIX: Final = "PENSTOCK_"
+_NOT_SETTINGS: Final = {"PENSTOCK_CONFIG", "PENSTOCK_URL"}
+_REFERENCE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}|\$\{")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A value as it was written, and where."""
+
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with one value or name."""
+
+    origin: str
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.origin, self.path, self.reason) if part)
+
+
+@dataclass(slots=True)
+class Found:
+    """What a source says."""
+
+    texts: dict[str, Text] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def from_file(path: Path, environ: Mapping[str, str]) -> Found:
+    """The settings of a YAML file, with ``${NAME:default}`` replaced."""
+    found = Found()
+    try:
+        root = yaml.compose(path.read_text("utf-8"), Loader=_Loader)
+    except OSError as error:
+        found.problems.append(Problem(str(path), "", f"cannot be read: {error.strerror}"))
+    except UnicodeDecodeError:
+        found.problems.append(Problem(str(path), "", "is not UTF-8 text"))
+    except yaml.YAMLError as error:
+        found.problems.append(_syntax_problem(path, error))
+    else:
+        if root is not None and not _is_null(root):
+            _FileWalk(path, environ, found).section(root, "")
+    return found
+
+
+def from_environment(environ: Mapping[str, str]) -> Found:
+    """The settings in ``PENSTOCK_SECTION__KEY`` variables.
+
+    A variable without a double underscore is not ours to judge: Kubernetes makes ``PENSTOCK_PORT`` and its like for
+    every service of that name. One that looks like a setting without its section gets a warning.
+    """
+    found = Found()
+    for name in sorted(environ):
+        if not name.startswith(PREFIX) or name in _NOT_SETTINGS:
+            continue
+        path = name.removeprefix(PREFIX).lower().replace("__", ".")
+        if "." not in path:
+            meant = next((setting for setting in SETTINGS.values() if setting.path.endswith(f".{path}")), None)
+            if meant is not None:
+                found.warnings.append(f"{name} is not a setting and has no effect; did you mean {meant.variable}?")
+        elif path in SETTINGS:
+            found.texts[path] = Text(environ[name], name)
+        else:
+            near = difflib.get_close_matches(path, SETTINGS, n=1)
+            hint = f"did you mean {SETTINGS[near[0]].variable}?" if near else "see `penstock config show` for all"
+            found.problems.append(Problem(name, "", f"there is no such setting; {hint}"))
+    return found
+
+
+def from_overrides(overrides: Mapping[str, Text]) -> Found:
+    """Settings given by path, as flags do."""
+    found = Found()
+    for path, text in overrides.items():
+        if path in SETTINGS:
+            found.texts[path] = text
+        else:
+            found.problems.append(Problem(text.origin, path, f"there is no such setting; {suggest(path)}"))
+    return found
+
+
+def suggest(path: str) -> str:
+    """What somebody may have meant by a path that does not exist."""
+    section, _, key = path.rpartition(".")
+    siblings = _keys_of(section)
+    near = difflib.get_close_matches(key, siblings, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    elsewhere = [known for known in SETTINGS if known.rpartition(".")[2] == key]
+    elsewhere += difflib.get_close_matches(path, SETTINGS, n=1)
+    if elsewhere:
+        return f"did you mean {elsewhere[0]}?"
+    return f"known here are {', '.join(siblings)}" if siblings else "see `penstock config show` for all"
+
+
+def _keys_of(section: str) -> list[str]:
+    prefix = f"{section}." if section else ""
+    return list(dict.fromkeys(path[len(prefix) :].partition(".")[0] for path in SETTINGS if path.startswith(prefix)))
+
+
+class _Loader(yaml.SafeLoader):
+    """Nodes only: values are made from their text by the setting's kind."""
+
+
+class _FileWalk:
+    """One pass over the nodes of a file."""
+
+    def __init__(self, path: Path, environ: Mapping[str, str], found: Found) -> None:
+        self._path = path
+        self._environ = environ
+        self._found = found
+
+    def section(self, node: yaml.Node, path: str) -> None:
+        if not isinstance(node, yaml.MappingNode):
+            what = f"is a section and takes {', '.join(_keys_of(path))}" if path else "must be a mapping of sections"
+            self._problem(node, path, what)
+            return
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else "?"
+            inner = f"{path}.{name}" if path else name
+            if name in seen:
+                self._problem(key, inner, "is there twice")
+            seen.add(name)
+            self._entry(key, value, inner)
+
+    def _entry(self, key: yaml.Node, value: yaml.Node, path: str) -> None:
+        if path in SETTINGS:
+            self._leaf(value, path)
+        elif not _keys_of(path):
+            self._problem(key, path, f"there is no such setting; {suggest(path)}")
+        elif not _is_null(value):  # a section with every line commented out is empty, not wrong
+            self.section(value, path)
+
+    def _leaf(self, node: yaml.Node, path: str) -> None:
+        if not isinstance(node, yaml.ScalarNode):
+            self._problem(node, path, f"takes one value; give {SETTINGS[path].kind.allowed}")
+            return
+        try:
+            text = "".join(self._expand(node.value))
+        except ValueError as error:
+            self._problem(node, path, str(error))
+        else:
+            self._found.texts[path] = Text(text, self._origin(node))
+
+    def _expand(self, text: str) -> Iterator[str]:
+        end = 0
+        for match in _REFERENCE.finditer(text):
+            yield text[end : match.start()]
+            end = match.end()
+            if match[0] == "$${":
+                yield "${"
+            elif match[0] == "${":
+                raise ValueError(f"{text!r} has a reference that is not ${{NAME}} or ${{NAME:default}}")
+            else:
+                yield self._lookup(match[1], match[2])
+        yield text[end:]
+
+    def _lookup(self, name: str, default: str | None) -> str:
+        value = self._environ.get(name) or default
+        if value is None:
+            raise ValueError(f"the environment has no {name}; set it, or give a default: ${{{name}:default}}")
+        return value
+
+    def _origin(self, node: yaml.Node) -> str:
+        return f"{self._path}:{node.start_mark.line + 1}"
+
+    def _problem(self, node: yaml.Node, path: str, reason: str) -> None:
+        self._found.problems.append(Problem(self._origin(node), path, reason))
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+def _syntax_problem(path: Path, error: yaml.YAMLError) -> Problem:
+    mark = getattr(error, "problem_mark", None)
+    origin = str(path) if mark is None else f"{path}:{mark.line + 1}"
+    return Problem(origin, "", f"is not valid YAML: {getattr(error, 'problem', None) or error}")

@@ -1,0 +1,235 @@
+"""The one tree of errors that Penstock raises on purpose.
+
+Each class has a stable ``code`` (snake case, part of the public contract), says whether trying the same call again can
+help, and carries a message that names what to do next. Doors hold one table each from these classes to their own
+world's codes (Kafka error numbers, HTTP statuses); nothing below a door knows about those.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """Anything that went wrong for a reason outside our own code."""
+
+    code: ClassVar[str] = "internal_error"
+    retriable: ClassVar[bool] = False
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else (self.__doc__ or self.code).strip().splitlines()[0]
+
+
+# -- what the caller got wrong -----------------------------------------------------------------------------------------
+
+
+class InvalidRequest(PenstockError):
+    """The request does not make sense as it stands."""
+
+    code = "invalid_request"
+
+
+class InvalidConfig(InvalidRequest):
+    """A setting has an unknown name or a value out of range."""
+
+    code = "invalid_config"
+
+
+class InvalidTopicName(InvalidRequest):
+    """The topic name breaks the naming rules."""
+
+    code = "invalid_topic_name"
+
+
+class InvalidPartitions(InvalidRequest):
+    """The number of partitions is out of range or would shrink the topic."""
+
+    code = "invalid_partitions"
+
+
+class InvalidReplicationFactor(InvalidRequest):
+    """There are not enough nodes for the replication factor asked for."""
+
+    code = "invalid_replication_factor"
+
+
+class InvalidReplicaAssignment(InvalidRequest):
+    """The replica assignment names unknown nodes or leaves partitions out."""
+
+    code = "invalid_replica_assignment"
+
+
+class InvalidTimestamp(InvalidRequest):
+    """A record's timestamp is outside what its topic accepts."""
+
+    code = "invalid_timestamp"
+
+
+class InvalidRecord(InvalidRequest):
+    """A record breaks a rule of its topic, such as a missing key on a compacted one."""
+
+    code = "invalid_record"
+
+
+class MessageTooLarge(InvalidRequest):
+    """A batch is larger than its topic takes."""
+
+    code = "message_too_large"
+
+
+class UnsupportedCompression(InvalidRequest):
+    """The batch names a compression codec that is not known here."""
+
+    code = "unsupported_compression"
+
+
+class UnsupportedFormat(InvalidRequest):
+    """The record format is older than batch version 2."""
+
+    code = "unsupported_format"
+
+
+class PolicyViolation(InvalidRequest):
+    """The request is well formed but a policy of this cluster forbids it."""
+
+    code = "policy_violation"
+
+
+class TopicExists(PenstockError):
+    """A topic of that name is already there."""
+
+    code = "topic_exists"
+
+
+class UnknownTopic(PenstockError):
+    """There is no such topic."""
+
+    code = "unknown_topic"
+    # A topic created elsewhere a moment ago may not be known here yet.
+    retriable = True
+
+
+class UnknownPartition(PenstockError):
+    """The topic has no such partition."""
+
+    code = "unknown_partition"
+    retriable = True
+
+
+class OffsetOutOfRange(PenstockError):
+    """The offset is before the log's start or past its end."""
+
+    code = "offset_out_of_range"
+
+
+# -- records that cannot be trusted ------------------------------------------------------------------------------------
+
+
+class CorruptRecords(PenstockError):
+    """Record bytes fail their checksum or contradict their own header."""
+
+    code = "corrupt_records"
+
+
+# -- producers ---------------------------------------------------------------------------------------------------------
+
+
+class OutOfOrderSequence(PenstockError):
+    """An idempotent producer left a gap in its sequence numbers."""
+
+    code = "out_of_order_sequence"
+
+
+class DuplicateSequence(PenstockError):
+    """An idempotent producer repeated a batch older than the ones remembered."""
+
+    code = "duplicate_sequence"
+
+
+class ProducerFenced(PenstockError):
+    """A newer instance of this producer has taken over."""
+
+    code = "producer_fenced"
+
+
+# -- leadership and the cluster ----------------------------------------------------------------------------------------
+
+
+class NotLeader(PenstockError):
+    """This node does not lead the partition; ask for metadata and try its leader."""
+
+    code = "not_leader"
+    retriable = True
+
+
+class FencedLeaderEpoch(PenstockError):
+    """The caller knows an older leader of this partition; ask for metadata again."""
+
+    code = "fenced_leader_epoch"
+    retriable = True
+
+
+class UnknownLeaderEpoch(PenstockError):
+    """The caller knows a newer leader of this partition than this node does."""
+
+    code = "unknown_leader_epoch"
+    retriable = True
+
+
+class NotEnoughReplicas(PenstockError):
+    """Fewer replicas are in sync than the topic's min.insync.replicas asks for."""
+
+    code = "not_enough_replicas"
+    retriable = True
+
+
+class NotController(PenstockError):
+    """This node is not the cluster's controller."""
+
+    code = "not_controller"
+    retriable = True
+
+
+class RequestTimedOut(PenstockError):
+    """The answer did not come in the time the caller gave."""
+
+    code = "request_timed_out"
+    retriable = True
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+
+class StorageError(PenstockError):
+    """The disk refused a read or a write."""
+
+    code = "storage_error"
+    retriable = True
+
+
+class DiskFull(StorageError):
+    """No space is left for new records; reads go on, and writes will as soon as there is space."""
+
+    code = "disk_full"
+
+
+class LogFailed(StorageError):
+    """A sync of this log failed, so what it last wrote cannot be trusted until the node restarts and recovers it."""
+
+    code = "log_failed"
+
+
+# -- starting up -------------------------------------------------------------------------------------------------------
+
+
+class StartupError(PenstockError):
+    """The node cannot start as configured."""
+
+    code = "startup_error"
+
+
+class DataDirectoryError(StartupError):
+    """The data directory is in use, belongs to another node, or was written by another version."""
+
+    code = "data_directory_error"

@@ -1,0 +1,6 @@
+"""The HTTP door: REST, health, metrics, the API's description and the status page. It translates, the broker decides."""
+
+from penstock.http.config import HttpConfig
+from penstock.http.server import HttpServer
+
+__all__ = ["HttpConfig", "HttpServer"]

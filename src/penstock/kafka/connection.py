@@ -1,0 +1,325 @@
+"""One client's connection: frames in, responses out in the order of their requests.
+
+The socket is ours, without a transport between: requests are received into one reused buffer that handlers read in
+place, and file slices leave by ``sendfile``, so record bytes are never copied in Python in either direction.
+
+Flow control: a produce may be answered later while the next ones are already taken; any other request that has to wait
+holds the ones behind it back, as in Kafka. Reading stops while too much is unanswered or unsent, so a client that does
+not read costs one buffer and the file slices it asked for, not memory that grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from penstock.kafka.protocol.errors import ProtocolError
+from penstock.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame_length
+from penstock.storage.files import FileSlice
+
+log = logging.getLogger(__name__)
+
+Piece = bytes | bytearray | memoryview | FileSlice
+
+_BUFFER_BYTES: Final = 64 * 1024
+# A buffer that had to grow for a large request stays this large for the next ones.
+_BUFFER_KEEP_BYTES: Final = 4 * 1024 * 1024
+_UNANSWERED_MAX: Final = 256
+_UNSENT_PIECES_MAX: Final = 64
+_SEND_PIECES_MAX: Final = 64
+
+
+class Answer:
+    """The place of one response in the queue; completed once, now or later."""
+
+    __slots__ = ("_connection", "is_done", "pieces")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.is_done = False
+        self.pieces: Sequence[Piece] = ()
+
+    def complete(self, pieces: Sequence[Piece]) -> None:
+        """Send this response as soon as those before it are sent."""
+        assert not self.is_done, "a request is answered once"
+        self.is_done = True
+        self.pieces = pieces
+        self._connection.on_answered()
+
+
+class Dispatcher(Protocol):
+    """Who understands requests."""
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        """Handle one request. ``frame`` is only good until this returns."""
+
+    def on_closed(self, connection: Connection) -> None: ...
+
+
+class Connection:
+    """The server's end of one client connection."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        dispatcher: Dispatcher,
+        *,
+        max_request_bytes: int,
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._dispatcher = dispatcher
+        self._max_request_bytes = max_request_bytes
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._start = 0
+        self._end = 0
+        self._answers: deque[Answer] = deque()
+        self._unsent: deque[Piece] = deque()
+        self._barrier: Answer | None = None
+        self._is_reading = False
+        self._is_writing = False
+        self._is_in_loop = False
+        self._is_flush_scheduled = False
+        self.is_closed = False
+        self.is_closing = False
+        self.last_active = loop.time()
+        self.local_host: str = sock.getsockname()[0]
+        self.peer = "{}:{}".format(*sock.getpeername()[:2])
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.peer}, {len(self._answers)} unanswered, {len(self._unsent)} pieces unsent>"
+
+    def start(self) -> None:
+        self._sock.setblocking(False)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._resume_reading()
+
+    def close(self, reason: str = "") -> None:
+        """Drop the connection and whatever was still to be sent."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if reason:
+            log.info("Closing the connection of %s: %s", self.peer, reason)
+        self._pause_reading()
+        if self._is_writing:
+            self._loop.remove_writer(self._fd)
+        self._answers.clear()
+        self._unsent.clear()
+        self._sock.close()
+        self._dispatcher.on_closed(self)
+
+    def close_when_answered(self) -> None:
+        """Take no more requests, and close once everything asked so far is answered and sent."""
+        self.is_closing = True
+        self._pause_reading()
+        if not self._answers and not self._unsent:
+            self.close()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def expect_answer(self, *, is_barrier: bool) -> Answer:
+        """Take the next place in the queue of responses.
+
+        Until a barrier is answered no further request of this connection is looked at.
+        """
+        answer = Answer(self)
+        self._answers.append(answer)
+        if is_barrier:
+            self._barrier = answer
+        return answer
+
+    @property
+    def _is_blocked(self) -> bool:
+        return (
+            self._barrier is not None
+            or len(self._answers) >= _UNANSWERED_MAX
+            or len(self._unsent) >= _UNSENT_PIECES_MAX
+            or self.is_closing
+        )
+
+    def _on_readable(self) -> None:
+        if self._is_blocked:
+            self._pause_reading()  # lazily: most clients send nothing while they wait
+            return
+        try:
+            received = self._sock.recv_into(self._buffer[self._end :])
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"receiving failed: {error}")
+            return
+        if received == 0:
+            self.close()
+            return
+        self._end += received
+        self.last_active = self._loop.time()
+        self._take_frames()
+
+    def _take_frames(self) -> None:
+        """Hand on every complete request in the buffer, unless something asks to wait."""
+        self._is_in_loop = True
+        try:
+            while self._end - self._start >= FRAME_PREFIX_BYTES and not self.is_closed and not self._is_blocked:
+                length = read_frame_length(self._buffer, self._start, limit=self._max_request_bytes)
+                begin = self._start + FRAME_PREFIX_BYTES
+                stop = begin + length
+                if stop > self._end:
+                    break
+                self._start = stop
+                self._dispatcher.dispatch(self, self._buffer[begin:stop])
+        except ProtocolError as error:
+            self.close(error.message)
+            return
+        finally:
+            self._is_in_loop = False
+        if self.is_closed:
+            return
+        self._make_room()
+        self._flush()
+
+    def _make_room(self) -> None:
+        """Keep free space behind the unread bytes, enough for the rest of a request that has begun."""
+        unread = self._end - self._start
+        if unread == 0:
+            self._start = self._end = 0
+            if len(self._buffer) > _BUFFER_KEEP_BYTES:
+                self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+            return
+        needed = _BUFFER_BYTES
+        if unread >= FRAME_PREFIX_BYTES:
+            frame = FRAME_PREFIX_BYTES + read_frame_length(self._buffer, self._start, limit=self._max_request_bytes)
+            needed = max(needed, frame)
+        if needed > len(self._buffer):
+            # Twice what is needed, so that the next requests of this size come in whole and nothing is moved for them.
+            roomy = min(max(2 * needed, needed), max(_BUFFER_KEEP_BYTES, needed))
+            grown = memoryview(bytearray(roomy))
+            grown[:unread] = self._buffer[self._start : self._end]
+            self._buffer = grown
+        elif len(self._buffer) - self._start < needed or self._end == len(self._buffer):
+            self._buffer[:unread] = self._buffer[self._start : self._end]
+        else:
+            return
+        self._start, self._end = 0, unread
+
+    def _pause_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._fd)
+
+    def _resume_reading(self) -> None:
+        if not self._is_reading and not self.is_closed:
+            self._is_reading = True
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    # -- responses ----------------------------------------------------------------------------------------------------
+
+    def on_answered(self) -> None:
+        """Something in the queue is done: send what can be sent, once for everything done in this turn of the loop."""
+        if self._is_in_loop or self._is_flush_scheduled or self.is_closed:
+            return
+        self._is_flush_scheduled = True
+        self._loop.call_soon(self._on_flush)
+
+    def _on_flush(self) -> None:
+        self._is_flush_scheduled = False
+        if self.is_closed:
+            return
+        self._flush()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Look at requests again that had to wait, now that something moved."""
+        if self.is_closed:
+            return
+        if self.is_closing:
+            if not self._answers and not self._unsent:
+                self.close()
+            return
+        if not self._is_blocked:
+            if self._end - self._start >= FRAME_PREFIX_BYTES:
+                self._take_frames()
+            if not self._is_blocked:
+                self._resume_reading()
+
+    def _flush(self) -> None:
+        answers = self._answers
+        while answers and answers[0].is_done:
+            answer = answers.popleft()
+            if answer is self._barrier:
+                self._barrier = None
+            self._unsent.extend(answer.pieces)
+        if self._unsent and not self._is_writing:
+            self._send()
+
+    def _send(self) -> None:
+        """Write until the socket takes no more, then wait for it."""
+        unsent = self._unsent
+        try:
+            while unsent:
+                piece = unsent[0]
+                if isinstance(piece, FileSlice):
+                    self._send_slice(piece)
+                else:
+                    self._send_bytes()
+        except (BlockingIOError, InterruptedError):
+            if not self._is_writing:
+                self._is_writing = True
+                self._loop.add_writer(self._fd, self._on_writable)
+            return
+        except OSError as error:
+            self.close(f"sending failed: {error}")
+            return
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(self._fd)
+
+    def _on_writable(self) -> None:
+        self.last_active = self._loop.time()
+        self._send()
+        if not self._is_writing:
+            self._go_on()
+
+    def _send_bytes(self) -> None:
+        unsent = self._unsent
+        batch: list[bytes | bytearray | memoryview] = []
+        flags = 0
+        for piece in unsent:
+            if isinstance(piece, FileSlice):
+                flags = socket.MSG_MORE  # the records follow at once: let both leave in one packet
+                break
+            batch.append(piece)
+            if len(batch) == _SEND_PIECES_MAX:
+                break
+        sent = self._sock.sendmsg(batch, (), flags)
+        while sent:
+            size = len(batch[0])
+            if sent < size:
+                unsent[0] = memoryview(batch[0])[sent:]
+                return
+            sent -= size
+            unsent.popleft()
+            del batch[0]
+
+    def _send_slice(self, piece: FileSlice) -> None:
+        source = piece.file.fileno()
+        if source < 0:
+            self._unsent[0] = piece.read()
+            return
+        sent = os.sendfile(self._fd, source, piece.position, piece.size)
+        if sent == 0:
+            raise OSError(f"the file ended {piece.size} bytes early")
+        if sent == piece.size:
+            self._unsent.popleft()
+        else:
+            self._unsent[0] = FileSlice(piece.file, piece.position + sent, piece.size - sent)
+
+
+Handler = Callable[[Connection, memoryview], None]

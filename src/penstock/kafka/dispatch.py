@@ -1,0 +1,109 @@
+"""From a frame to the handler of its API, and from the handler's answer back to a frame.
+
+The table of handlers is also what ApiVersions advertises: an API is offered exactly when something here answers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from penstock.broker.broker import Broker
+from penstock.errors import PenstockError
+from penstock.kafka.connection import Connection
+from penstock.kafka.exchange import Exchange
+from penstock.kafka.fetching import FetchHandler
+from penstock.kafka.handlers import ALL
+from penstock.kafka.producing import ProduceHandler
+from penstock.kafka.protocol import apis
+from penstock.kafka.protocol.broker_messages import ApiVersion, ApiVersionsResponse
+from penstock.kafka.protocol.codec import decode
+from penstock.kafka.protocol.errors import ErrorCode, ProtocolError
+from penstock.kafka.protocol.headers import RequestHeader, encode_response, read_request_header
+from penstock.kafka.protocol.schema import Api, Message
+
+log = logging.getLogger(__name__)
+
+HandlerFunction = Callable[[Exchange, Any], Message | Awaitable[Message]]
+
+
+class KafkaDispatcher:
+    """Every API this door answers."""
+
+    def __init__(self, broker: Broker, on_closed: Callable[[Connection], None]) -> None:
+        self._broker = broker
+        self._on_closed = on_closed
+        self._produce = ProduceHandler(broker)
+        self._fetch = FetchHandler(broker)
+        self._handlers = ALL
+        self._tasks: set[asyncio.Task[None]] = set()
+        offered: list[Api] = [apis.PRODUCE, apis.FETCH, apis.API_VERSIONS]
+        offered += [handler.request.api for handler in ALL.values()]
+        self._offered = {api.key: api for api in offered}
+
+    def on_closed(self, connection: Connection) -> None:
+        self._on_closed(connection)
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        header = read_request_header(frame)
+        api = self._offered.get(header.api_key)
+        if api is None or not api.supports(header.api_version):
+            self._refuse(connection, header, api)
+        elif header.api_key == apis.PRODUCE.key:
+            self._produce.handle(connection, header, frame)
+        elif header.api_key == apis.FETCH.key:
+            self._fetch.handle(connection, header, frame)
+        elif header.api_key == apis.API_VERSIONS.key:
+            self._answer_versions(connection, header, header.api_version, ErrorCode.NONE)
+        else:
+            self._handle(connection, header, frame)
+
+    def _refuse(self, connection: Connection, header: RequestHeader, api: Api | None) -> None:
+        if api is apis.API_VERSIONS:
+            # The client is newer than we are: answer in the oldest format, which it understands too (KIP-511).
+            self._answer_versions(connection, header, 0, ErrorCode.UNSUPPORTED_VERSION)
+            return
+        name = f"API {header.api_key}" if api is None else api.name
+        raise ProtocolError(f"{name} version {header.api_version} is not offered here (client {header.client_id!r}).")
+
+    def _answer_versions(self, connection: Connection, header: RequestHeader, version: int, error: ErrorCode) -> None:
+        response = ApiVersionsResponse(
+            error_code=error,
+            api_keys=tuple(
+                ApiVersion(api_key=api.key, min_version=api.first, max_version=api.last)
+                for _, api in sorted(self._offered.items())
+            ),
+        )
+        answer = connection.expect_answer(is_barrier=True)
+        answer.complete([encode_response(response, version, header.correlation_id)])
+
+    def _handle(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
+        handler = self._handlers[header.api_key]
+        request, _ = decode(handler.request, header.api_version, frame, header.body_position)
+        exchange = Exchange(self._broker, header.api_version, header.client_id, connection.local_host)
+        answer = connection.expect_answer(is_barrier=True)
+        outcome = handler.function(exchange, request)
+        if inspect.isawaitable(outcome):
+            task = asyncio.ensure_future(self._finish(connection, header, answer, outcome))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            answer.complete([encode_response(outcome, header.api_version, header.correlation_id)])
+
+    async def _finish(
+        self, connection: Connection, header: RequestHeader, answer: Any, outcome: Awaitable[Message]
+    ) -> None:
+        try:
+            response = await outcome
+        except PenstockError as error:
+            connection.close(f"request {header.api_key} failed: {error.message}")
+            return
+        except Exception:
+            log.exception("A handler failed; closing the connection of %s.", connection.peer)
+            connection.close()
+            return
+        if not connection.is_closed:
+            answer.complete([encode_response(response, header.api_version, header.correlation_id)])

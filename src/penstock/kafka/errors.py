@@ -1,0 +1,47 @@
+"""The one table from Penstock's errors to Kafka's error codes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock import errors
+from penstock.errors import PenstockError
+from penstock.kafka.protocol.errors import ErrorCode
+
+_CODES: Final[dict[type[PenstockError], ErrorCode]] = {
+    errors.InvalidRequest: ErrorCode.INVALID_REQUEST,
+    errors.InvalidConfig: ErrorCode.INVALID_CONFIG,
+    errors.InvalidTopicName: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    errors.InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
+    errors.InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
+    errors.InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    errors.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
+    errors.InvalidRecord: ErrorCode.INVALID_RECORD,
+    errors.MessageTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    errors.UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    errors.UnsupportedFormat: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    errors.PolicyViolation: ErrorCode.POLICY_VIOLATION,
+    errors.TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
+    errors.UnknownTopic: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.UnknownPartition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+    errors.CorruptRecords: ErrorCode.CORRUPT_MESSAGE,
+    errors.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    errors.DuplicateSequence: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    errors.ProducerFenced: ErrorCode.INVALID_PRODUCER_EPOCH,
+    errors.NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    errors.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
+    errors.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    errors.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+    errors.NotController: ErrorCode.NOT_CONTROLLER,
+    errors.RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,
+    errors.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+
+
+def error_code(error: PenstockError) -> ErrorCode:
+    """The code for an error, or for the nearest of its ancestors that has one."""
+    for cls in type(error).__mro__:
+        if cls in _CODES:
+            return _CODES[cls]
+    return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,197 @@
+"""Fetch: whole batches leave as slices of the files they lie in.
+
+Versions 4 to 12 name topics, from 13 on they are meant by id. Fetch sessions (from 7 on) are never granted: session id
+0 tells the client to send full requests. A fetch that finds too little waits, up to its ``max_wait_ms``, for any of its
+partitions to move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from penstock.broker.broker import Broker
+from penstock.broker.partition import Partition
+from penstock.errors import PenstockError
+from penstock.kafka.connection import Answer, Connection
+from penstock.kafka.errors import error_code
+from penstock.kafka.protocol.errors import ErrorCode
+from penstock.kafka.protocol.fetch import (
+    FIRST_TOPIC_ID_VERSION,
+    Fetch,
+    FetchedPartition,
+    FetchedTopic,
+    FetchFrame,
+    PartitionFetch,
+    TopicFetch,
+    decode_fetch_request,
+    encode_fetch_response,
+)
+from penstock.kafka.protocol.headers import RequestHeader
+from penstock.storage.files import FileSlice
+
+_NEW_SESSION_EPOCHS: Final = (0, -1)
+READ_COMMITTED: Final = 1
+
+
+class _Attempt(NamedTuple):
+    """What a fetch finds at one moment."""
+
+    topics: list[FetchedTopic[FileSlice]]
+    size: int
+    has_error: bool
+
+
+class FetchHandler:
+    """Answers fetch requests, at once or when there is enough."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
+        request = decode_fetch_request(header.api_version, frame, header.body_position)
+        answer = connection.expect_answer(is_barrier=True)
+        if request.session_epoch not in _NEW_SESSION_EPOCHS:
+            refusal: FetchFrame[FileSlice] = encode_fetch_response(
+                header.api_version, header.correlation_id, [], error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            )
+            answer.complete(refusal.pieces)
+            return
+        job = _FetchJob(self._broker, connection, header, request, answer)
+        job.run()
+
+
+class _FetchJob:
+    """One fetch request from its first look to its answer."""
+
+    __slots__ = ("_answer", "_broker", "_connection", "_header", "_is_scheduled", "_request", "_timer", "_watched")
+
+    def __init__(
+        self, broker: Broker, connection: Connection, header: RequestHeader, request: Fetch, answer: Answer
+    ) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._header = header
+        self._request = request
+        self._answer = answer
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched: list[Partition] = []
+        self._is_scheduled = False
+
+    def run(self) -> None:
+        attempt = self._attempt()
+        if self._is_enough(attempt) or self._request.max_wait_ms <= 0:
+            self._finish(attempt)
+        else:
+            self._wait()
+
+    def _is_enough(self, attempt: _Attempt) -> bool:
+        return attempt.has_error or attempt.size >= self._request.min_bytes or not attempt.topics
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._on_time)
+        for topic in self._request.topics:
+            name = self._name_of(topic)
+            for wanted in topic.partitions:
+                partition = self._broker.partition(name, wanted.partition)
+                partition.watch(self._on_moved)
+                self._watched.append(partition)
+
+    def _on_moved(self) -> None:
+        """Look again soon, once for everything that is appended in this turn of the loop."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._is_scheduled = False
+        if self._answer.is_done:
+            return
+        if self._connection.is_closed:
+            self._unwatch()
+            return
+        attempt = self._attempt()
+        if self._is_enough(attempt):
+            self._finish(attempt)
+
+    def _on_time(self) -> None:
+        if self._connection.is_closed:
+            self._unwatch()
+        elif not self._answer.is_done:
+            self._finish(self._attempt())
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._watched:
+            partition.unwatch(self._on_moved)
+        self._watched.clear()
+
+    def _finish(self, attempt: _Attempt) -> None:
+        self._unwatch()
+        self._count(attempt)
+        frame = encode_fetch_response(self._header.api_version, self._header.correlation_id, attempt.topics)
+        self._answer.complete(frame.pieces)
+
+    def _count(self, attempt: _Attempt) -> None:
+        for topic, wanted_topic in zip(attempt.topics, self._request.topics, strict=True):
+            stats = None
+            for result, wanted in zip(topic.partitions, wanted_topic.partitions, strict=True):
+                records = result.records
+                if records is None:
+                    continue
+                if stats is None:
+                    stats = self._broker.stats.topic(topic.name or self._name_of(wanted_topic))
+                stats.bytes_consumed += records.size
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def _attempt(self) -> _Attempt:
+        request = self._request
+        left = request.max_bytes
+        size = 0
+        has_error = False
+        topics: list[FetchedTopic[FileSlice]] = []
+        for topic in request.topics:
+            results: list[FetchedPartition[FileSlice]] = []
+            name = self._name_of(topic)
+            for wanted in topic.partitions:
+                result = self._read(topic, name, wanted, left, is_first=size == 0)
+                results.append(result)
+                if result.records is not None:
+                    size += result.records.size
+                    left -= result.records.size
+                has_error = has_error or result.error_code != 0
+            topics.append(FetchedTopic(topic.name, results, topic.topic_id))
+        return _Attempt(topics, size, has_error)
+
+    def _read(
+        self, topic: TopicFetch, name: str, wanted: PartitionFetch, left: int, *, is_first: bool
+    ) -> FetchedPartition[FileSlice]:
+        if not name:
+            return FetchedPartition(wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+        try:
+            partition = self._broker.partition(name, wanted.partition)
+            partition.check_leader(wanted.current_leader_epoch)
+            found = None
+            if left > 0 or is_first:  # at least one batch is returned, however large (KIP-74)
+                found = partition.read(wanted.offset, min(wanted.max_bytes, max(left, 1)))
+        except PenstockError as error:
+            return self._failed(name, wanted, error)
+        high_watermark = partition.high_watermark
+        if found is not None and found.size > left and not is_first:
+            found = None
+        return FetchedPartition(
+            wanted.partition, 0, high_watermark, high_watermark, partition.log.start_offset, None, -1, found
+        )
+
+    def _failed(self, name: str, wanted: PartitionFetch, error: PenstockError) -> FetchedPartition[FileSlice]:
+        return FetchedPartition(wanted.partition, error_code(error))
+
+    def _name_of(self, topic: TopicFetch) -> str:
+        """The topic's name; empty if the request means it by an id that is unknown here."""
+        if self._header.api_version < FIRST_TOPIC_ID_VERSION:
+            return topic.name
+        known = self._broker.metadata.topic_by_id(topic.topic_id)
+        return "" if known is None else known.name

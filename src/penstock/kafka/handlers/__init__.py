@@ -1,0 +1,16 @@
+"""One handler for each API that is not on the hot path: a function from a request to its response.
+
+A handler opens by saying which versions it answers and what changed between them, where that matters to it. It may be
+a coroutine function if it has to wait.
+"""
+
+from __future__ import annotations
+
+from penstock.kafka.handlers import cluster, configs, offsets, producers, topics
+from penstock.kafka.handlers.table import Handler
+
+ALL: dict[int, Handler] = {
+    handler.request.api.key: handler
+    for module in (cluster, configs, offsets, producers, topics)
+    for handler in module.HANDLERS
+}

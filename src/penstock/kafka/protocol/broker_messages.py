@@ -1,0 +1,184 @@
+"""What clients ask about brokers and topics before anything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from penstock.kafka.protocol import apis
+from penstock.kafka.protocol.schema import (
+    NO_UUID,
+    Api,
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Nullable,
+    Since,
+    String,
+    Tag,
+    Until,
+    Uuid,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsRequest:
+    api: ClassVar[Api] = apis.API_VERSIONS
+
+    client_software_name: Annotated[String, Since(3)] = ""
+    client_software_version: Annotated[String, Since(3)] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersion:
+    api_key: Int16
+    min_version: Int16
+    max_version: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupportedFeatureKey:
+    name: String
+    min_version: Int16
+    max_version: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalizedFeatureKey:
+    name: String
+    max_version_level: Int16
+    min_version_level: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsResponse:
+    api: ClassVar[Api] = apis.API_VERSIONS
+
+    error_code: Int16
+    api_keys: tuple[ApiVersion, ...]
+    throttle_time_ms: Annotated[Int32, Since(1)] = 0
+    supported_features: Annotated[tuple[SupportedFeatureKey, ...], Since(3), Tag(0)] = ()
+    finalized_features_epoch: Annotated[Int64, Since(3), Tag(1)] = -1
+    finalized_features: Annotated[tuple[FinalizedFeatureKey, ...], Since(3), Tag(2)] = ()
+    zk_migration_ready: Annotated[Bool, Since(3), Tag(3)] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequestTopic:
+    topic_id: Annotated[Uuid, Since(10)] = NO_UUID
+    name: Annotated[String | None, Nullable(10)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest:
+    api: ClassVar[Api] = apis.METADATA
+
+    topics: Annotated[tuple[MetadataRequestTopic, ...] | None, Nullable(1)]
+    allow_auto_topic_creation: Annotated[Bool, Since(4)] = True
+    include_cluster_authorized_operations: Annotated[Bool, Since(8), Until(10)] = False
+    include_topic_authorized_operations: Annotated[Bool, Since(8)] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponseBroker:
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: Annotated[String | None, Since(1)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponsePartition:
+    error_code: Int16
+    partition_index: Int32
+    leader_id: Int32
+    leader_epoch: Annotated[Int32, Since(7)] = -1
+    replica_nodes: tuple[Int32, ...]
+    isr_nodes: tuple[Int32, ...]
+    offline_replicas: Annotated[tuple[Int32, ...], Since(5)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponseTopic:
+    error_code: Int16
+    name: Annotated[String | None, Nullable(12)]
+    topic_id: Annotated[Uuid, Since(10)] = NO_UUID
+    is_internal: Annotated[Bool, Since(1)] = False
+    partitions: tuple[MetadataResponsePartition, ...]
+    topic_authorized_operations: Annotated[Int32, Since(8)] = -2147483648
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponse:
+    api: ClassVar[Api] = apis.METADATA
+
+    throttle_time_ms: Annotated[Int32, Since(3)] = 0
+    brokers: tuple[MetadataResponseBroker, ...]
+    cluster_id: Annotated[String | None, Since(2)] = None
+    controller_id: Annotated[Int32, Since(1)] = -1
+    topics: tuple[MetadataResponseTopic, ...]
+    cluster_authorized_operations: Annotated[Int32, Since(8), Until(10)] = -2147483648
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClusterRequest:
+    api: ClassVar[Api] = apis.DESCRIBE_CLUSTER
+
+    include_cluster_authorized_operations: Bool
+    endpoint_type: Annotated[Int8, Since(1)] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClusterBroker:
+    broker_id: Int32
+    host: String
+    port: Int32
+    rack: String | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClusterResponse:
+    api: ClassVar[Api] = apis.DESCRIBE_CLUSTER
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    error_message: String | None = None
+    endpoint_type: Annotated[Int8, Since(1)] = 1
+    cluster_id: String
+    controller_id: Int32 = -1
+    brokers: tuple[DescribeClusterBroker, ...]
+    cluster_authorized_operations: Int32 = -2147483648
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinatorRequest:
+    api: ClassVar[Api] = apis.FIND_COORDINATOR
+
+    key: Annotated[String, Until(3)] = ""
+    key_type: Annotated[Int8, Since(1)] = 0
+    coordinator_keys: Annotated[tuple[String, ...], Since(4)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinator:
+    key: String
+    node_id: Int32
+    host: String
+    port: Int32
+    error_code: Int16
+    error_message: String | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinatorResponse:
+    api: ClassVar[Api] = apis.FIND_COORDINATOR
+
+    throttle_time_ms: Annotated[Int32, Since(1)] = 0
+    error_code: Annotated[Int16, Until(3)] = 0
+    error_message: Annotated[String | None, Since(1), Until(3)] = None
+    node_id: Annotated[Int32, Until(3)] = 0
+    host: Annotated[String, Until(3)] = ""
+    port: Annotated[Int32, Until(3)] = 0
+    coordinators: Annotated[tuple[Coordinator, ...], Since(4)] = ()

@@ -1,0 +1,128 @@
+"""The request and the response of every API described here, by key."""
+
+from __future__ import annotations
+
+from penstock.kafka.protocol import apis
+from penstock.kafka.protocol.broker_messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from penstock.kafka.protocol.config_messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from penstock.kafka.protocol.group_messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from penstock.kafka.protocol.offset_messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from penstock.kafka.protocol.record_messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
+from penstock.kafka.protocol.sasl_messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from penstock.kafka.protocol.schema import Message
+from penstock.kafka.protocol.topic_messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from penstock.kafka.protocol.transaction_messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+
+MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
+    apis.PRODUCE.key: (ProduceRequest, ProduceResponse),
+    apis.FETCH.key: (FetchRequest, FetchResponse),
+    apis.LIST_OFFSETS.key: (ListOffsetsRequest, ListOffsetsResponse),
+    apis.METADATA.key: (MetadataRequest, MetadataResponse),
+    apis.OFFSET_COMMIT.key: (OffsetCommitRequest, OffsetCommitResponse),
+    apis.OFFSET_FETCH.key: (OffsetFetchRequest, OffsetFetchResponse),
+    apis.FIND_COORDINATOR.key: (FindCoordinatorRequest, FindCoordinatorResponse),
+    apis.JOIN_GROUP.key: (JoinGroupRequest, JoinGroupResponse),
+    apis.HEARTBEAT.key: (HeartbeatRequest, HeartbeatResponse),
+    apis.LEAVE_GROUP.key: (LeaveGroupRequest, LeaveGroupResponse),
+    apis.SYNC_GROUP.key: (SyncGroupRequest, SyncGroupResponse),
+    apis.DESCRIBE_GROUPS.key: (DescribeGroupsRequest, DescribeGroupsResponse),
+    apis.LIST_GROUPS.key: (ListGroupsRequest, ListGroupsResponse),
+    apis.SASL_HANDSHAKE.key: (SaslHandshakeRequest, SaslHandshakeResponse),
+    apis.API_VERSIONS.key: (ApiVersionsRequest, ApiVersionsResponse),
+    apis.CREATE_TOPICS.key: (CreateTopicsRequest, CreateTopicsResponse),
+    apis.DELETE_TOPICS.key: (DeleteTopicsRequest, DeleteTopicsResponse),
+    apis.DELETE_RECORDS.key: (DeleteRecordsRequest, DeleteRecordsResponse),
+    apis.INIT_PRODUCER_ID.key: (InitProducerIdRequest, InitProducerIdResponse),
+    apis.OFFSET_FOR_LEADER_EPOCH.key: (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
+    apis.ADD_PARTITIONS_TO_TXN.key: (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
+    apis.ADD_OFFSETS_TO_TXN.key: (AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
+    apis.END_TXN.key: (EndTxnRequest, EndTxnResponse),
+    apis.TXN_OFFSET_COMMIT.key: (TxnOffsetCommitRequest, TxnOffsetCommitResponse),
+    apis.DESCRIBE_CONFIGS.key: (DescribeConfigsRequest, DescribeConfigsResponse),
+    apis.ALTER_CONFIGS.key: (AlterConfigsRequest, AlterConfigsResponse),
+    apis.DESCRIBE_LOG_DIRS.key: (DescribeLogDirsRequest, DescribeLogDirsResponse),
+    apis.SASL_AUTHENTICATE.key: (SaslAuthenticateRequest, SaslAuthenticateResponse),
+    apis.CREATE_PARTITIONS.key: (CreatePartitionsRequest, CreatePartitionsResponse),
+    apis.DELETE_GROUPS.key: (DeleteGroupsRequest, DeleteGroupsResponse),
+    apis.INCREMENTAL_ALTER_CONFIGS.key: (IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    apis.OFFSET_DELETE.key: (OffsetDeleteRequest, OffsetDeleteResponse),
+    apis.DESCRIBE_CLUSTER.key: (DescribeClusterRequest, DescribeClusterResponse),
+    apis.DESCRIBE_PRODUCERS.key: (DescribeProducersRequest, DescribeProducersResponse),
+    apis.DESCRIBE_TRANSACTIONS.key: (DescribeTransactionsRequest, DescribeTransactionsResponse),
+    apis.LIST_TRANSACTIONS.key: (ListTransactionsRequest, ListTransactionsResponse),
+}

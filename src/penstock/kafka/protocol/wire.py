@@ -1,0 +1,78 @@
+"""The few values that the hand-written Produce and Fetch share."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.kafka.protocol.errors import ProtocolError
+from penstock.kafka.protocol.varint import read_varint, varint
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_NULL_STRING = b"\xff\xff"
+
+
+class LeaderHint(NamedTuple):
+    """Who leads a partition now, sent along with "not the leader" so that the client need not ask (KIP-951)."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class NodeAddress(NamedTuple):
+    """Where a leader that was hinted at is found."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+def read_string(buffer: memoryview, position: int) -> tuple[str | None, int]:
+    length: int = _INT16.unpack_from(buffer, position)[0]
+    position += 2
+    if length == -1:
+        return None, position
+    end = position + length
+    if not position <= end <= len(buffer):
+        raise ProtocolError("A string is longer than what is left of the message.")
+    return str(buffer[position:end], "utf-8"), end
+
+
+def read_compact_string(buffer: memoryview, position: int) -> tuple[str | None, int]:
+    stated, position = read_varint(buffer, position)
+    if stated == 0:
+        return None, position
+    end = position + stated - 1
+    if end > len(buffer):
+        raise ProtocolError("A string is longer than what is left of the message.")
+    return str(buffer[position:end], "utf-8"), end
+
+
+def string(text: str) -> bytes:
+    data = text.encode()
+    return _INT16.pack(len(data)) + data
+
+
+def nullable_string(text: str | None) -> bytes:
+    return _NULL_STRING if text is None else string(text)
+
+
+def compact_string(text: str | None) -> bytes:
+    if text is None:
+        return b"\0"
+    data = text.encode()
+    return varint(len(data) + 1) + data
+
+
+def node_endpoints_tag(nodes: Sequence[NodeAddress]) -> bytes:
+    """A buffer of tagged fields that holds the nodes under tag 0, or nothing if there are none."""
+    if not nodes:
+        return b"\0"
+    body = bytearray(varint(len(nodes) + 1))
+    for node in nodes:
+        body += _INT32.pack(node.node_id) + compact_string(node.host) + _INT32.pack(node.port)
+        body += compact_string(node.rack) + b"\0"
+    return b"\x01\x00" + varint(len(body)) + bytes(body)

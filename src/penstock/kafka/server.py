@@ -1,0 +1,132 @@
+"""The listening side of the Kafka door."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.broker.broker import Broker
+from penstock.errors import StartupError
+from penstock.kafka.connection import Connection
+from penstock.kafka.dispatch import KafkaDispatcher
+
+log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 1024
+_ACCEPTS_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaConfig:
+    """Settings of the Kafka door."""
+
+    host: str = "127.0.0.1"
+    port: int = 9092
+    max_connections: int = 10_000
+    max_request_bytes: int = 100 * 1024 * 1024
+    idle_timeout_ms: int = 600_000
+
+
+class KafkaServer:
+    """Accepts connections and gives each to the dispatcher."""
+
+    def __init__(self, broker: Broker, config: KafkaConfig) -> None:
+        self._config = config
+        self._dispatcher = KafkaDispatcher(broker, self._forget)
+        self._connections: set[Connection] = set()
+        self._sock: socket.socket | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        """The port listened on, also if the system chose it."""
+        assert self._sock is not None, "the server is not started"
+        port: int = self._sock.getsockname()[1]
+        return port
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sock = _listen(self._config.host, self._config.port)
+        loop.add_reader(self._sock.fileno(), self._accept)
+        self._sweep()
+
+    async def stop(self, grace_seconds: float = 5.0) -> None:
+        """Accept nobody any more, let what is asked be answered, then close."""
+        loop = asyncio.get_running_loop()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._sock is not None:
+            loop.remove_reader(self._sock.fileno())
+            self._sock.close()
+        for connection in tuple(self._connections):
+            connection.close_when_answered()
+        deadline = loop.time() + grace_seconds
+        while self._connections and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in tuple(self._connections):
+            connection.close()
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    def _accept(self) -> None:
+        assert self._sock is not None
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                sock, _ = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in {errno.EMFILE, errno.ENFILE}:
+                    log.error("No file descriptor is left for a new connection; raise the limit (ulimit -n).")
+                    return
+                raise
+            self._admit(sock)
+
+    def _admit(self, sock: socket.socket) -> None:
+        if len(self._connections) >= self._config.max_connections:
+            log.warning("Refusing a connection: %d are open already (max_connections).", len(self._connections))
+            sock.close()
+            return
+        try:
+            connection = Connection(
+                asyncio.get_running_loop(),
+                sock,
+                self._dispatcher,
+                max_request_bytes=self._config.max_request_bytes,
+            )
+            connection.start()
+        except OSError:  # the client is gone again already
+            sock.close()
+            return
+        self._connections.add(connection)
+
+    def _sweep(self) -> None:
+        """Close connections on which nothing has happened for too long."""
+        loop = asyncio.get_running_loop()
+        timeout = self._config.idle_timeout_ms / 1000
+        for connection in tuple(self._connections):
+            if loop.time() - connection.last_active > timeout:
+                connection.close("idle for too long")
+        self._sweeper = loop.call_later(min(timeout / 2, 30.0), self._sweep)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise StartupError(
+            f"Cannot listen for Kafka clients on {host}:{port}: {error.strerror or error}. "
+            "Stop whatever uses that port, or choose another with --kafka HOST:PORT."
+        ) from error
+    sock.setblocking(False)
+    return sock

@@ -1,0 +1,46 @@
+"""Names and small facts that every layer shares."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from penstock.errors import InvalidTopicName
+
+TOPIC_NAME_CHARS_MAX: Final = 249
+INTERNAL_PREFIX: Final = "__"
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, as people write it: ``orders-3``."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def check_topic_name(name: str) -> str:
+    """Return the name if it may name a topic, else say which rule it breaks."""
+    if not name:
+        raise InvalidTopicName("A topic name must not be empty.")
+    if name in {".", ".."}:
+        raise InvalidTopicName(f"A topic cannot be named {name!r}: it would name a directory.")
+    if len(name) > TOPIC_NAME_CHARS_MAX:
+        raise InvalidTopicName(
+            f"The topic name is {len(name)} characters long; at most {TOPIC_NAME_CHARS_MAX} are allowed."
+        )
+    if not _TOPIC_NAME.fullmatch(name):
+        bad = sorted({char for char in name if not _TOPIC_NAME.fullmatch(char)})
+        raise InvalidTopicName(
+            f"Topic name {name!r} has characters that are not allowed: {' '.join(map(repr, bad))}. "
+            "Use letters, digits, '.', '_' and '-'."
+        )
+    return name
+
+
+def is_internal(topic: str) -> bool:
+    """Internal topics hold the broker's own state and are hidden from listings by default."""
+    return topic.startswith(INTERNAL_PREFIX)

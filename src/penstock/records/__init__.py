@@ -1,0 +1,49 @@
+"""Record batches: the one format in which messages travel, rest and replicate. Pure functions over bytes."""
+
+from penstock.records.batch import (
+    Record,
+    TimestampedOffset,
+    decode_records,
+    encode_batch,
+    filter_batch,
+    find_timestamp,
+)
+from penstock.records.compression import Codec, compress, decompress
+from penstock.records.header import (
+    HEADER,
+    HEADER_BYTES,
+    BatchHeader,
+    accept_batch,
+    assign,
+    check_batch,
+    iter_batches,
+    parse_header,
+    stamp_append_time,
+)
+from penstock.records.partitioner import KeyHash, Partitioner, RoundRobin, key_hash, murmur2
+
+__all__ = [
+    "HEADER",
+    "HEADER_BYTES",
+    "BatchHeader",
+    "Codec",
+    "KeyHash",
+    "Partitioner",
+    "Record",
+    "RoundRobin",
+    "TimestampedOffset",
+    "accept_batch",
+    "assign",
+    "check_batch",
+    "compress",
+    "decode_records",
+    "decompress",
+    "encode_batch",
+    "filter_batch",
+    "find_timestamp",
+    "iter_batches",
+    "key_hash",
+    "murmur2",
+    "parse_header",
+    "stamp_append_time",
+]

@@ -1,0 +1,272 @@
+"""Records in and out of a batch, for the features that must look inside one.
+
+The stream path never comes here: it moves batches as they are. What comes here (queues with lanes, compaction, time
+lookup, the doors that speak JSON, the client) may be handed hostile bytes, so every count and length is held against
+the bytes that are left before it is believed. The CRC is not checked again; ``check_batch`` and ``accept_batch`` do.
+Format: docs/formats/record-batch.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.errors import CorruptRecords, InvalidRecord, InvalidTimestamp, MessageTooLarge
+from penstock.records.compression import Codec, compress, decompress
+from penstock.records.header import (
+    APPEND_TIME_BIT,
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_EXCLUDES,
+    MAGIC,
+    NO_TIMESTAMP,
+    RECORD_BYTES_MIN,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    parse_header,
+    seal,
+)
+from penstock.records.varint import (
+    INT32_MAX,
+    INT64_MAX,
+    INT64_MIN,
+    ReadableBuffer,
+    read_varint,
+    read_varlong,
+    write_varint,
+    write_varlong,
+)
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Record(NamedTuple):
+    """One message at its place in a log; a tuple, because these are made by the million."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class TimestampedOffset(NamedTuple):
+    """Where a search by time ended."""
+
+    offset: int
+    timestamp: int
+
+
+def decode_records(buffer: ReadableBuffer) -> list[Record]:
+    """Return the records of the one batch in ``buffer``, with absolute offsets and timestamps."""
+    header, data = _open(buffer)
+    return [record for record, _ in _walk(header, data)]
+
+
+def find_timestamp(buffer: ReadableBuffer, timestamp_ms: int) -> TimestampedOffset | None:
+    """Return the first record of the one batch in ``buffer`` that is not older than ``timestamp_ms``."""
+    if NO_TIMESTAMP < parse_header(buffer).max_timestamp < timestamp_ms:
+        return None
+    header, data = _open(buffer)
+    for record, _ in _walk(header, data):
+        if record.timestamp >= timestamp_ms:
+            return TimestampedOffset(record.offset, record.timestamp)
+    return None
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    codec: Codec = Codec.NONE,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    append_time_ms: int | None = None,
+) -> bytearray:
+    """Make a batch that begins at the first record's offset; offsets must rise and may leave gaps."""
+    if not records:
+        raise InvalidRecord("A batch needs at least one record.")
+    base_offset, base_timestamp = records[0].offset, records[0].timestamp
+    max_timestamp = max(record.timestamp for record in records) if append_time_ms is None else append_time_ms
+    attributes = (
+        codec
+        | (TRANSACTIONAL_BIT if is_transactional else 0)
+        | (CONTROL_BIT if is_control else 0)
+        | (APPEND_TIME_BIT if append_time_ms is not None else 0)
+    )
+    header = BatchHeader(
+        base_offset=base_offset,
+        length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=records[-1].offset - base_offset,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        count=len(records),
+    )
+    return _assemble(header, _encode_records(records))
+
+
+def filter_batch(buffer: ReadableBuffer, keep: Callable[[Record], bool]) -> bytearray | None:
+    """Return the one batch in ``buffer`` with only the records that ``keep`` wants; None when it wants all of them.
+
+    What remains is copied byte for byte, and offsets, sequences and producer of the batch stay, so that readers see a
+    gap and idempotence still works. With no record left it is a bare header, uncompressed as Kafka writes it.
+    """
+    header, data = _open(buffer)
+    kept = bytearray()
+    count = start = 0
+    max_timestamp = INT64_MIN
+    for record, end in _walk(header, data):
+        if keep(record):
+            kept += data[start:end]
+            count += 1
+            max_timestamp = max(max_timestamp, record.timestamp)
+        start = end
+    if count == header.count:
+        return None
+    if count == 0:
+        return _assemble(header._replace(count=0, attributes=header.attributes & ~CODEC_MASK), b"")
+    return _assemble(header._replace(count=count, max_timestamp=max_timestamp), kept)
+
+
+def _open(buffer: ReadableBuffer) -> tuple[BatchHeader, bytes]:
+    """Return a batch's header and its records, decompressed, once the two can agree."""
+    header = parse_header(buffer)
+    if header.magic != MAGIC or header.size != len(buffer):
+        raise CorruptRecords(f"There is no batch of {len(buffer)} bytes here.")
+    if header.count == 0:
+        return header, b""
+    with memoryview(buffer) as view:
+        data = decompress(header.codec, view[HEADER_BYTES:])
+    if not 0 < header.count <= len(data) // RECORD_BYTES_MIN:
+        raise CorruptRecords(f"A batch claims {header.count} records in {len(data)} bytes.")
+    return header, data
+
+
+def _walk(header: BatchHeader, data: bytes) -> Iterator[tuple[Record, int]]:
+    """Yield each record and where its bytes end.
+
+    Slices are not checked one by one: a slice that reached past the record leaves ``position`` past its end. The
+    commonest forms of timestamp delta and header count, a single byte, are read in place to save a call.
+    """
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    append_time = header.max_timestamp if header.uses_append_time else None
+    previous_delta, last_delta = -1, header.last_offset_delta
+    new = tuple.__new__
+    position = 0
+    for _ in range(header.count):
+        length, position = read_varint(data, position)
+        end = position + length
+        if length < RECORD_BYTES_MIN - 1 or end > len(data):
+            raise CorruptRecords("A record's length does not fit its batch.")
+        # The next byte holds attributes, of which the format defines none.
+        if (byte := data[position + 1]) < 0x80:
+            timestamp, position = (byte >> 1) ^ -(byte & 1), position + 2
+        else:
+            timestamp, position = read_varlong(data, position + 1)
+        timestamp += base_timestamp
+        delta, position = read_varint(data, position)
+        if not previous_delta < delta <= last_delta or not INT64_MIN <= timestamp <= INT64_MAX:
+            raise CorruptRecords("A record is out of the order or the range of its batch.")
+        previous_delta = delta
+        key, position = _read_bytes(data, position)
+        value, position = _read_bytes(data, position)
+        headers: Headers = ()
+        if position < end and data[position] == 0:
+            position += 1
+        else:
+            headers, position = _read_headers(data, position, end)
+        if position != end:
+            raise CorruptRecords("A record's fields do not add up to its length.")
+        if append_time is not None:
+            timestamp = append_time
+        yield new(Record, (base_offset + delta, timestamp, key, value, headers)), end
+    if position != len(data):
+        raise CorruptRecords("Bytes are left after the last record of a batch.")
+
+
+def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    length, position = read_varint(data, position)
+    if length >= 0:
+        return data[position : position + length], position + length
+    if length == -1:
+        return None, position
+    raise CorruptRecords(f"A field has length {length}.")
+
+
+def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+    count, position = read_varint(data, position)
+    # A header takes two bytes at least: its name's length and its value's.
+    if not 0 <= count <= (end - position) // 2:
+        raise CorruptRecords(f"A record claims {count} headers in {end - position} bytes.")
+    headers = []
+    for _ in range(count):
+        name, position = _read_bytes(data, position)
+        if name is None:
+            raise CorruptRecords("A header has no name.")
+        value, position = _read_bytes(data, position)
+        # Kafka never checks names; what is not UTF-8 reads as it does in Java.
+        headers.append((name.decode("utf-8", "replace"), value))
+    return tuple(headers), position
+
+
+def _encode_records(records: Sequence[Record]) -> bytearray:
+    base_offset, base_timestamp = records[0].offset, records[0].timestamp
+    previous = base_offset - 1
+    out = bytearray()
+    for offset, timestamp, key, value, headers in records:
+        if offset <= previous or offset - base_offset > INT32_MAX:
+            raise InvalidRecord(f"Offset {offset} cannot follow {previous} in a batch that begins at {base_offset}.")
+        previous = offset
+        if not (INT64_MIN <= timestamp <= INT64_MAX and INT64_MIN <= timestamp - base_timestamp <= INT64_MAX):
+            raise InvalidTimestamp(f"Timestamps {base_timestamp} and {timestamp} do not fit one batch.")
+        body = bytearray(1)  # attributes: the format defines none
+        write_varlong(body, timestamp - base_timestamp)
+        write_varint(body, offset - base_offset)
+        _write_bytes(body, key)
+        _write_bytes(body, value)
+        write_varint(body, len(headers))
+        for name, header_value in headers:
+            _write_bytes(body, _encode_name(name))
+            _write_bytes(body, header_value)
+        write_varint(out, len(body))
+        out += body
+    return out
+
+
+def _encode_name(name: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError:
+        raise InvalidRecord(f"Header name {name!r} is not valid Unicode.") from None
+
+
+def _write_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        write_varint(out, -1)
+    else:
+        write_varint(out, len(data))
+        out += data
+
+
+def _assemble(header: BatchHeader, data: bytes | bytearray) -> bytearray:
+    """Put a batch together from records not yet compressed, filling in its length and CRC."""
+    payload = compress(header.codec, bytes(data)) if data else b""
+    length = HEADER_BYTES - LENGTH_EXCLUDES + len(payload)
+    if length > INT32_MAX:
+        raise MessageTooLarge(f"A batch holds 2 GiB; these records take {length:,} bytes.")
+    out = bytearray(HEADER.pack(*header._replace(length=length)))
+    out += payload
+    seal(out)
+    return out

@@ -1,0 +1,246 @@
+"""The composition root: settings become a running node.
+
+Here, and nowhere else, settings are turned into each layer's own config and the layers are put together. A node starts
+from the inside out (data, broker, doors) and stops from the outside in, so that a request taken is a request answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from penstock import __version__
+from penstock.broker.broker import Broker
+from penstock.broker.config import BrokerConfig, Fsync
+from penstock.clock import Clock, SystemClock
+from penstock.cluster.records import Endpoint
+from penstock.cluster.topic_config import TopicSettings
+from penstock.config import Address, Settings
+from penstock.errors import StartupError
+from penstock.http.server import HttpConfig, HttpServer
+from penstock.kafka.server import KafkaConfig, KafkaServer
+from penstock.storage.config import LogConfig
+from penstock.storage.files import DiskFiles, Files
+
+log = logging.getLogger(__name__)
+
+_ANY_HOST: Final = {"0.0.0.0", "::", "*"}
+_DOOR_GRACE_SHARE: Final = 0.5  # of the time to stop; the rest is for the disk
+# Batches and frames hold no cycles, so the collector finds next to nothing however often it runs.
+_GC_THRESHOLDS: Final = (50_000, 20, 50)
+
+OnReady = Callable[["Node"], Awaitable[None]]
+
+
+class Node:
+    """One node: a broker and its doors. Constructing it opens the data directory."""
+
+    def __init__(self, settings: Settings, files: Files | None = None, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.kafka_address = _with_port(settings.broker.kafka)
+        self.http_address = _with_port(settings.broker.http)
+        config = broker_config(settings, _endpoints(settings, self.kafka_address, self.http_address))
+        self.broker = Broker(config, files or DiskFiles(), clock or SystemClock())
+        self._kafka = KafkaServer(self.broker, kafka_config(settings, self.kafka_address))
+        self._http = HttpServer(self.broker, http_config(settings, self.http_address))
+        self._doors: list[KafkaServer | HttpServer] = []  # those that are open
+
+    async def start(self) -> None:
+        """Open the doors. If one cannot be opened, everything is closed again before the error is raised."""
+        try:
+            self.broker.start()
+            for door in (self._kafka, self._http):
+                await door.start()
+                self._doors.append(door)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Take nothing more, answer what was taken, and close the data directory in good order."""
+        grace_seconds = self.settings.broker.shutdown_timeout_ms / 1000 * _DOOR_GRACE_SHARE
+        doors, self._doors = self._doors, []
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await asyncio.gather(*(door.stop() for door in doors))
+        except TimeoutError:
+            log.warning("Some clients did not finish within %.0f s and are cut off.", grace_seconds)
+        finally:
+            await self.broker.close()
+
+
+def run(settings: Settings, on_ready: OnReady | None = None) -> int:
+    """Run a node until SIGTERM or SIGINT, and return the exit code. A second signal ends it at once."""
+    raise_file_limit()
+    node = Node(settings)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_serve(node, on_ready))
+
+
+async def _serve(node: Node, on_ready: OnReady | None) -> int:
+    is_stopping = asyncio.Event()
+    _listen_for_signals(is_stopping)
+    await node.start()
+    settle_memory()
+    log.info(
+        "Penstock is ready.",
+        extra={
+            "version": __version__,
+            "node_id": node.settings.broker.node_id,
+            "kafka": str(node.kafka_address),
+            "http": str(node.http_address),
+            "data_dir": str(node.settings.broker.data_dir),
+            "partitions": len(node.broker.replicas),
+        },
+    )
+    try:
+        if on_ready is not None:
+            await on_ready(node)
+        await is_stopping.wait()
+    finally:
+        log.info("Stopping.")
+        exit_code = await _stop_in_time(node)
+    return exit_code
+
+
+async def _stop_in_time(node: Node) -> int:
+    seconds = node.settings.broker.shutdown_timeout_ms / 1000
+    try:
+        async with asyncio.timeout(seconds):
+            await node.stop()
+    except TimeoutError:
+        # A thread may hang in a sync that never returns; nothing acknowledged is lost by leaving it.
+        log.error("Could not stop in good order within %.0f s; the next start recovers the logs.", seconds)
+        os._exit(1)
+    log.info("Stopped.")
+    return 0
+
+
+def _listen_for_signals(is_stopping: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int) -> None:
+        if is_stopping.is_set():
+            os._exit(128 + number)
+        is_stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def raise_file_limit() -> None:
+    """Allow as many open files as the system does: each segment and each connection takes one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def settle_memory() -> None:
+    """Take what start-up made out of the garbage collector's sight, and let it run less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
+# -- from settings to each layer's config ------------------------------------------------------------------------------
+
+
+def broker_config(settings: Settings, endpoints: tuple[Endpoint, ...]) -> BrokerConfig:
+    broker, storage, topic = settings.broker, settings.storage, settings.defaults.topic
+    return BrokerConfig(
+        node_id=broker.node_id,
+        data_dir=broker.data_dir.absolute(),
+        endpoints=endpoints,
+        rack=broker.rack,
+        fsync=Fsync(storage.fsync),
+        fsync_interval_ms=storage.fsync_interval_ms,
+        sync_threads=storage.sync_threads,
+        auto_create_topics=broker.auto_create_topics,
+        default_partitions=topic.partitions,
+        default_replication_factor=topic.replication_factor,
+        topic_defaults=topic_settings(settings),
+        housekeeping_interval_ms=storage.housekeeping_interval_ms,
+    )
+
+
+def topic_settings(settings: Settings) -> TopicSettings:
+    storage, topic = settings.storage, settings.defaults.topic
+    return TopicSettings(
+        log=LogConfig(
+            segment_bytes=storage.segment_bytes,
+            segment_ms=storage.segment_ms,
+            index_interval_bytes=storage.index_interval_bytes,
+            retention_ms=topic.retention_ms,
+            retention_bytes=topic.retention_bytes,
+            is_deleting="delete" in topic.cleanup_policy,
+            is_compacting="compact" in topic.cleanup_policy,
+            producer_expiry_ms=storage.producer_expiry_ms,
+        ),
+        max_message_bytes=topic.max_message_bytes,
+        min_insync_replicas=topic.min_insync_replicas,
+        has_append_time=topic.timestamp_type == "append",
+    )
+
+
+def kafka_config(settings: Settings, address: Address) -> KafkaConfig:
+    broker = settings.broker
+    return KafkaConfig(
+        host=address.host,
+        port=address.port,
+        max_connections=broker.max_connections,
+        max_request_bytes=broker.max_request_bytes,
+        idle_timeout_ms=broker.idle_timeout_ms,
+    )
+
+
+def http_config(settings: Settings, address: Address) -> HttpConfig:
+    return HttpConfig(host=address.host, port=address.port)
+
+
+def _endpoints(settings: Settings, kafka: Address, http: Address) -> tuple[Endpoint, ...]:
+    broker = settings.broker
+    doors = (("kafka", kafka, broker.advertised_kafka), ("http", http, broker.advertised_http))
+    return tuple(_endpoint(door, listener, advertised) for door, listener, advertised in doors)
+
+
+def _endpoint(door: str, listener: Address, advertised: Address | None) -> Endpoint:
+    if advertised is None and listener.host in _ANY_HOST:
+        advertised = Address(socket.gethostname(), listener.port)
+        log.warning(
+            "The %s door listens on every interface, and clients are told to use %s. If they cannot reach that, set "
+            "broker.advertised_%s.",
+            door,
+            advertised,
+            door,
+        )
+    reached_at = advertised or listener
+    return Endpoint(door=door, host=reached_at.host, port=reached_at.port)
+
+
+def _with_port(address: Address) -> Address:
+    """Choose the port now where the system is to choose: it is announced before the door opens."""
+    if address.port:
+        return address
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        with socket.create_server((address.host, 0), family=family) as probe:
+            return Address(address.host, probe.getsockname()[1])
+    except OSError as error:
+        raise StartupError(f"Cannot listen on {address.host}: {error.strerror or error}.") from error

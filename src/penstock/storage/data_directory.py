@@ -1,0 +1,105 @@
+"""A node's data directory: whose it is, which format it has, and that one process at a time uses it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from penstock.errors import DataDirectoryError, StorageError
+from penstock.storage.checked import decode_checked, encode_checked
+from penstock.storage.files import Files, read_file, replace_file
+
+FORMAT_VERSION: Final = 1
+_IDENTITY_FILE: Final = "node"
+_LOCK_FILE: Final = "lock"
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Who wrote a data directory. ``directory_id`` tells a wiped disk from the one it replaced (KIP-853)."""
+
+    format_version: int
+    node_id: int
+    directory_id: str
+
+
+class DataDirectory:
+    """An opened, locked data directory."""
+
+    def __init__(self, files: Files, path: Path, node_id: int) -> None:
+        self.path = path
+        self._lock_fd = -1
+        try:
+            files.make_directory(path)
+            self._lock()
+            self.identity = self._identify(files, node_id)
+        except StorageError as error:
+            self.close()
+            raise DataDirectoryError(
+                f"The data directory {path} cannot be used. {error.message} Make it writable, or choose another "
+                "with --data-dir."
+            ) from error
+        except DataDirectoryError:
+            self.close()
+            raise
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def metadata(self) -> Path:
+        return self.path / "metadata"
+
+    def partition(self, topic: str, index: int) -> Path:
+        return self.logs / topic / str(index)
+
+    def close(self) -> None:
+        """Let another process have the directory."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _lock(self) -> None:
+        try:
+            self._lock_fd = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataDirectoryError(
+                f"Another process is using the data directory {self.path}. Stop it, or choose another directory with "
+                "--data-dir."
+            ) from None
+        except OSError as error:
+            raise StorageError(f"Cannot lock {self.path / _LOCK_FILE}: {error.strerror}.") from error
+
+    def _identify(self, files: Files, node_id: int) -> Identity:
+        path = self.path / _IDENTITY_FILE
+        data = read_file(files, path)
+        if data is None:
+            if files.exists(self.metadata):
+                raise DataDirectoryError(
+                    f"{self.path} holds data but no file {_IDENTITY_FILE!r} that says whose. Restore that file from a "
+                    "backup, or choose another directory with --data-dir."
+                )
+            identity = Identity(format_version=FORMAT_VERSION, node_id=node_id, directory_id=str(uuid4()))
+            replace_file(files, path, encode_checked(msgspec.json.encode(identity)))
+            return identity
+        body = decode_checked(data)
+        if body is None:
+            raise DataDirectoryError(f"{path} is damaged. Restore it from a backup; nothing was changed.")
+        identity = msgspec.json.decode(body, type=Identity)
+        if identity.format_version != FORMAT_VERSION:
+            raise DataDirectoryError(
+                f"{self.path} was written in format {identity.format_version}; this version of Penstock reads format "
+                f"{FORMAT_VERSION}. Use the version that wrote it, or another directory with --data-dir."
+            )
+        if identity.node_id != node_id:
+            raise DataDirectoryError(
+                f"{self.path} belongs to node {identity.node_id}, not to node {node_id}. Start with --node-id "
+                f"{identity.node_id}, or choose another directory with --data-dir."
+            )
+        return identity

@@ -1,0 +1,242 @@
+"""The one port through which storage touches the disk, and its real implementation.
+
+Everything storage promises about crashes rests on four operations: ``write`` puts bytes where the kernel has them,
+``sync`` makes a file's bytes durable, ``sync_directory`` makes names durable, ``rename`` is atomic. The fault-injecting
+twin, ``penstock.testing.files.MemoryFiles``, implements the same protocol and can lose exactly what these do not
+promise.
+
+Errors leave here as `DiskFull` or `StorageError`; no caller above sees an `OSError` from a write or a sync.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from penstock.errors import DiskFull, StorageError
+
+Buffer = bytes | bytearray | memoryview  # of single bytes, so that len() counts them
+
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+
+
+class Entry(NamedTuple):
+    """A file in a directory, with its size."""
+
+    name: str
+    size: int
+
+
+class File(Protocol):
+    """An open file. It closes when nobody holds it any more, so a slice being sent keeps its file readable."""
+
+    size: int
+
+    def write(self, data: Buffer) -> None:
+        """Append all of ``data``, or nothing: a failed write is rolled back before it raises."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``position``; fewer at the end of the file."""
+
+    def view(self) -> memoryview:
+        """The whole file as it is now, without copying it where that is possible."""
+
+    def sync(self) -> None:
+        """Return once every byte written so far would survive a power cut."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def changed_ns(self) -> int:
+        """When somebody, we or a stranger, last changed the file's bytes."""
+
+    def fileno(self) -> int:
+        """The descriptor for ``sendfile``, or -1 where there is none."""
+
+
+class Files(Protocol):
+    """A file system, as far as storage needs one."""
+
+    def open(self, path: Path, *, create: bool = False) -> File: ...
+    def entries(self, directory: Path) -> list[Entry]: ...
+    def exists(self, path: Path) -> bool: ...
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents, durably."""
+
+    def rename(self, source: Path, target: Path) -> None: ...
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+
+    def remove_tree(self, directory: Path) -> None: ...
+    def sync_directory(self, directory: Path) -> None: ...
+    def free_bytes(self, directory: Path) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """A range of a file that can be read, or handed to ``sendfile`` without being read."""
+
+    file: File
+    position: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self) -> bytes:
+        return self.file.read(self.position, self.size)
+
+
+def replace_file(files: Files, path: Path, data: Buffer) -> None:
+    """Put ``data`` at ``path`` so that after a crash either the old or the new content is there, whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    files.remove(temporary)
+    file = files.open(temporary, create=True)
+    file.write(data)
+    file.sync()
+    files.rename(temporary, path)
+    files.sync_directory(path.parent)
+
+
+def read_file(files: Files, path: Path) -> bytes | None:
+    """The content of a small file, or None where there is no such file."""
+    if not files.exists(path):
+        return None
+    file = files.open(path)
+    return file.read(0, file.size)
+
+
+@contextmanager
+def _disk_errors(action: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = f"Cannot {action} {path}: {error.strerror or error}."
+        if error.errno in _NO_SPACE:
+            raise DiskFull(f"{reason} Free some space; writing goes on by itself then.") from error
+        raise StorageError(reason) from error
+
+
+class DiskFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd", "path", "size")
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        self._fd = -1
+        self.path = path
+        with _disk_errors("open", path):
+            try:
+                self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+            except OSError as error:
+                if create or error.errno not in {errno.EACCES, errno.EROFS, errno.EPERM}:
+                    raise
+                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # readable is enough until somebody writes
+            self.size = os.fstat(self._fd).st_size
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def write(self, data: Buffer) -> None:
+        position = self.size
+        try:
+            written = os.pwrite(self._fd, data, position)
+            if written != len(data):
+                self._write_rest(memoryview(data), position, written)
+        except OSError as error:
+            self._roll_back(position)
+            with _disk_errors("write", self.path):
+                raise error
+        self.size = position + len(data)
+
+    def _write_rest(self, data: memoryview, position: int, written: int) -> None:
+        # A short write comes before ENOSPC: go on, so that the kernel tells why.
+        while written < len(data):
+            written += os.pwrite(self._fd, data[written:], position + written)
+
+    def _roll_back(self, size: int) -> None:
+        # Best effort: recovery cuts the torn bytes as well, and the next write starts over them.
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError:
+            return
+
+    def read(self, position: int, size: int) -> bytes:
+        with _disk_errors("read", self.path):
+            return os.pread(self._fd, size, position)
+
+    def view(self) -> memoryview:
+        with _disk_errors("map", self.path):
+            size = min(self.size, os.fstat(self._fd).st_size)  # a stranger may have cut it
+            if size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(self._fd, size, prot=mmap.PROT_READ))
+
+    def sync(self) -> None:
+        with _disk_errors("sync", self.path):
+            os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        with _disk_errors("truncate", self.path):
+            os.ftruncate(self._fd, size)
+        self.size = size
+
+    def changed_ns(self) -> int:
+        with _disk_errors("look at", self.path):
+            return os.fstat(self._fd).st_mtime_ns
+
+    def fileno(self) -> int:
+        return self._fd
+
+
+class DiskFiles:
+    """The operating system's file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        return DiskFile(path, create=create)
+
+    def entries(self, directory: Path) -> list[Entry]:
+        with _disk_errors("list", directory), os.scandir(directory) as found:
+            return [Entry(entry.name, entry.stat().st_size) for entry in found if entry.is_file()]
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def make_directory(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        self.make_directory(path.parent)
+        with _disk_errors("create", path):
+            path.mkdir(exist_ok=True)
+        self.sync_directory(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with _disk_errors("rename", source):
+            source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        with _disk_errors("remove", path):
+            path.unlink(missing_ok=True)
+
+    def remove_tree(self, directory: Path) -> None:
+        with _disk_errors("remove", directory):
+            shutil.rmtree(directory)
+
+    def sync_directory(self, directory: Path) -> None:
+        with _disk_errors("sync", directory):
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def free_bytes(self, directory: Path) -> int:
+        with _disk_errors("look at", directory):
+            return shutil.disk_usage(directory).free

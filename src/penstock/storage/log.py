@@ -1,0 +1,355 @@
+"""A partition's log: batches in segments, one writer, many readers.
+
+Threads: one owner thread appends, reads, rolls and trims. `sync` alone may run in another thread, one at a time; it
+makes durable whatever was appended before it began. Offsets only grow: ``start_offset`` ≤ ``end_offset``,
+``durable_offset`` ≤ ``end_offset``, and everything between start and end can be read, except for holes that are
+reported as corrupt and for what compaction has removed. Files: docs/formats/log-directory.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import DiskFull, LogFailed, OffsetOutOfRange, StorageError
+from penstock.records import BatchHeader, assign
+from penstock.storage.config import LogConfig
+from penstock.storage.files import Files, FileSlice
+from penstock.storage.log_start import load_start, save_start
+from penstock.storage.producers import save_snapshot, snapshot_path
+from penstock.storage.recovery import recover
+from penstock.storage.retention import count_expired, must_roll
+from penstock.storage.search import TimestampOffset, find_max_timestamp, find_time
+from penstock.storage.segment import OpenSegments, Segment, index_path, log_path
+
+log = logging.getLogger(__name__)
+
+_OFFSETS_IN_SEGMENT_MAX: Final = (1 << 31) - 1  # the index keeps relative offsets in 32 bits
+_SNAPSHOTS_KEPT: Final = 2  # a damaged newest one costs a scan, not the table
+
+__all__ = ["Log", "TimestampOffset"]
+
+
+class Log:
+    """The log in one directory. Open it with `Log.open`."""
+
+    def __init__(self, files: Files, directory: Path, config: LogConfig) -> None:
+        self.files = files
+        self.directory = directory
+        self.config = config
+        self.failure: LogFailed | None = None
+        self._pinned_from: int | None = None  # base offset of the first segment under compaction
+        self._recover()
+
+    def _recover(self) -> None:
+        """Take the state from the directory."""
+        self._opened = OpenSegments()
+        found = recover(self.files, self.directory, self.config, self._opened)
+        self.producers = found.producers
+        self.epochs = found.epochs
+        self.bytes_cut = found.bytes_cut
+        self._snapshots = found.snapshots
+        self._segments = found.segments
+        # Segments that may hold bytes not yet durable or have no index file yet, oldest first.
+        self._dirty = found.unindexed
+        for segment in self._dirty:
+            if segment.is_sealed:
+                segment.seal()
+        start = load_start(self.files, self.directory)
+        if not self._segments or self._segments[-1].next_offset < start:
+            # Deleting records up to the end is durable at once, also where the records themselves were not yet.
+            self._add_segment(start)
+        self._bases = [segment.base_offset for segment in self._segments]
+        self._active = self._segments[-1]
+        self.start_offset = max(start, self._bases[0])
+        self.end_offset = self._active.next_offset
+        self.durable_offset = self.end_offset  # recovery synced what it scanned
+        self._pending_snapshots: dict[int, bytes] = {}  # by the offset they stand for
+        self._is_directory_dirty = True
+
+    @classmethod
+    def open(cls, files: Files, directory: Path, config: LogConfig) -> Log:
+        """Open or create the log in ``directory``, recovering it if it was not closed."""
+        files.make_directory(directory)
+        return cls(files, directory, config)
+
+    def __repr__(self) -> str:
+        return f"<Log {self.directory} {self.start_offset}..{self.end_offset} in {len(self._segments)} segments>"
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return tuple(self._segments)
+
+    @property
+    def corrupt_bytes(self) -> int:
+        return sum(hole.end - hole.start for segment in self._segments for hole in segment.holes)
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int) -> int:
+        """Give a batch its offsets, patching it in place, and write it at the end; its base offset."""
+        base_offset = self.end_offset
+        assign(batch, base_offset, leader_epoch)
+        self._write(batch, header, base_offset, leader_epoch)
+        return base_offset
+
+    def append_stored(self, batch: memoryview, header: BatchHeader) -> None:
+        """Write a batch exactly as a leader stored it. Offsets may leave a gap but never go back."""
+        assert header.base_offset >= self.end_offset, "a follower must not overwrite its own log"
+        self._write(batch, header, header.base_offset, header.leader_epoch)
+
+    def _write(self, batch: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int) -> None:
+        if self.failure is not None:
+            raise self.failure
+        active = self._active
+        next_offset = base_offset + header.last_offset_delta + 1
+        if (
+            active.size + len(batch) > self.config.segment_bytes
+            or next_offset - active.base_offset > _OFFSETS_IN_SEGMENT_MAX
+        ):
+            self._roll(base_offset)
+            active = self._active
+        active.append(batch, header, base_offset)
+        if leader_epoch > self.epochs.latest:
+            self.epochs.begin(leader_epoch, base_offset)
+        if header.producer_id >= 0:
+            self.producers.note(header, base_offset)
+        self.end_offset = next_offset
+
+    def roll(self) -> None:
+        """Seal the active segment and begin a new one. The next `sync` makes both facts durable."""
+        self._roll(self.end_offset)
+
+    def _roll(self, base_offset: int) -> None:
+        if not self._active.size:
+            return
+        sealed = self._active
+        self._add_segment(base_offset)
+        sealed.seal()
+        self._bases.append(base_offset)
+        self._active = self._segments[-1]
+        self._pending_snapshots[sealed.next_offset] = self.producers.encode(sealed.next_offset)
+        for old in list(self._pending_snapshots)[:-_SNAPSHOTS_KEPT]:
+            del self._pending_snapshots[old]
+        self._is_directory_dirty = True
+
+    def _add_segment(self, base_offset: int) -> None:
+        segment = Segment(
+            self.files,
+            self.directory,
+            base_offset,
+            index_interval_bytes=self.config.index_interval_bytes,
+            opened=self._opened,
+        )
+        segment.create()
+        self._segments.append(segment)
+        self._dirty.append(segment)
+
+    def sync(self) -> int:
+        """Make everything appended so far durable; the offset up to which it is.
+
+        A sync that fails leaves it unknown which bytes are on disk, so the log takes no more writes (`LogFailed`)
+        until a restart has recovered it. Runs in any thread, one at a time.
+        """
+        if self.failure is not None:
+            raise self.failure
+        end = self.end_offset  # before the list: what is written up to here lies in segments listed below
+        dirty = list(self._dirty)
+        try:
+            for segment in dirty:
+                segment.sync()
+            if self._is_directory_dirty:
+                self._is_directory_dirty = False
+                self.files.sync_directory(self.directory)
+        except StorageError as error:
+            self.failure = LogFailed(
+                f"A sync of {self.directory} failed ({error.message}) Nothing more is written there until the node "
+                "is restarted; check the disk first."
+            )
+            log.error("%s", self.failure.message)
+            raise self.failure from error
+        self.durable_offset = end
+        if len(dirty) > 1:
+            self._finish_sealing(dirty)
+        return end
+
+    def _finish_sealing(self, synced: list[Segment]) -> None:
+        """Write what spares sealed segments a scan. Where that fails they are scanned, or sealed by a later sync."""
+        try:
+            for segment in synced:
+                if segment.is_sealed:
+                    self._save_producers(segment.next_offset, self._pending_snapshots.pop(segment.next_offset, None))
+                    self.epochs.save()
+                    segment.save_index()
+                    segment.settle()
+                    self._forget_dirty(segment)
+        except StorageError as error:
+            log.warning("A sealed segment of %s has no index yet: %s", self.directory, error.message)
+
+    def _save_producers(self, offset: int, snapshot: bytes | None) -> None:
+        if snapshot is None:
+            return
+        save_snapshot(self.files, self.directory, offset, snapshot)
+        self._snapshots = sorted({*self._snapshots, offset})
+        for old in self._snapshots[:-_SNAPSHOTS_KEPT]:
+            self.files.remove(snapshot_path(self.directory, old))
+        self._snapshots = self._snapshots[-_SNAPSHOTS_KEPT:]
+
+    def _forget_dirty(self, segment: Segment) -> None:
+        try:
+            self._dirty.remove(segment)
+        except ValueError:
+            return  # dropped, or settled by the other thread, in the meantime
+
+    def close(self) -> None:
+        """Sync everything and leave what lets the next start skip the scan."""
+        if self.failure is not None:
+            return
+        self.sync()
+        try:
+            self._save_producers(self.end_offset, self.producers.encode(self.end_offset))
+            self.epochs.save()
+            self._active.save_index()
+        except StorageError as error:
+            log.warning("The next start has to scan the last segment of %s: %s", self.directory, error.message)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int) -> FileSlice | None:
+        """Whole batches from the one that holds ``offset`` on, none at or past ``limit_offset``.
+
+        At least one batch, however large, or None if there is nothing to read yet. ``limit_offset`` must be a batch
+        boundary, as the high watermark and the log's end are.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"Offset {offset} is not in {self.directory.parent.name}-{self.directory.name}, which holds "
+                f"{self.start_offset} to {self.end_offset}."
+            )
+        at = bisect_right(self._bases, offset) - 1
+        while at < len(self._segments):
+            segment = self._segments[at]
+            if segment.base_offset >= limit_offset:
+                return None
+            at += 1
+            if limit_offset >= self.end_offset or (at < len(self._bases) and self._bases[at] <= limit_offset):
+                limit = segment.size
+            else:
+                limit = segment.locate(limit_offset)
+            found = segment.read(offset, max_bytes, limit)
+            if found is not None:
+                return found
+        return None
+
+    def find_time(self, timestamp: int) -> TimestampOffset | None:
+        """The first record whose timestamp is at or after ``timestamp``."""
+        return find_time(self._segments, self.start_offset, timestamp)
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp."""
+        return find_max_timestamp(self._segments, self.start_offset)
+
+    def batches(self, offset: int) -> Iterator[FileSlice]:
+        """Every batch from the one that holds ``offset`` on, one slice each."""
+        at = max(bisect_right(self._bases, offset) - 1, 0)
+        for segment in self._segments[at:]:
+            for start, _, size in segment.walk(segment.locate(offset)):
+                yield FileSlice(segment.file, start, size)
+
+    # -- shrinking ----------------------------------------------------------------------------------------------------
+
+    def trim(self, offset: int) -> list[Segment]:
+        """Move the log's start up to ``offset``, durably; the segments that fell out, for `delete_files`."""
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"Cannot delete records before offset {offset}: the log holds {self.start_offset} to {self.end_offset}."
+            )
+        if offset == self.start_offset:
+            return []
+        save_start(self.files, self.directory, offset)
+        self.start_offset = offset
+        if offset == self.end_offset:
+            self._roll_if_possible()
+        return self._drop(bisect_right(self._bases, offset) - 1)
+
+    def expire(self, now_ms: int) -> list[Segment]:
+        """Drop whole segments that retention no longer covers; they are left for `delete_files`."""
+        if must_roll(self._active, self.config, now_ms):
+            self._roll_if_possible()
+        self.producers.expire(now_ms, self.config.producer_expiry_ms)
+        dropped = self._drop(count_expired(self._segments, self.start_offset, self.config, now_ms))
+        self.start_offset = max(self.start_offset, self._bases[0])
+        return dropped
+
+    def _roll_if_possible(self) -> None:
+        try:
+            self.roll()
+        except DiskFull as error:
+            log.warning("The active segment of %s cannot be sealed yet: %s", self.directory, error.message)
+
+    def _drop(self, count: int) -> list[Segment]:
+        if self._pinned_from is not None:
+            count = min(count, bisect_right(self._bases, self._pinned_from) - 1)
+        dropped = self._segments[:count]
+        del self._segments[:count]
+        del self._bases[:count]
+        for segment in dropped:
+            self._forget_dirty(segment)
+        return dropped
+
+    def delete_files(self, segments: list[Segment]) -> None:
+        """Remove the files of dropped segments, oldest first. Runs in any thread; readers keep what they hold."""
+        if segments:
+            # Their successor's name must be durable first, or a crash could leave nothing to tell where the log was.
+            self.files.sync_directory(self.directory)
+        for segment in segments:
+            self._remove_files(segment)
+
+    def _remove_files(self, segment: Segment) -> None:
+        self.files.remove(index_path(self.directory, segment.base_offset))
+        self.files.remove(log_path(self.directory, segment.base_offset))
+
+    def pin(self, base_offset: int | None) -> None:
+        """Keep segments from ``base_offset`` on from being dropped while somebody rewrites them; None ends it."""
+        self._pinned_from = base_offset
+
+    def replace_segments(self, old: list[Segment], new: list[Segment]) -> None:
+        """Put compacted segments where the ones they stand for were."""
+        at = self._segments.index(old[0])
+        assert self._segments[at : at + len(old)] == old, "only sealed segments side by side are compacted"
+        self._segments[at : at + len(old)] = new
+        self._bases = [segment.base_offset for segment in self._segments]
+
+    def truncate(self, offset: int) -> None:
+        """Cut everything from ``offset`` on, as a follower does whose history parted from its leader's.
+
+        The batch that holds ``offset`` goes too. No `sync` and no compaction may be under way. What is left is read
+        anew, as after a restart.
+        """
+        if offset >= self.end_offset:
+            return
+        if offset < self.start_offset:
+            save_start(self.files, self.directory, offset)
+        keep = bisect_right(self._bases, offset)
+        for snapshot in [snapshot for snapshot in self._snapshots if snapshot > offset]:
+            self.files.remove(snapshot_path(self.directory, snapshot))
+        for segment in reversed(self._segments[keep:]):
+            self._remove_files(segment)
+            self.files.sync_directory(self.directory)  # one by one, so that no crash leaves a gap
+        if keep:
+            self._cut(self._segments[keep - 1], offset)
+        self._recover()
+
+    def _cut(self, segment: Segment, offset: int) -> None:
+        position = segment.locate(offset)
+        self.files.remove(index_path(self.directory, segment.base_offset))
+        self.files.sync_directory(self.directory)
+        segment.file.truncate(position)
+        segment.sync()

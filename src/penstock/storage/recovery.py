@@ -1,0 +1,217 @@
+"""Bringing a log back from its directory, after a clean stop or a crash at any moment.
+
+An index file is written only once its segment, and all before it, are on disk. So everything up to the last segment
+with a valid one is sealed: taken as it is, and looked at when read. Everything behind it, the *tail*, is scanned: good
+batches rebuild the index, the producer table and the epochs; a torn end, bytes behind which nothing valid comes, is
+cut; damage with valid batches behind it is kept as a hole. Beyond that only what can be derived again is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.records import BatchHeader
+from penstock.storage.config import LogConfig
+from penstock.storage.epochs import LeaderEpochs
+from penstock.storage.files import Files
+from penstock.storage.index import Hole, Index
+from penstock.storage.producers import ProducerTable, load_snapshot, snapshot_path
+from penstock.storage.scan import scan
+from penstock.storage.segment import OpenSegments, Segment, index_path, log_path
+from penstock.storage.swap import finish_swaps
+
+log = logging.getLogger(__name__)
+
+EPOCHS_FILE: Final = "leader-epochs"
+_UNFINISHED: Final = (".tmp", ".cleaned")  # a crash left these half written; what they replace is still there
+_NAME: Final = re.compile(r"(\d{20})\.(log|index|producers)")
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A log's state as found on disk, and what had to be done to it."""
+
+    segments: list[Segment]
+    producers: ProducerTable
+    epochs: LeaderEpochs
+    snapshots: list[int]
+    unindexed: list[Segment]  # sealed or not, they still need an index file
+    bytes_scanned: int
+    bytes_cut: int
+
+
+def recover(files: Files, directory: Path, config: LogConfig, opened: OpenSegments) -> Recovered:
+    """Open every segment in a directory, scanning no more than the crash made necessary."""
+    finish_swaps(files, directory)
+    return _Recovery(files, directory, config, opened).run()
+
+
+class _Recovery:
+    def __init__(self, files: Files, directory: Path, config: LogConfig, opened: OpenSegments) -> None:
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._sizes: dict[str, dict[int, int]] = {"log": {}, "index": {}, "producers": {}}
+        for entry in files.entries(directory):
+            if entry.name.endswith(_UNFINISHED):
+                files.remove(directory / entry.name)
+            elif match := _NAME.fullmatch(entry.name):
+                self._sizes[match[2]][int(match[1])] = entry.size
+        self._snapshots = sorted(self._sizes["producers"])
+        self._segments = self._list_segments(opened)
+        self._epochs = LeaderEpochs(files, directory / EPOCHS_FILE)
+        self._producers = ProducerTable()
+        self._replay_from = 0
+        self._bytes_scanned = 0
+        self._bytes_cut = 0
+
+    def _list_segments(self, opened: OpenSegments) -> list[Segment]:
+        return [
+            Segment(
+                self._files,
+                self._directory,
+                base,
+                size,
+                index_interval_bytes=self._config.index_interval_bytes,
+                is_sealed=True,
+                opened=opened,
+            )
+            for base, size in sorted(self._sizes["log"].items())
+        ]
+
+    def run(self) -> Recovered:
+        has_epochs = self._epochs.load()
+        end = 0
+        tail = self._find_tail()
+        if self._segments:
+            last = self._segments[-1]
+            last.is_sealed = False
+            clean_end = self._load_clean(last)
+            self._load_producers(self._segments[tail].base_offset, clean_end)
+            self._replay_sealed(tail, has_epochs=has_epochs)
+            if clean_end is None or self._replay_from < clean_end:
+                self._scan_tail(tail)
+            end = last.next_offset
+            self._epochs.cut(end)
+        self._remove_strays(end)
+        return Recovered(
+            segments=self._segments,
+            producers=self._producers,
+            epochs=self._epochs,
+            snapshots=self._snapshots,
+            unindexed=[
+                segment
+                for at, segment in enumerate(self._segments)
+                if at >= tail or segment.base_offset not in self._sizes["index"]
+            ],
+            bytes_scanned=self._bytes_scanned,
+            bytes_cut=self._bytes_cut,
+        )
+
+    def _find_tail(self) -> int:
+        """The first segment that may hold bytes which were never synced."""
+        for at in range(len(self._segments) - 2, -1, -1):
+            segment = self._segments[at]
+            if segment.base_offset in self._sizes["index"]:
+                # One that is damaged, or left from when the log was closed and has grown since, proves nothing.
+                return at + 1 if self._load_index(segment) is not None else at
+        return 0
+
+    def _load_index(self, segment: Segment) -> Index | None:
+        path = index_path(self._directory, segment.base_offset)
+        return Index.load(self._files, path, segment.base_offset, segment.size)
+
+    def _load_clean(self, last: Segment) -> int | None:
+        """Where the log ended when it was closed in good order, if it was."""
+        index = self._load_index(last)
+        if index is None:
+            return None
+        last.adopt(index, is_checked=False)
+        return index.next_offset
+
+    def _load_producers(self, tail_start: int, clean_end: int | None) -> None:
+        """Start from the newest usable snapshot. One past the tail's start serves only after a clean stop."""
+        for offset in reversed(self._snapshots):
+            if offset > tail_start and offset != clean_end:
+                continue
+            table = load_snapshot(self._files, self._directory, offset)
+            if table is not None:
+                self._producers, self._replay_from = table, offset
+                return
+
+    def _replay_sealed(self, tail: int, *, has_epochs: bool) -> None:
+        """Walk sealed segments again where a file that would have spared it is missing or damaged."""
+        for segment, following in zip(self._segments[:tail], self._segments[1:], strict=False):
+            if has_epochs and self._replay_from >= following.base_offset:
+                continue
+            self._bytes_scanned += segment.size
+            for found in scan(segment.file.view(), 0, segment.base_offset):
+                if not isinstance(found, Hole):
+                    self._note(found[1])
+
+    def _scan_tail(self, tail: int) -> None:
+        self._epochs.cut(self._segments[tail].base_offset)  # the batches know better
+        for at, segment in enumerate(self._segments[tail:], tail):
+            self._scan(segment, may_cut=not self._has_valid_batch_after(at))
+        self._files.sync_directory(self._directory)
+
+    def _has_valid_batch_after(self, at: int) -> bool:
+        return any(
+            not isinstance(found, Hole)
+            for segment in self._segments[at + 1 :]
+            for found in scan(segment.file.view(), 0, segment.base_offset)
+        )
+
+    def _scan(self, segment: Segment, *, may_cut: bool) -> None:
+        """Rebuild what is known of a segment of the tail from its bytes."""
+        # The index it has, if any, must be gone before the file can grow to the very size that it states.
+        self._files.remove(index_path(self._directory, segment.base_offset))
+        view = segment.file.view()
+        size = len(view)
+        self._bytes_scanned += size
+        index = Index(segment.base_offset)
+        holes: list[Hole] = []
+        for found in scan(view, 0, segment.base_offset):
+            if isinstance(found, Hole):
+                holes.append(found)
+            else:
+                index.add(found[1], found[1].base_offset, found[0], self._config.index_interval_bytes)
+                self._note(found[1])
+        if may_cut and holes and holes[-1].end == size:
+            size = holes.pop().start
+            self._cut(segment, size)
+        index.log_size = size
+        segment.adopt(index, is_checked=True)
+        for hole in holes:
+            segment.note_hole(hole)
+        segment.sync()
+
+    def _cut(self, segment: Segment, size: int) -> None:
+        torn_bytes = segment.file.size - size
+        self._bytes_cut += torn_bytes
+        log.warning(
+            "Cut a torn write of %d bytes off %s: the node stopped before it was complete, so nobody was told that it "
+            "was stored.",
+            torn_bytes,
+            log_path(self._directory, segment.base_offset),
+        )
+        segment.file.truncate(size)
+
+    def _note(self, header: BatchHeader) -> None:
+        self._epochs.begin(header.leader_epoch, header.base_offset)
+        if header.is_idempotent and header.base_offset >= self._replay_from:
+            self._producers.note(header, header.base_offset)
+
+    def _remove_strays(self, end_offset: int) -> None:
+        """Remove snapshots of offsets that are no more, before the log reaches them again, and indexes of no log."""
+        strays = [snapshot_path(self._directory, offset) for offset in self._snapshots if offset > end_offset]
+        strays += [index_path(self._directory, base) for base in self._sizes["index"] if base not in self._sizes["log"]]
+        self._snapshots = [offset for offset in self._snapshots if offset <= end_offset]
+        for path in strays:
+            self._files.remove(path)
+        if strays:
+            self._files.sync_directory(self._directory)

@@ -1,0 +1,44 @@
+"""Which whole segments a log no longer has to keep. Pure: it looks at segments and decides, and removes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from penstock.storage.config import UNLIMITED, LogConfig
+from penstock.storage.segment import Segment
+
+
+def count_expired(segments: Sequence[Segment], start_offset: int, config: LogConfig, now_ms: int) -> int:
+    """How many of the oldest segments may go: deleted records, too old, or more than the log may hold.
+
+    The last segment is never among them, because it is being written.
+    """
+    excess = 0
+    if config.is_deleting and config.retention_bytes != UNLIMITED:
+        excess = sum(segment.size for segment in segments) - config.retention_bytes
+    count = 0
+    for segment, following in pairwise(segments):
+        is_trimmed = following.base_offset <= start_offset
+        is_excess = excess > 0 and excess >= segment.size
+        if not (is_trimmed or is_excess or has_expired(segment, config, now_ms)):
+            break
+        excess -= segment.size
+        count += 1
+    return count
+
+
+def must_roll(active: Segment, config: LogConfig, now_ms: int) -> bool:
+    """Whether the active segment must be sealed because of its age, or because all of it has expired."""
+    if not active.size:
+        return False
+    if active.created_ms is None:
+        active.created_ms = now_ms
+    return now_ms - active.created_ms >= config.segment_ms or has_expired(active, config, now_ms)
+
+
+def has_expired(segment: Segment, config: LogConfig, now_ms: int) -> bool:
+    """Whether every record of the segment is older than the topic keeps records."""
+    if not config.is_deleting or config.retention_ms == UNLIMITED:
+        return False
+    return segment.newest_ms < now_ms - config.retention_ms

@@ -1,0 +1,85 @@
+"""Walking the bytes of a log file when they cannot be trusted.
+
+A scan yields every batch that proves itself by its checksum, and a `Hole` for every stretch that does not. A hole at
+the very end is a torn tail if nothing valid follows it; a hole with a valid batch behind it is corruption. Who scans
+decides what to do about either: recovery cuts a torn tail, and nobody ever cuts anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import crc32c
+
+from penstock.records import HEADER_BYTES, BatchHeader, parse_header
+from penstock.storage.index import Hole
+
+_MAGIC: Final = 2
+_MAGIC_POSITION: Final = 16
+_MAGIC_BYTE: Final = bytes([_MAGIC])
+_CRC_START: Final = 21
+_OFFSET_SPAN_MAX: Final = 1 << 31  # no segment spans more offsets, so nothing further away belongs to this one
+_SEARCH_STEP_BYTES: Final = 1 << 20
+
+
+def scan(view: memoryview, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader] | Hole]:
+    """Every batch from ``position`` on as (position, header), and every stretch that is none as a `Hole`."""
+    end = len(view)
+    while position < end:
+        header = batch_at(view, position, next_offset)
+        if header is None:
+            resume = _resume(view, position, next_offset)
+            yield Hole(position, resume)
+            position = resume
+        else:
+            yield position, header
+            position += header.size
+            next_offset = header.next_offset
+
+
+def batch_at(view: memoryview, position: int, next_offset: int) -> BatchHeader | None:
+    """The header of the whole, correct batch that starts here, if one does."""
+    left = len(view) - position
+    if left < HEADER_BYTES:
+        return None
+    header = parse_header(view, position)
+    size = header.size
+    if header.magic != _MAGIC or not HEADER_BYTES <= size <= left:
+        return None
+    if not next_offset <= header.base_offset < next_offset + _OFFSET_SPAN_MAX:
+        return None
+    if not 0 <= header.count <= header.last_offset_delta + 1:
+        return None
+    return header if crc32c.crc32c(view[position + _CRC_START : position + size]) == header.crc else None
+
+
+def _resume(view: memoryview, position: int, next_offset: int) -> int:
+    """Where the next correct batch starts behind a bad one, or the end of the view.
+
+    The bad batch's own length is believed if it leads to the batch with the very next offset: a search byte by byte
+    could find a batch that somebody sent as the content of a message.
+    """
+    if len(view) - position >= HEADER_BYTES:
+        bad = parse_header(view, position)
+        follower = position + bad.size
+        if position < follower < len(view):
+            header = batch_at(view, follower, next_offset)
+            if header is not None and header.base_offset == bad.next_offset:
+                return follower
+    return _find_batch(view, position + 1, next_offset)
+
+
+def _find_batch(view: memoryview, position: int, next_offset: int) -> int:
+    end = len(view)
+    start = position
+    while start < end:
+        stop = min(end, start + _SEARCH_STEP_BYTES)
+        window = bytes(view[start : min(end, stop + HEADER_BYTES)])
+        found = window.find(_MAGIC_BYTE, _MAGIC_POSITION)
+        while found >= 0 and (candidate := start + found - _MAGIC_POSITION) < stop:
+            if batch_at(view, candidate, next_offset) is not None:
+                return candidate
+            found = window.find(_MAGIC_BYTE, found + 1)
+        start = stop
+    return end

@@ -1,0 +1,356 @@
+"""One segment of a log: a file of batches, its index, and what is known to be wrong with it.
+
+Only the last segment of a log is written. A sealed one never changes, so it opens its file and loads its index when
+somebody first reads it: opening a log costs the same however much sealed data there is. Bytes that this process did not
+write itself are *suspect*: they are checked against their checksums before they are first handed out, those of a sealed
+segment also whenever somebody touched its file since. What fails is a hole that reads step over.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from penstock.records import BatchHeader
+from penstock.storage.files import File, Files, FileSlice
+from penstock.storage.index import NO_TIMESTAMP, Hole, Index, peek_index
+from penstock.storage.scan import scan
+
+log = logging.getLogger(__name__)
+
+_WALK: Final = struct.Struct(">qi")  # base offset, length
+_DELTA: Final = struct.Struct(">i")  # last offset delta
+_DELTA_POSITION: Final = 23
+_WALK_BYTES: Final = _DELTA_POSITION + _DELTA.size
+_LENGTH_OVERHEAD: Final = 12
+_CHUNK_BYTES: Final = 8192
+_VERIFY_BYTES: Final = 1 << 18
+
+
+def log_path(directory: Path, base_offset: int) -> Path:
+    return directory / f"{base_offset:020}.log"
+
+
+def index_path(directory: Path, base_offset: int) -> Path:
+    return directory / f"{base_offset:020}.index"
+
+
+class OpenSegments:
+    """Keeps a log from holding a file and an index open for every sealed segment that was ever read."""
+
+    __slots__ = ("_limit", "_opened")
+
+    def __init__(self, limit: int = 16) -> None:
+        self._limit = limit
+        self._opened: deque[Segment] = deque()
+
+    def note(self, segment: Segment) -> None:
+        self._opened.append(segment)
+        if len(self._opened) > self._limit:
+            self._opened.popleft().release()
+
+
+class Segment:
+    """A run of consecutive batches in one file, from ``base_offset`` on."""
+
+    __slots__ = (
+        "_checked_to",
+        "_file",
+        "_files",
+        "_index",
+        "_last_base",
+        "_last_position",
+        "_max_timestamp",
+        "_opened",
+        "_stamp_ns",
+        "_suspect_to",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "holes",
+        "index_interval_bytes",
+        "is_sealed",
+        "size",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        base_offset: int,
+        size: int = 0,
+        *,
+        index_interval_bytes: int,
+        is_sealed: bool = False,
+        opened: OpenSegments | None = None,
+    ) -> None:
+        self._files = files
+        self._opened = opened
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = size
+        self.is_sealed = is_sealed
+        self.index_interval_bytes = index_interval_bytes
+        self.holes: list[Hole] = []
+        self.created_ms: int | None = None  # when retention first saw a record in it: segments also roll by age
+        self._file: File | None = None
+        self._index: Index | None = None
+        self._max_timestamp: int | None = None  # of a sealed segment, once it was asked for
+        self._suspect_to = size  # bytes before this one came from the disk
+        self._checked_to = 0  # and those before this one have been checked
+        self._stamp_ns = -1
+        self._last_base = -1  # the last batch written here: most reads are for it
+        self._last_position = 0
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.base_offset} in {self.directory.name}, {self.size} bytes>"
+
+    @property
+    def file(self) -> File:
+        file = self._file
+        if file is None:
+            file = self._file = self._files.open(log_path(self.directory, self.base_offset))
+            if self.is_sealed and self._opened is not None:
+                self._opened.note(self)
+        return file
+
+    @property
+    def index(self) -> Index:
+        index = self._index
+        if index is None:
+            path = index_path(self.directory, self.base_offset)
+            index = Index.load(self._files, path, self.base_offset, self.size) or self._rebuild_index()
+            self._index = index
+        return index
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last batch here. The next segment may begin later, but not earlier."""
+        return self.index.next_offset
+
+    @property
+    def max_timestamp(self) -> int:
+        if self._max_timestamp is not None:
+            return self._max_timestamp
+        if self._index is not None or not self.is_sealed:
+            return self.index.max_timestamp
+        path = index_path(self.directory, self.base_offset)
+        summary = peek_index(self._files, path, self.base_offset, self.size)
+        self._max_timestamp = self.index.max_timestamp if summary is None else summary.max_timestamp
+        return self._max_timestamp
+
+    @property
+    def newest_ms(self) -> int:
+        """What retention goes by: the largest timestamp, or when the file was last written if no record has one."""
+        newest = self.max_timestamp
+        return newest if newest != NO_TIMESTAMP else self.file.changed_ns() // 1_000_000
+
+    def create(self) -> None:
+        """Make the file of a new, empty segment."""
+        self._file = self._files.open(log_path(self.directory, self.base_offset), create=True)
+        assert self._file.size == 0, "a new segment never writes over an old one"
+        self._index = Index(self.base_offset)
+
+    def adopt(self, index: Index, *, is_checked: bool) -> None:
+        """Take an index that was just loaded, or built by a scan that checked every byte."""
+        self._index = index
+        self.size = index.log_size
+        self._suspect_to = 0 if is_checked else self.size
+
+    def adopt_file(self, file: File) -> None:
+        """Take a file that is open already under another name."""
+        self._file = file
+
+    def append(self, batch: memoryview, header: BatchHeader, base_offset: int) -> None:
+        """Write one batch, whole or not at all."""
+        file = self._file or self.file
+        file.write(batch)
+        position = self.size
+        (self._index or self.index).add(header, base_offset, position, self.index_interval_bytes)
+        self._last_base = base_offset
+        self._last_position = position
+        self.size = position + len(batch)
+
+    def sync(self) -> None:
+        self.file.sync()
+
+    def save_index(self) -> None:
+        """Write the index, which marks the log file as needing no scan. The log must be synced before."""
+        self.index.save(self._files, index_path(self.directory, self.base_offset))
+
+    def seal(self) -> None:
+        """Write no more. What this process wrote itself needs no check, as long as nobody else touches the file."""
+        self.is_sealed = True
+        self._stamp_ns = self.file.changed_ns()
+
+    def settle(self) -> None:
+        """The index is on disk, so from now on it and the file may be let go of when they are not in use."""
+        if self._opened is not None:
+            self._opened.note(self)
+
+    def release(self) -> None:
+        """Close what can be opened again. Slices that were handed out keep their file."""
+        if self.is_sealed:
+            self._max_timestamp = self.max_timestamp
+            self._file = self._index = None
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, limit: int) -> FileSlice | None:
+        """Whole batches from the one that holds ``offset`` on, at most up to position ``limit``.
+
+        At least one batch is returned, however large; None where there is none up to the limit.
+        """
+        position = self.locate(offset)
+        while position < limit:
+            end = self._end_of_read(position, max_bytes, limit)
+            if self._suspect_to or self.is_sealed:
+                self._verify(position, end)
+            if self.holes:
+                end = self._end_before_hole(position, end)
+            if end > position:
+                return FileSlice(self.file, position, end - position)
+            past = self._skip_hole(position)
+            if past == position:
+                return None
+            position = past
+        return None
+
+    def locate(self, offset: int) -> int:
+        """The position of the batch that holds ``offset``, or of the next one if none does."""
+        index = self._index or self.index
+        if offset >= index.next_offset:
+            return self.size
+        if 0 <= self._last_base <= offset:
+            return self._last_position
+        for start, next_offset, _ in self.walk(index.around(offset)[0]):
+            if next_offset > offset:
+                return start
+        return self.size
+
+    def walk(self, position: int = 0) -> Iterator[tuple[int, int, int]]:
+        """(position, next offset, size) of each batch from a boundary on: checked, and without the holes."""
+        file, end = self.file, self.size
+        chunk, chunk_start = b"", position
+        verified_to = position
+        while position < end:
+            if position >= verified_to:
+                verified_to = min(end, position + _VERIFY_BYTES)
+                self._verify(position, verified_to)
+            if self.holes and (past := self._skip_hole(position)) != position:
+                position = past
+                continue
+            at = position - chunk_start
+            if at + _WALK_BYTES > len(chunk):
+                chunk, chunk_start, at = file.read(position, _CHUNK_BYTES), position, 0
+                if len(chunk) < _WALK_BYTES:
+                    return
+            base_offset, length = _WALK.unpack_from(chunk, at)
+            (delta,) = _DELTA.unpack_from(chunk, at + _DELTA_POSITION)
+            size = length + _LENGTH_OVERHEAD
+            if size < _WALK_BYTES or delta < 0 or base_offset < self.base_offset:
+                self._check(position, end)  # our own bytes, damaged since we wrote them
+                if self._skip_hole(position) == position:
+                    return
+                continue
+            yield position, base_offset + delta + 1, size
+            position += size
+
+    def position_before_time(self, timestamp: int) -> int:
+        """A batch boundary at or before the first batch that reaches ``timestamp``."""
+        return self.index.position_before_time(timestamp)
+
+    def _end_of_read(self, position: int, max_bytes: int, limit: int) -> int:
+        if limit - position <= max_bytes:
+            return limit
+        boundary = self.index.boundary_before(position + max_bytes)
+        if boundary > position:
+            return boundary
+        end = position
+        for start, _, size in self.walk(position):
+            if start > position and start + size - position > max_bytes:
+                break
+            end = start + size
+        return end
+
+    # -- damage -------------------------------------------------------------------------------------------------------
+
+    def verify(self) -> list[Hole]:
+        """Check every byte again, whatever is remembered, and return the holes."""
+        self._check(0, self.size)
+        return self.holes
+
+    def note_hole(self, hole: Hole) -> None:
+        """Remember damage, once, as one range where it overlaps what is known already."""
+        overlapping = [known for known in self.holes if known.start < hole.end and hole.start < known.end]
+        touched = [hole, *overlapping]
+        whole = Hole(min(each.start for each in touched), max(each.end for each in touched))
+        if whole in self.holes:
+            return
+        holes = [known for known in self.holes if known not in overlapping]
+        insort(holes, whole)
+        self.holes = holes
+        log.error(
+            "%s is corrupt in bytes %d to %d: these records are not served. The file is kept as it is; "
+            "run 'penstock log inspect' on its directory to see what is lost.",
+            log_path(self.directory, self.base_offset),
+            whole.start,
+            whole.end,
+        )
+
+    def _verify(self, start: int, end: int) -> None:
+        """Check the suspect batches of a range, unless that was done before, and note its holes."""
+        if self.is_sealed and (stamp_ns := self.file.changed_ns()) != self._stamp_ns:
+            self._stamp_ns, self._suspect_to, self._checked_to, self.holes = stamp_ns, self.size, 0, []
+        if start >= self._suspect_to:
+            return
+        if start > self._checked_to:
+            self._check(start, end)
+        elif end > self._checked_to:
+            self._checked_to = self._check(self._checked_to, end)
+            if self._checked_to >= self._suspect_to:
+                self._suspect_to = 0
+
+    def _check(self, start: int, end: int) -> int:
+        """Note every hole from a boundary on, up to ``end`` or a little further; how far it looked."""
+        view = self.file.view()[: self.size]
+        reached = start
+        for found in scan(view, start, self.base_offset):
+            if isinstance(found, Hole):
+                self.note_hole(found)
+                reached = found.end
+            else:
+                reached = found[0] + found[1].size
+            if reached >= end:
+                return reached
+        if reached < self.size:  # somebody cut the file
+            self.note_hole(Hole(reached, self.size))
+        return self.size
+
+    def _end_before_hole(self, position: int, end: int) -> int:
+        for hole in self.holes:
+            if position < hole.end:
+                return max(position, min(end, hole.start))
+        return end
+
+    def _skip_hole(self, position: int) -> int:
+        for hole in self.holes:
+            if hole.start <= position < hole.end:
+                return hole.end
+        return position
+
+    def _rebuild_index(self) -> Index:
+        index = Index(self.base_offset)
+        view = self.file.view()[: self.size]
+        for found in scan(view, 0, self.base_offset):
+            if isinstance(found, Hole):
+                self.note_hole(found)
+            else:
+                index.add(found[1], found[1].base_offset, found[0], self.index_interval_bytes)
+        index.log_size = self.size
+        return index

@@ -1,0 +1,271 @@
+"""A file system in memory that can lose what a real one may lose.
+
+`MemoryFiles` keeps two states: the *live* one, which readers see, and what is *durable*. A crash goes back to the
+durable state plus a random part of what was not synced: a prefix or some pages of each file, some of the names created,
+renamed and removed since their directory was last synced. Every choice comes from the seed.
+
+Each mutating step is counted. Set ``crash_at`` to a number, and that step is done in part, raises `Crash`, and so does
+every step after it until `MemoryFiles.crash` has decided what survives. Running a workload once for each step shows that
+it can be stopped anywhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock.errors import DiskFull, StorageError
+from penstock.storage.files import Buffer, Entry, File
+
+_PAGE_BYTES: Final = 512
+
+
+class Crash(BaseException):
+    """The power went out. Not an `Exception`, so that nothing handles it by accident."""
+
+
+class _Inode:
+    """The content of one file, live and durable."""
+
+    __slots__ = ("changes", "durable", "live", "shared_bytes")
+
+    def __init__(self) -> None:
+        self.live = bytearray()
+        self.durable = b""
+        self.shared_bytes = 0  # how much of both is the same for certain
+        self.changes = 0
+
+    def truncate(self, size: int) -> None:
+        del self.live[size:]
+        self.live.extend(bytes(size - len(self.live)))
+        self.shared_bytes = min(self.shared_bytes, size)
+        self.changes += 1
+
+    def sync(self) -> None:
+        self.durable = bytes(self.live)
+        self.shared_bytes = len(self.durable)
+
+    def survive(self, rng: random.Random) -> None:
+        """Lose a part of what was never synced."""
+        keep = rng.choice(("everything", "nothing", "prefix", "pages"))
+        if keep == "nothing":
+            self.live = bytearray(self.durable)
+        elif keep != "everything":
+            del self.live[rng.randint(self.shared_bytes, len(self.live)) :]
+            if keep == "pages":
+                self._lose_pages(rng)
+        self.sync()
+
+    def _lose_pages(self, rng: random.Random) -> None:
+        for start in range(self.shared_bytes, len(self.live), _PAGE_BYTES):
+            if rng.random() < 0.5:
+                end = min(start + _PAGE_BYTES, len(self.live))
+                self.live[start:end] = self.durable[start:end].ljust(end - start, b"\0")
+
+
+class _NameChange(NamedTuple):
+    """One change to a directory: a file created, removed (no target) or renamed."""
+
+    source: Path
+    target: Path | None
+    created: _Inode | None = None
+
+
+class MemoryFile:
+    """An open file of `MemoryFiles`."""
+
+    def __init__(self, files: MemoryFiles, path: Path, inode: _Inode) -> None:
+        self._files = files
+        self._inode = inode
+        self.path = path
+
+    @property
+    def size(self) -> int:
+        return len(self._inode.live)
+
+    def write(self, data: Buffer) -> None:
+        inode = self._inode
+        self._files.step(f"write {self.path.name}", lambda: inode.live.extend(self._files.part_of(data)))
+        if not self._files.has_room(len(data)):
+            raise DiskFull(f"Cannot write {self.path}: the test disk is full.")
+        inode.live.extend(data)
+        inode.changes += 1
+
+    def read(self, position: int, size: int) -> bytes:
+        return bytes(self._inode.live[position : position + size])
+
+    def view(self) -> memoryview:
+        return memoryview(bytes(self._inode.live))
+
+    def sync(self) -> None:
+        self._files.step(f"sync {self.path.name}", self._inode.sync)
+        if self._files.is_failing_syncs:
+            raise StorageError(f"Cannot sync {self.path}: the test disk fails.")
+        self._inode.sync()
+
+    def truncate(self, size: int) -> None:
+        self._files.step(f"truncate {self.path.name}", lambda: self._inode.truncate(size))
+        self._inode.truncate(size)
+
+    def changed_ns(self) -> int:
+        return self._files.now_ms * 1_000_000 + self._inode.changes
+
+    def fileno(self) -> int:
+        return -1
+
+
+class MemoryFiles:
+    """A file system in memory, with faults."""
+
+    def __init__(self, *, seed: int = 0, capacity_bytes: int | None = None) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.is_failing_syncs = False
+        self.crash_at: int | None = None
+        self.steps = 0
+        self.last_step = ""
+        self.now_ms = 0
+        self._rng = random.Random(seed)
+        self._has_crashed = False
+        self._live: dict[Path, _Inode] = {}
+        self._durable: dict[Path, _Inode] = {}
+        self._unsynced: dict[Path, list[_NameChange]] = {}  # by directory
+        self._directories: set[Path] = set()
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def crash(self, *, keeps_unsynced: bool = False) -> None:
+        """Go back to what survives: all of it if only the process died, else what was synced and a random part."""
+        if not keeps_unsynced:
+            self._live = self._surviving_names()
+            for inode in set(self._live.values()):
+                inode.survive(self._rng)
+        for inode in self._live.values():
+            inode.sync()
+        self._durable = dict(self._live)
+        self._unsynced.clear()
+        self._has_crashed = False
+        self.crash_at = None
+
+    def flip_bit(self, path: Path, position: int, bit: int = 0) -> None:
+        """Damage one bit, in what is live and in what is durable."""
+        inode = self._live[path]
+        inode.live[position] ^= 1 << bit
+        inode.sync()
+        inode.changes += 1
+
+    def step(self, name: str, do_part: Callable[[], object]) -> None:
+        """Count a mutating step; crash if it is the one to crash at, with or without having done it in part."""
+        self.steps += 1
+        self.last_step = name
+        if self._has_crashed:
+            raise Crash(name)
+        if self.steps == self.crash_at:
+            self._has_crashed = True
+            if self._rng.random() < 0.5:
+                do_part()
+            raise Crash(name)
+
+    def part_of(self, data: Buffer) -> Buffer:
+        """A random prefix, as a torn write leaves it."""
+        return data[: self._rng.randint(0, len(data))]
+
+    def has_room(self, wanted_bytes: int) -> bool:
+        return self.capacity_bytes is None or self._used_bytes() + wanted_bytes <= self.capacity_bytes
+
+    def _used_bytes(self) -> int:
+        return sum(len(inode.live) for inode in self._live.values())
+
+    def _surviving_names(self) -> dict[Path, _Inode]:
+        names = dict(self._durable)
+        for changes in self._unsynced.values():
+            is_in_order = self._rng.random() < 0.5
+            kept = self._rng.randint(0, len(changes))
+            lost: set[Path] = set()  # changes to one name are never reordered
+            for number, change in enumerate(changes):
+                touched = {change.source, change.target or change.source}
+                if touched & lost or (number >= kept if is_in_order else self._rng.random() < 0.5):
+                    lost |= touched
+                else:
+                    _apply(names, change)
+        return names
+
+    # -- the port -----------------------------------------------------------------------------------------------------
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        if path not in self._live:
+            if not create:
+                raise StorageError(f"Cannot open {path}: there is no such file.")
+            if not self.has_room(1):
+                raise DiskFull(f"Cannot open {path}: the test disk is full.")
+            self._change(f"create {path.name}", _NameChange(path, None, _Inode()))
+        return MemoryFile(self, path, self._live[path])
+
+    def entries(self, directory: Path) -> list[Entry]:
+        return [Entry(path.name, len(inode.live)) for path, inode in self._live.items() if path.parent == directory]
+
+    def exists(self, path: Path) -> bool:
+        return path in self._live or path in self._directories
+
+    def make_directory(self, path: Path) -> None:
+        self._directories |= {path, *path.parents}
+
+    def rename(self, source: Path, target: Path) -> None:
+        if source in self._directories:
+            self._rename_directory(source, target)
+        elif source in self._live:
+            self._change(f"rename {source.name} to {target.name}", _NameChange(source, target))
+        else:
+            raise StorageError(f"Cannot rename {source}: there is no such file.")
+
+    def remove(self, path: Path) -> None:
+        if path in self._live:
+            self._change(f"remove {path.name}", _NameChange(path, None))
+
+    def remove_tree(self, directory: Path) -> None:
+        for path in [path for path in self._live if directory in path.parents]:
+            self.remove(path)
+        self._directories = {path for path in self._directories if path != directory and directory not in path.parents}
+
+    def sync_directory(self, directory: Path) -> None:
+        self.step(f"sync directory {directory.name}", lambda: self._sync_names(directory))
+        if self.is_failing_syncs:
+            raise StorageError(f"Cannot sync {directory}: the test disk fails.")
+        self._sync_names(directory)
+
+    def free_bytes(self, directory: Path) -> int:
+        del directory
+        return 1 << 40 if self.capacity_bytes is None else self.capacity_bytes - self._used_bytes()
+
+    def _change(self, name: str, change: _NameChange) -> None:
+        def do() -> None:
+            _apply(self._live, change)
+            self._unsynced.setdefault(change.source.parent, []).append(change)
+
+        self.step(name, do)
+        do()
+
+    def _sync_names(self, directory: Path) -> None:
+        for change in self._unsynced.pop(directory, []):
+            _apply(self._durable, change)
+
+    def _rename_directory(self, source: Path, target: Path) -> None:
+        # Durable at once: nothing that Penstock promises hangs on the moment at which a directory gets its name.
+        for names in (self._live, self._durable):
+            for path in [path for path in names if source in path.parents]:
+                names[target / path.relative_to(source)] = names.pop(path)
+        self._unsynced.pop(source, None)
+        self._directories = {
+            target / path.relative_to(source) if path == source or source in path.parents else path
+            for path in self._directories
+        }
+
+
+def _apply(names: dict[Path, _Inode], change: _NameChange) -> None:
+    if change.created is not None:
+        names[change.source] = change.created
+    elif change.target is None:
+        names.pop(change.source, None)
+    elif change.source in names:
+        names[change.target] = names.pop(change.source)
