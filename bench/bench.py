@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -27,7 +28,6 @@ from bench.targets import CACHE, Target, penstock_targets
 from bench.workloads import Workload, all_workloads
 
 FAMILIES = ("penstock", "kafka")
-DATA_DIR = CACHE / "bench-data"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -40,7 +40,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kafka-version", help="a release on Maven Central, or 'newest' to look again")
     parser.add_argument("--no-variants", action="store_true", help="leave out the other fsync settings")
     parser.add_argument("--no-ballast", action="store_true", help="do not keep memory warm between runs")
-    parser.add_argument("--data-dir", type=Path, default=DATA_DIR, help="where the brokers keep their data meanwhile")
+    parser.add_argument("--data-dir", type=Path, default=CACHE, help="where the brokers keep their data meanwhile")
     parser.add_argument(
         "--out", type=Path, default=Path("bench/out"), help="where results.json, report.md, chart.png go"
     )
@@ -81,7 +81,7 @@ def make_plan(options: argparse.Namespace, targets: Sequence[Target]) -> Plan:
         workloads=choose(all_workloads(), quick=options.quick, only=options.only),
         rounds=rounds,
         bounds=Bounds(seconds=seconds, latency_s=5 if options.quick else 7),
-        directory=options.data_dir.resolve(),
+        directory=options.data_dir.resolve() / "penstock-bench",  # it is deleted afterwards: never the user's own
         limit_repeats=3 if rounds < 3 else 1,
     )
 
@@ -123,16 +123,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not targets or not plan.workloads:
         console.print("nothing to run: see --list and --targets")
         return 2
-    facts = {**machine_facts(plan.directory.parent), **versions, "rounds": plan.rounds, "seconds": plan.bounds.seconds}
+    facts = {**machine_facts(options.data_dir), **versions, "rounds": plan.rounds, "seconds": plan.bounds.seconds}
     ballast = Ballast(0 if options.no_ballast else ballast_bytes())
     started = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop the broker and report, as for Ctrl-C
     with Progress(console, plan.steps()) as progress:
         results = run_plan(plan, generator, ballast, progress)
     facts["minutes"] = round((time.monotonic() - started) / 60, 1)
     report = Report(plan, results, facts)
     report.print(console)
     report.write(options.out)
-    subtitle = f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']} GB, {facts['file_system']}; {versions}"
+    names = ", ".join(f"{name} {version}" for name, version in versions.items() if "+" not in name)
+    subtitle = f"{names}; {facts['cpu']}, {facts['cores']} cores, {facts['memory_gb']} GB, {facts['file_system']}"
     draw(options.out / "chart.png", plan.rows(), report.figures, report.limits, subtitle)
     console.print(f"{facts['minutes']} minutes. results.json, report.md and chart.png are in {options.out}")
     return 0
@@ -140,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def ballast_bytes() -> int:
     """As much as a run may write and a client may buffer, if the machine has three times that."""
-    wanted = BYTES_MAX + 1_200_000_000
+    wanted = BYTES_MAX + 300_000_000
     return wanted if psutil.virtual_memory().available > 3 * wanted else 0
 
 

@@ -1,4 +1,4 @@
-"""The compiled load generator (`loadgen/loadgen.c`) and the little that is better done from Python: topics.
+"""The compiled load generator (`loadgen/*.c`) and the little that is better done from Python: topics.
 
 The generator is built by gcc on first use against Debian's librdkafka and kept in `.cache/` under a hash of its
 source, so that an edit rebuilds it. Every run has a time limit of its own and one here, should it hang all the same.
@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from bench.install import ensure_command, ensure_file
 from bench.targets import CACHE, Node
 
-SOURCE = Path(__file__).parent / "loadgen" / "loadgen.c"
+SOURCES = Path(__file__).parent / "loadgen"
 CONNECT_ALLOWANCE_S = 25
 
 Numbers = dict[str, float]
@@ -54,12 +54,14 @@ class LoadGenerator:
 def build_generator() -> LoadGenerator:
     ensure_command("gcc", "gcc")
     ensure_file(Path("/usr/include/librdkafka/rdkafka.h"), "librdkafka-dev")
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+    sources = sorted(SOURCES.glob("*.[ch]"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     binary = CACHE / f"loadgen-{digest}"
     if not binary.exists():
         CACHE.mkdir(exist_ok=True)
         fresh = binary.with_suffix(".new")
-        command = ["gcc", "-O2", "-Wall", "-Wextra", "-o", str(fresh), str(SOURCE), "-lrdkafka", "-lpthread"]
+        units = [str(path) for path in sources if path.suffix == ".c"]
+        command = ["gcc", "-O2", "-Wall", "-Wextra", "-o", str(fresh), *units, "-lrdkafka", "-lpthread"]
         built = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if built.returncode:
             raise LoadError(f"gcc failed:\n{built.stderr}")

@@ -34,7 +34,7 @@ JVM_FLAGS = [
 ]
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+POM = """<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>bench</groupId><artifactId>kafka-libs</artifactId><version>1</version><packaging>pom</packaging>
   <dependencies>

@@ -18,7 +18,6 @@ from bench.ballast import Ballast
 from bench.summary import median, percentile
 
 MIB = 1024 * 1024
-UNBACKED_AFTER_S = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +39,28 @@ class Limits:
     """The same stream, written to a file as it comes: a broker that does nothing but move the bytes."""
     cold_read_mb_per_s: float
     """read() of a file that is not in the page cache: the ceiling of catch-up reads."""
-    unbacked_write_mb_per_s: float
-    """page_cache_write on memory left idle for some seconds (see ballast.py); the gap is the hypervisor's."""
 
 
 def measure_limits(directory: Path, ballast: Ballast, total_mib: int = 1900, repeats: int = 3) -> Limits:
-    """Measure all limits on the file system of `directory`, on memory as warm as the brokers will have it."""
+    """Measure all limits on the file system of `directory`, on memory as warm as the brokers will have it.
 
-    def often(measure: Callable[[Path, int], float], mib: int) -> float:
-        return median([_on_new_file(directory, ballast, measure, mib) for _ in range(repeats)])
+    `repeats` is for those that goals refer to; the others are measured once.
+    """
+
+    def measured(measure: Callable[[Path, int], float], mib: int, times: int = 1) -> float:
+        return median([_on_new_file(directory, ballast, measure, mib) for _ in range(times)])
 
     latencies = sync_latencies_ms(directory / "limit")
-    ballast.release()
-    time.sleep(UNBACKED_AFTER_S)
-    unbacked = _on_new_file(directory, Ballast(0), page_cache_write, total_mib // 4)
-    ballast.hold()
     return Limits(
-        page_cache_write_mb_per_s=often(page_cache_write, total_mib),
-        sync_at_end_mb_per_s=often(sync_at_end, total_mib),
-        sync_each_mib_mb_per_s=often(sync_each_mib, total_mib // 8),
-        group_commit_mb_per_s=often(group_commit, total_mib),
+        page_cache_write_mb_per_s=measured(page_cache_write, total_mib, repeats),
+        sync_at_end_mb_per_s=measured(sync_at_end, total_mib // 2),
+        sync_each_mib_mb_per_s=measured(sync_each_mib, total_mib // 8),
+        group_commit_mb_per_s=measured(group_commit, total_mib, repeats),
         sync_p50_ms=percentile(latencies, 0.50),
         sync_p99_ms=percentile(latencies, 0.99),
         loopback_mb_per_s=median([loopback(None) for _ in range(repeats)]),
-        socket_to_file_mb_per_s=often(loopback, total_mib),
-        cold_read_mb_per_s=often(cold_read, total_mib // 2),
-        unbacked_write_mb_per_s=unbacked,
+        socket_to_file_mb_per_s=measured(loopback, total_mib),
+        cold_read_mb_per_s=measured(cold_read, total_mib // 2),
     )
 
 

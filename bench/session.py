@@ -91,7 +91,8 @@ class Results:
 
 def run_plan(plan: Plan, generator: LoadGenerator, ballast: Ballast, progress: Progress) -> Results:
     results = Results()
-    plan.directory.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(plan.directory, ignore_errors=True)
+    plan.directory.mkdir(parents=True)
     try:
         for round_number in range(1, plan.rounds + 1):
             progress.step(f"round {round_number}/{plan.rounds}: limits of the machine")

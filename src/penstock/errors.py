@@ -233,3 +233,99 @@ class DataDirectoryError(StartupError):
     """The data directory is in use, belongs to another node, or was written by another version."""
 
     code = "data_directory_error"
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+class GroupError(PenstockError):
+    """A group's coordinator refuses the request."""
+
+    code = "group_error"
+
+
+class InvalidGroupId(GroupError):
+    """The group id is empty or too long."""
+
+    code = "invalid_group_id"
+
+
+class InvalidSessionTimeout(GroupError):
+    """The session timeout is outside what this cluster allows."""
+
+    code = "invalid_session_timeout"
+
+
+class UnknownMember(GroupError):
+    """The group does not know this member; it has to join again."""
+
+    code = "unknown_member"
+
+
+class MemberIdRequired(GroupError):
+    """Join again with the member id that comes with this answer."""
+
+    code = "member_id_required"
+
+
+class IllegalGeneration(GroupError):
+    """The member speaks for a generation of its group that is over; it has to join again."""
+
+    code = "illegal_generation"
+
+
+class RebalanceInProgress(GroupError):
+    """The group is sharing out its partitions anew; the member has to join again."""
+
+    code = "rebalance_in_progress"
+    retriable = True
+
+
+class FencedInstance(GroupError):
+    """Another process has taken over this static member."""
+
+    code = "fenced_instance"
+
+
+class InconsistentProtocol(GroupError):
+    """The member has no protocol in common with the rest of its group."""
+
+    code = "inconsistent_protocol"
+
+
+class GroupNotEmpty(GroupError):
+    """The group still has members; stop them first."""
+
+    code = "group_not_empty"
+
+
+class GroupNotFound(GroupError):
+    """There is no such group."""
+
+    code = "group_not_found"
+
+
+class GroupFull(GroupError):
+    """The group has as many members as it may have."""
+
+    code = "group_full"
+
+
+class OffsetMetadataTooLarge(GroupError):
+    """The text kept with a committed offset is too long."""
+
+    code = "offset_metadata_too_large"
+
+
+class NotCoordinator(GroupError):
+    """This node does not coordinate the group; ask who does."""
+
+    code = "not_coordinator"
+    retriable = True
+
+
+class CoordinatorLoading(GroupError):
+    """The group's coordinator is still reading its log; try again in a moment."""
+
+    code = "coordinator_loading"
+    retriable = True

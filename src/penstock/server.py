@@ -211,7 +211,16 @@ def kafka_config(settings: Settings, address: Address) -> KafkaConfig:
 
 
 def http_config(settings: Settings, address: Address) -> HttpConfig:
-    return HttpConfig(host=address.host, port=address.port)
+    broker = settings.broker
+    return HttpConfig(
+        host=address.host,
+        port=address.port,
+        connections_max=broker.max_connections,
+        keep_alive_ms=broker.idle_timeout_ms,
+        body_bytes_max=broker.max_body_bytes,
+        stop_timeout_ms=int(broker.shutdown_timeout_ms * _DOOR_GRACE_SHARE),
+        metrics_partitions_max=settings.metrics.partition_labels_max,
+    )
 
 
 def _endpoints(settings: Settings, kafka: Address, http: Address) -> tuple[Endpoint, ...]:

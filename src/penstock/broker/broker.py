@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from uuid import uuid4
 
 from penstock.broker.config import BrokerConfig, Fsync
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.records import OFFSETS_TOPIC
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
@@ -59,6 +61,7 @@ class Broker:
         self._commits = asyncio.Lock()
         self._producer_ids: deque[int] = deque()
         self._housekeeping = Housekeeping(self.replicas, config, clock)
+        self.groups = GroupCoordinator(config.groups, clock, syncs=self.syncs_before_ack)
 
     def _register(self) -> None:
         records: list[MetadataRecord] = []
@@ -74,10 +77,13 @@ class Broker:
         """Begin to work on the running event loop."""
         self.replicas.attach(asyncio.get_running_loop())
         self._housekeeping.start()
+        self.groups.start(self._offsets_partitions)
+        self.replicas.listen(self.groups)
 
     async def close(self) -> None:
         """Stop, leaving every log synced and ready to open without a scan."""
         await self._housekeeping.stop()
+        await self.groups.stop()
         async with self._commits:
             await asyncio.to_thread(self._close_files)
 
@@ -124,6 +130,21 @@ class Broker:
                 pass  # somebody else was faster
         return self.metadata.topic(name)
 
+    async def ensure_offsets_topic(self) -> Topic:
+        """The topic that groups keep their state in; it is created when the first group needs it."""
+        if OFFSETS_TOPIC not in self.metadata.topics:
+            configs = {"cleanup.policy": "compact", "segment.bytes": str(8 * 1024 * 1024)}
+            spec = TopicSpec(name=OFFSETS_TOPIC, partitions=self.config.offsets_partitions, configs=configs)
+            try:
+                await self.create_topic(spec)
+            except TopicExists:
+                pass  # two groups came at once
+        return self.metadata.topic(OFFSETS_TOPIC)
+
+    def _offsets_partitions(self) -> int:
+        topic = self.metadata.topics.get(OFFSETS_TOPIC)
+        return len(topic.partitions) if topic else 0
+
     async def delete_topic(self, name: str) -> None:
         await self._commit(lambda metadata: controller.delete_topic(metadata, name))
 
@@ -166,8 +187,8 @@ class Broker:
 
     async def allocate_producer_id(self) -> int:
         """A producer id that nobody has or ever had."""
+        node_id = self.config.node_id
         while not self._producer_ids:
-            node_id = self.config.node_id
             (block,) = await self._commit(lambda metadata: [controller.reserve_producer_ids(metadata, node_id)])
             assert isinstance(block, ProducerIdsReserved)
             self._producer_ids.extend(range(block.first_producer_id, block.next_producer_id))

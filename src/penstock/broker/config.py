@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from penstock.broker.groups.group import GroupConfig
 from penstock.cluster.records import Endpoint
 from penstock.cluster.topic_config import TopicSettings
 
@@ -34,4 +35,7 @@ class BrokerConfig:
     default_partitions: int = 3
     default_replication_factor: int = 1
     topic_defaults: TopicSettings = field(default_factory=TopicSettings)
+    groups: GroupConfig = field(default_factory=GroupConfig)
+    # Partitions of the offsets topic when it is first created: how many nodes can share the work of coordinating.
+    offsets_partitions: int = 16
     housekeeping_interval_ms: int = 10_000

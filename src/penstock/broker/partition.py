@@ -45,7 +45,6 @@ class Appended(NamedTuple):
     base_offset: int
     next_offset: int
     append_time_ms: int
-    is_duplicate: bool
 
 
 class Partition:
@@ -67,9 +66,9 @@ class Partition:
     )
 
     def __init__(
-        self, id: TopicPartition, log: Log, settings: TopicSettings, stats: TopicStats, syncer: Syncer
+        self, name: TopicPartition, log: Log, settings: TopicSettings, stats: TopicStats, syncer: Syncer
     ) -> None:
-        self.id = id
+        self.id = name
         self.log = log
         self.settings = settings
         self.stats = stats
@@ -140,7 +139,7 @@ class Partition:
         if header.producer_id >= 0:
             first = log.producers.check(header)
             if first is not None:
-                return Appended(first, first + header.count, -1, True)
+                return Appended(first, first + header.count, -1)
         append_time_ms = -1
         if settings.has_append_time:
             append_time_ms = now_ms
@@ -155,7 +154,7 @@ class Partition:
         else:
             self._stable_end = log.end_offset
             self._advance()
-        return Appended(base_offset, log.end_offset, append_time_ms, False)
+        return Appended(base_offset, log.end_offset, append_time_ms)
 
     def when_committed(self, offset: int, done: Committed) -> None:
         """Call ``done`` once everything before ``offset`` is committed, at once if it is, or with what went wrong."""

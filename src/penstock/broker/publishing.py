@@ -9,7 +9,7 @@ written, those behind it are not tried.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, NamedTuple
@@ -123,7 +123,7 @@ async def ensure_topic(broker: Broker, name: str) -> Topic:
 class Partitioners:
     """The partitioners that a door offers by name, one of each for a topic, so that topics take their turns apart."""
 
-    def __init__(self, kinds: Mapping[str, type[Partitioner]], default: str) -> None:
+    def __init__(self, kinds: Mapping[str, Callable[[], Partitioner]], default: str) -> None:
         assert default in kinds, "the default partitioner must be one of those on offer"
         self._kinds = kinds
         self._default = default

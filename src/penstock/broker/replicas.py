@@ -153,9 +153,9 @@ class Replicas:
             replace_file(self._files, path, encode_checked(str(topic_id).encode()))
 
     def _adopt(self, topic: Topic, assigned: PartitionAssigned, opened: Log) -> None:
-        id = TopicPartition(topic.name, assigned.partition)
-        partition = Partition(id, opened, self._settings(topic), self._stats.topic(topic.name), self._commit)
-        self._partitions[id] = partition
+        name = TopicPartition(topic.name, assigned.partition)
+        partition = Partition(name, opened, self._settings(topic), self._stats.topic(topic.name), self._commit)
+        self._partitions[name] = partition
         self._by_log[opened] = partition
         self.follow(partition, assigned)
 
@@ -213,8 +213,7 @@ class Replicas:
         if not self._data.logs.is_dir():
             return
         for directory in self._data.logs.iterdir():
-            name, is_doomed, topic_id = directory.name.rpartition(_DELETED)
-            if is_doomed:
+            if _DELETED in directory.name:
                 self._files.remove_tree(directory)
             elif directory.name not in self._metadata.topics and _STRAY not in directory.name:
                 log.warning("%s belongs to no topic of this cluster; it is left as it is.", directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+
 class Exit(IntEnum):
     """How a command ended."""
 
@@ -16,7 +17,11 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-class CommandFailed(Exception):
+class OutputClosedError(Exception):
+    """Whoever read our output has seen enough, as with ``| head``."""
+
+
+class CommandError(Exception):
     """A command could not do what it was asked; the message says why and what to do."""
 
     def __init__(self, message: str, exit_code: Exit = Exit.FAILURE) -> None:

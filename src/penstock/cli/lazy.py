@@ -7,6 +7,8 @@ from importlib import import_module
 
 import click
 
+from penstock.cli.exits import OutputClosedError
+
 
 class LazyGroup(click.Group):
     """A group made from a table: name → ("module:attribute", what it does in one line)."""
@@ -14,6 +16,13 @@ class LazyGroup(click.Group):
     def __init__(self, *args: object, commands_at: Mapping[str, tuple[str, str]], **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self._commands_at = commands_at
+
+    def invoke(self, ctx: click.Context) -> object:
+        # Click would end the process with code 1 on a broken pipe; `main.run` knows better.
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise OutputClosedError from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self._commands_at)

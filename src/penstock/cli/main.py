@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import click
 
 from penstock import __version__
-from penstock.cli.exits import CommandFailed, Exit
+from penstock.cli.exits import CommandError, Exit, OutputClosedError
 from penstock.cli.lazy import LazyGroup
 from penstock.errors import PenstockError, StartupError
 
@@ -51,7 +51,7 @@ def run(args: Sequence[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except CommandFailed as error:
+    except CommandError as error:
         click.echo(f"Error: {error.message}", err=True)
         return error.exit_code
     except PenstockError as error:
@@ -59,9 +59,8 @@ def run(args: Sequence[str]) -> int:
         return Exit.USAGE if error.code == "invalid_settings" else Exit.FAILURE
     except (click.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has seen enough, as with `| head`. Python must not complain at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except (OutputClosedError, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered must not complain at exit
         return Exit.OK
     return outcome if isinstance(outcome, int) else Exit.OK
 

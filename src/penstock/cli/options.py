@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.cli.exits import CommandFailed, Exit
+from penstock.cli.exits import CommandError, Exit
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -104,6 +104,6 @@ def assignments_of(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            raise CommandFailed(f"{option} {pair!r} is not KEY=VALUE.", Exit.USAGE)
+            raise CommandError(f"{option} {pair!r} is not KEY=VALUE.", Exit.USAGE)
         found[name.strip()] = value
     return found

@@ -129,8 +129,8 @@ _SETTINGS: Final = (
         kind="string",
         doc="Batches are stored as their producer compressed them; 'producer' is the only value.",
         parse=_one_of("producer"),
-        show=lambda settings: "producer",
-        take=lambda settings, value: settings,
+        show=lambda _: "producer",
+        take=lambda settings, _: settings,
     ),
     _log_setting(
         "delete.retention.ms",

@@ -51,6 +51,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: Annotated[int, Whole(1)] = 10_000
     idle_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 600 * SECOND_MS
     max_request_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 100 * MIB
+    max_body_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 16 * MIB
     shutdown_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 30 * SECOND_MS
 
 
@@ -105,7 +106,6 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The page at ``/metrics``."""
 
-    enabled: Annotated[bool, Flag()] = True
     # Past this many partitions the page has one row a topic, so that it stays small.
     partition_labels_max: Annotated[int, Whole(0)] = 1_000
 

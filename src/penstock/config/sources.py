@@ -111,7 +111,8 @@ def suggest(path: str) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     elsewhere = [known for known in SETTINGS if known.rpartition(".")[2] == key]
-    elsewhere += difflib.get_close_matches(path, SETTINGS, n=1)
+    if not siblings:
+        elsewhere += difflib.get_close_matches(path, SETTINGS, n=1)
     if elsewhere:
         return f"did you mean {elsewhere[0]}?"
     return f"known here are {', '.join(siblings)}" if siblings else "see `penstock config show` for all"

@@ -1,4 +1,4 @@
-"""The HTTP door: REST, health, metrics, the API's description and the status page. It translates, the broker decides."""
+"""The HTTP door: REST, health, metrics, the API's description, the status page. It translates, the broker decides."""
 
 from penstock.http.config import HttpConfig
 from penstock.http.server import HttpServer

@@ -1,13 +1,8 @@
-"""One request and its reply, on top of ASGI and below every operation.
-
-Bodies are read against a limit as they arrive, never after the fact. What a client may get wrong is raised as an
-error that says where in its request the fault is.
-"""
+"""One request and its reply, on top of ASGI and below every operation."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -18,6 +13,7 @@ HeaderList = list[tuple[bytes, bytes]]
 Body = TypeVar("Body")
 Query = TypeVar("Query")
 
+_NO_CONTENT: Final = 204
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -26,35 +22,52 @@ class Reply(NamedTuple):
 
     status: int
     body: bytes
-    content_type: str = JSON
-    headers: HeaderList = []  # noqa: RUF012
+    content_type: str
+    headers: HeaderList
 
     async def send(self, send: Send) -> None:
-        headers = [
-            (b"content-type", self.content_type.encode()),
-            (b"content-length", str(len(self.body)).encode()),
-            *self.headers,
-        ]
-        if self.status == 204:
-            headers = self.headers
+        headers = self.headers
+        if self.status != _NO_CONTENT:
+            headers = [
+                (b"content-type", self.content_type.encode()),
+                (b"content-length", str(len(self.body)).encode()),
+                *headers,
+            ]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 
 
-def encode(answer: object, status: int = 200, headers: HeaderList | None = None) -> Reply:
+def reply(answer: object, status: int = 200, headers: HeaderList | None = None) -> Reply:
     """An answer as JSON."""
     return Reply(status, _encoder.encode(answer), JSON, headers or [])
 
 
+def no_content() -> Reply:
+    return Reply(_NO_CONTENT, b"", "", [])
+
+
 class Call(Generic[Body, Query]):
-    """What an operation is called with: parts of the path, the query and the body, each checked."""
+    """What an operation is called with: part of the path, the query and the body, each checked."""
 
-    __slots__ = ("body", "is_cut_off", "path", "query", "scope", "topic")
+    __slots__ = ("body", "path", "query", "receive", "scope", "topic")
 
-    def __init__(self, scope: Scope, topic: str, query: Query, body: Body, is_cut_off: ClientGone) -> None:
+    def __init__(self, scope: Scope, receive: Receive, topic: str, query: Query, body: Body) -> None:
         self.scope = scope
+        self.receive = receive
         self.path: str = scope["path"]
         self.topic = topic
         self.query = query
         self.body = body
-        self.is_cut_off = is_cut_off
+
+    async def wait_disconnected(self) -> None:
+        """Return when the client has gone away. Only for calls whose body is read, or that have none."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    def header(self, name: bytes) -> str:
+        """A header of the request, or an empty string."""
+        for found, value in self.scope["headers"]:
+            if found == name:
+                text: str = value.decode("latin-1")
+                return text
+        return ""

@@ -82,6 +82,12 @@ class BodyTooSlow(HttpError):
     retriable = True
 
 
+class ClientGone(HttpError):
+    """The client went away before its request was complete."""
+
+    code = "client_gone"
+
+
 class CrossOrigin(HttpError):
     """A page of another site tried to change something here."""
 
@@ -109,6 +115,13 @@ class MethodNotAllowed(HttpError):
     @property
     def headers(self) -> HeaderList:
         return [(b"allow", ", ".join(self.allowed).encode())]
+
+
+class InternalError(HttpError):
+    """This request has met a bug of the node."""
+
+    status = 500
+    code = "internal_error"
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -165,7 +178,7 @@ def problem_reply(error: BaseException, instance: str) -> Reply:
     """Any error as an answer. One that is not ours is a bug: it is logged and told without its inside."""
     if not isinstance(error, PenstockError):
         log.error("A request for %s met a bug.", instance, exc_info=error)
-        error = PenstockError("Something went wrong inside the node; its log says more.")
+        error = InternalError("Something went wrong inside the node; its log says more.")
     problem = problem_of(error, instance)
     headers = error.headers if isinstance(error, HttpError) else []
     if error.retriable and problem.status >= 500:

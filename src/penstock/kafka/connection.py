@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from penstock.kafka.protocol.errors import ProtocolError
@@ -91,13 +91,14 @@ class Connection:
         self.is_closing = False
         self.last_active = loop.time()
         self.local_host: str = sock.getsockname()[0]
-        self.peer = "{}:{}".format(*sock.getpeername()[:2])
+        self.peer_host, port = sock.getpeername()[:2]
+        self.peer = f"{self.peer_host}:{port}"
 
     def __repr__(self) -> str:
         return f"<Connection {self.peer}, {len(self._answers)} unanswered, {len(self._unsent)} pieces unsent>"
 
     def start(self) -> None:
-        self._sock.setblocking(False)
+        self._sock.setblocking(False)  # noqa: FBT003
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._resume_reading()
 
@@ -183,7 +184,10 @@ class Connection:
         if self.is_closed:
             return
         self._make_room()
+        was_held_back = self._start != self._end and self._is_blocked
         self._flush()
+        if was_held_back and not self._is_blocked:
+            self.on_answered()  # what came in behind the request just answered is in the buffer: nothing else wakes us
 
     def _make_room(self) -> None:
         """Keep free space behind the unread bytes, enough for the rest of a request that has begun."""
@@ -299,14 +303,12 @@ class Connection:
             if len(batch) == _SEND_PIECES_MAX:
                 break
         sent = self._sock.sendmsg(batch, (), flags)
-        while sent:
-            size = len(batch[0])
-            if sent < size:
-                unsent[0] = memoryview(batch[0])[sent:]
+        for piece in batch:
+            if sent < len(piece):
+                unsent[0] = memoryview(piece)[sent:]
                 return
-            sent -= size
+            sent -= len(piece)
             unsent.popleft()
-            del batch[0]
 
     def _send_slice(self, piece: FileSlice) -> None:
         source = piece.file.fileno()
@@ -320,6 +322,3 @@ class Connection:
             self._unsent.popleft()
         else:
             self._unsent[0] = FileSlice(piece.file, piece.position + sent, piece.size - sent)
-
-
-Handler = Callable[[Connection, memoryview], None]

@@ -83,7 +83,9 @@ class KafkaDispatcher:
     def _handle(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
         handler = self._handlers[header.api_key]
         request, _ = decode(handler.request, header.api_version, frame, header.body_position)
-        exchange = Exchange(self._broker, header.api_version, header.client_id, connection.local_host)
+        exchange = Exchange(
+            self._broker, header.api_version, header.client_id, connection.local_host, connection.peer_host
+        )
         answer = connection.expect_answer(is_barrier=True)
         outcome = handler.function(exchange, request)
         if inspect.isawaitable(outcome):

@@ -36,6 +36,20 @@ _CODES: Final[dict[type[PenstockError], ErrorCode]] = {
     errors.NotController: ErrorCode.NOT_CONTROLLER,
     errors.RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,
     errors.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.InvalidGroupId: ErrorCode.INVALID_GROUP_ID,
+    errors.InvalidSessionTimeout: ErrorCode.INVALID_SESSION_TIMEOUT,
+    errors.UnknownMember: ErrorCode.UNKNOWN_MEMBER_ID,
+    errors.MemberIdRequired: ErrorCode.MEMBER_ID_REQUIRED,
+    errors.IllegalGeneration: ErrorCode.ILLEGAL_GENERATION,
+    errors.RebalanceInProgress: ErrorCode.REBALANCE_IN_PROGRESS,
+    errors.FencedInstance: ErrorCode.FENCED_INSTANCE_ID,
+    errors.InconsistentProtocol: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    errors.GroupNotEmpty: ErrorCode.NON_EMPTY_GROUP,
+    errors.GroupNotFound: ErrorCode.GROUP_ID_NOT_FOUND,
+    errors.GroupFull: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    errors.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    errors.NotCoordinator: ErrorCode.NOT_COORDINATOR,
+    errors.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
 
 

@@ -17,6 +17,7 @@ class Exchange(NamedTuple):
     version: int
     client_id: str | None
     local_host: str
+    peer_host: str
 
     def address_of(self, node: NodeRegistered) -> tuple[str, int]:
         """Where this client reaches a node. A node that listens everywhere is where the client already found it."""

@@ -135,15 +135,11 @@ class _FetchJob:
         self._answer.complete(frame.pieces)
 
     def _count(self, attempt: _Attempt) -> None:
-        for topic, wanted_topic in zip(attempt.topics, self._request.topics, strict=True):
-            stats = None
-            for result, wanted in zip(topic.partitions, wanted_topic.partitions, strict=True):
-                records = result.records
-                if records is None:
-                    continue
-                if stats is None:
-                    stats = self._broker.stats.topic(topic.name or self._name_of(wanted_topic))
-                stats.bytes_consumed += records.size
+        for topic, wanted in zip(attempt.topics, self._request.topics, strict=True):
+            for result in topic.partitions:
+                if result.records is not None:
+                    stats = self._broker.stats.topic(self._name_of(wanted))
+                    stats.bytes_consumed += result.records.size
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -157,7 +153,7 @@ class _FetchJob:
             results: list[FetchedPartition[FileSlice]] = []
             name = self._name_of(topic)
             for wanted in topic.partitions:
-                result = self._read(topic, name, wanted, left, is_first=size == 0)
+                result = self._read(name, wanted, left, is_first=size == 0)
                 results.append(result)
                 if result.records is not None:
                     size += result.records.size
@@ -166,9 +162,7 @@ class _FetchJob:
             topics.append(FetchedTopic(topic.name, results, topic.topic_id))
         return _Attempt(topics, size, has_error)
 
-    def _read(
-        self, topic: TopicFetch, name: str, wanted: PartitionFetch, left: int, *, is_first: bool
-    ) -> FetchedPartition[FileSlice]:
+    def _read(self, name: str, wanted: PartitionFetch, left: int, *, is_first: bool) -> FetchedPartition[FileSlice]:
         if not name:
             return FetchedPartition(wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID)
         try:
@@ -178,16 +172,13 @@ class _FetchJob:
             if left > 0 or is_first:  # at least one batch is returned, however large (KIP-74)
                 found = partition.read(wanted.offset, min(wanted.max_bytes, max(left, 1)))
         except PenstockError as error:
-            return self._failed(name, wanted, error)
+            return FetchedPartition(wanted.partition, error_code(error))
         high_watermark = partition.high_watermark
         if found is not None and found.size > left and not is_first:
             found = None
         return FetchedPartition(
             wanted.partition, 0, high_watermark, high_watermark, partition.log.start_offset, None, -1, found
         )
-
-    def _failed(self, name: str, wanted: PartitionFetch, error: PenstockError) -> FetchedPartition[FileSlice]:
-        return FetchedPartition(wanted.partition, error_code(error))
 
     def _name_of(self, topic: TopicFetch) -> str:
         """The topic's name; empty if the request means it by an id that is unknown here."""

@@ -40,6 +40,7 @@ class KafkaServer:
         self._connections: set[Connection] = set()
         self._sock: socket.socket | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Event | None = None
 
     @property
     def port(self) -> int:
@@ -68,14 +69,19 @@ class KafkaServer:
             self._sock.close()
         for connection in tuple(self._connections):
             connection.close_when_answered()
-        deadline = loop.time() + grace_seconds
-        while self._connections and loop.time() < deadline:
-            await asyncio.sleep(0.01)
+        if self._connections:
+            self._emptied = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._emptied.wait(), grace_seconds)
+            except TimeoutError:
+                log.warning("%d connections were closed before they were answered.", len(self._connections))
         for connection in tuple(self._connections):
             connection.close()
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        if not self._connections and self._emptied is not None:
+            self._emptied.set()
 
     def _accept(self) -> None:
         assert self._sock is not None
@@ -128,5 +134,5 @@ def _listen(host: str, port: int) -> socket.socket:
             f"Cannot listen for Kafka clients on {host}:{port}: {error.strerror or error}. "
             "Stop whatever uses that port, or choose another with --kafka HOST:PORT."
         ) from error
-    sock.setblocking(False)
+    sock.setblocking(False)  # noqa: FBT003
     return sock

@@ -37,7 +37,8 @@ class Entry(NamedTuple):
 class File(Protocol):
     """An open file. It closes when nobody holds it any more, so a slice being sent keeps its file readable."""
 
-    size: int
+    @property
+    def size(self) -> int: ...
 
     def write(self, data: Buffer) -> None:
         """Append all of ``data``, or nothing: a failed write is rolled back before it raises."""

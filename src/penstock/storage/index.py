@@ -100,6 +100,11 @@ class Index:
         row = bisect_right(self._positions, position) - 1
         return self._positions[row] if row >= 0 else 0
 
+    def row_before(self, position: int) -> tuple[int, int]:
+        """(position, offset) of the last indexed batch at or before ``position``."""
+        row = bisect_right(self._positions, position) - 1
+        return (self._positions[row], self.base_offset + self._offsets[row]) if row >= 0 else (0, self.base_offset)
+
     def save(self, files: Files, path: Path) -> None:
         """Write the index durably."""
         columns = self._timestamps.tobytes() + self._offsets.tobytes() + self._positions.tobytes()

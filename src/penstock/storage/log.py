@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -46,8 +47,8 @@ class Log:
 
     def _recover(self) -> None:
         """Take the state from the directory."""
-        self._opened = OpenSegments()
-        found = recover(self.files, self.directory, self.config, self._opened)
+        self.opened = OpenSegments()
+        found = recover(self.files, self.directory, self.config, self.opened)
         self.producers = found.producers
         self.epochs = found.epochs
         self.bytes_cut = found.bytes_cut
@@ -86,6 +87,17 @@ class Log:
     @property
     def segments(self) -> tuple[Segment, ...]:
         return tuple(self._segments)
+
+    @property
+    def settled_segments(self) -> list[Segment]:
+        """The oldest segments, as far as they are sealed, durable and indexed: nobody writes anything of them."""
+        dirty = set(self._dirty)
+        return list(takewhile(lambda segment: segment not in dirty, self._segments))
+
+    @property
+    def is_sealing(self) -> bool:
+        """Whether a full segment waits for a sync to be sealed."""
+        return len(self._dirty) > 1
 
     @property
     def corrupt_bytes(self) -> int:
@@ -146,7 +158,7 @@ class Log:
             self.directory,
             base_offset,
             index_interval_bytes=self.config.index_interval_bytes,
-            opened=self._opened,
+            opened=self.opened,
         )
         segment.create()
         self._segments.append(segment)
@@ -259,9 +271,13 @@ class Log:
     def batches(self, offset: int) -> Iterator[FileSlice]:
         """Every batch from the one that holds ``offset`` on, one slice each."""
         at = max(bisect_right(self._bases, offset) - 1, 0)
-        for segment in self._segments[at:]:
-            for start, _, size in segment.walk(segment.locate(offset)):
+        while at < len(self._segments):
+            segment = self._segments[at]
+            for start, next_offset, size in segment.walk(segment.locate(offset)):
                 yield FileSlice(segment.file, start, size)
+                offset = next_offset
+            # Looked up anew: retention or compaction may have come in between.
+            at = max(bisect_right(self._bases, segment.base_offset), bisect_right(self._bases, offset) - 1)
 
     # -- shrinking ----------------------------------------------------------------------------------------------------
 
@@ -311,6 +327,7 @@ class Log:
             self.files.sync_directory(self.directory)
         for segment in segments:
             self._remove_files(segment)
+            self.files.sync_directory(self.directory)  # one by one, so that no crash leaves a gap
 
     def _remove_files(self, segment: Segment) -> None:
         self.files.remove(index_path(self.directory, segment.base_offset))
@@ -333,6 +350,7 @@ class Log:
         The batch that holds ``offset`` goes too. No `sync` and no compaction may be under way. What is left is read
         anew, as after a restart.
         """
+        assert self._pinned_from is None, "compaction must be done or abandoned before the log is truncated"
         if offset >= self.end_offset:
             return
         if offset < self.start_offset:

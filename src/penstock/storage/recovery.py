@@ -149,14 +149,15 @@ class _Recovery:
             if has_epochs and self._replay_from >= following.base_offset:
                 continue
             self._bytes_scanned += segment.size
-            for found in scan(segment.file.view(), 0, segment.base_offset):
+            for found in scan(segment.file.view(), 0, segment.base_offset, following.base_offset):
                 if not isinstance(found, Hole):
                     self._note(found[1])
 
     def _scan_tail(self, tail: int) -> None:
         self._epochs.cut(self._segments[tail].base_offset)  # the batches know better
         for at, segment in enumerate(self._segments[tail:], tail):
-            self._scan(segment, may_cut=not self._has_valid_batch_after(at))
+            end_offset = None if segment is self._segments[-1] else self._segments[at + 1].base_offset
+            self._scan(segment, end_offset, may_cut=not self._has_valid_batch_after(at))
         self._files.sync_directory(self._directory)
 
     def _has_valid_batch_after(self, at: int) -> bool:
@@ -166,7 +167,7 @@ class _Recovery:
             for found in scan(segment.file.view(), 0, segment.base_offset)
         )
 
-    def _scan(self, segment: Segment, *, may_cut: bool) -> None:
+    def _scan(self, segment: Segment, end_offset: int | None, *, may_cut: bool) -> None:
         """Rebuild what is known of a segment of the tail from its bytes."""
         # The index it has, if any, must be gone before the file can grow to the very size that it states.
         self._files.remove(index_path(self._directory, segment.base_offset))
@@ -175,7 +176,7 @@ class _Recovery:
         self._bytes_scanned += size
         index = Index(segment.base_offset)
         holes: list[Hole] = []
-        for found in scan(view, 0, segment.base_offset):
+        for found in scan(view, 0, segment.base_offset, end_offset):
             if isinstance(found, Hole):
                 holes.append(found)
             else:

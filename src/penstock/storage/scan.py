@@ -23,23 +23,38 @@ _OFFSET_SPAN_MAX: Final = 1 << 31  # no segment spans more offsets, so nothing f
 _SEARCH_STEP_BYTES: Final = 1 << 20
 
 
-def scan(view: memoryview, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader] | Hole]:
-    """Every batch from ``position`` on as (position, header), and every stretch that is none as a `Hole`."""
+def scan(
+    view: memoryview, position: int, next_offset: int, end_offset: int | None = None
+) -> Iterator[tuple[int, BatchHeader] | Hole]:
+    """Every batch from ``position`` on as (position, header), and every stretch that is none as a `Hole`.
+
+    Offsets go on from ``next_offset`` and stay below ``end_offset``. The checksum does not cover them, so a batch that
+    leaves a gap, as compaction does, must also agree with the one behind it.
+    """
     end = len(view)
+    limit = next_offset + _OFFSET_SPAN_MAX if end_offset is None else end_offset
+    ahead: BatchHeader | None = None
     while position < end:
-        header = batch_at(view, position, next_offset)
+        header = ahead or batch_at(view, position, next_offset, limit)
+        ahead = None
         if header is None:
-            resume = _resume(view, position, next_offset)
+            resume = _resume(view, position, next_offset, limit)
             yield Hole(position, resume)
             position = resume
+            continue
+        after = position + header.size
+        if header.base_offset != next_offset:
+            ahead = batch_at(view, after, next_offset, limit)
+        if ahead is not None and ahead.base_offset < header.next_offset:
+            yield Hole(position, after)
         else:
             yield position, header
-            position += header.size
             next_offset = header.next_offset
+        position = after
 
 
-def batch_at(view: memoryview, position: int, next_offset: int) -> BatchHeader | None:
-    """The header of the whole, correct batch that starts here, if one does."""
+def batch_at(view: memoryview, position: int, next_offset: int, end_offset: int) -> BatchHeader | None:
+    """The header of the whole, correct batch with offsets of this range that starts here, if one does."""
     left = len(view) - position
     if left < HEADER_BYTES:
         return None
@@ -47,14 +62,14 @@ def batch_at(view: memoryview, position: int, next_offset: int) -> BatchHeader |
     size = header.size
     if header.magic != _MAGIC or not HEADER_BYTES <= size <= left:
         return None
-    if not next_offset <= header.base_offset < next_offset + _OFFSET_SPAN_MAX:
+    if header.base_offset < next_offset or header.next_offset > end_offset:
         return None
     if not 0 <= header.count <= header.last_offset_delta + 1:
         return None
     return header if crc32c.crc32c(view[position + _CRC_START : position + size]) == header.crc else None
 
 
-def _resume(view: memoryview, position: int, next_offset: int) -> int:
+def _resume(view: memoryview, position: int, next_offset: int, end_offset: int) -> int:
     """Where the next correct batch starts behind a bad one, or the end of the view.
 
     The bad batch's own length is believed if it leads to the batch with the very next offset: a search byte by byte
@@ -64,13 +79,13 @@ def _resume(view: memoryview, position: int, next_offset: int) -> int:
         bad = parse_header(view, position)
         follower = position + bad.size
         if position < follower < len(view):
-            header = batch_at(view, follower, next_offset)
+            header = batch_at(view, follower, next_offset, end_offset)
             if header is not None and header.base_offset == bad.next_offset:
                 return follower
-    return _find_batch(view, position + 1, next_offset)
+    return _find_batch(view, position + 1, next_offset, end_offset)
 
 
-def _find_batch(view: memoryview, position: int, next_offset: int) -> int:
+def _find_batch(view: memoryview, position: int, next_offset: int, end_offset: int) -> int:
     end = len(view)
     start = position
     while start < end:
@@ -78,7 +93,7 @@ def _find_batch(view: memoryview, position: int, next_offset: int) -> int:
         window = bytes(view[start : min(end, stop + HEADER_BYTES)])
         found = window.find(_MAGIC_BYTE, _MAGIC_POSITION)
         while found >= 0 and (candidate := start + found - _MAGIC_POSITION) < stop:
-            if batch_at(view, candidate, next_offset) is not None:
+            if batch_at(view, candidate, next_offset, end_offset) is not None:
                 return candidate
             found = window.find(_MAGIC_BYTE, found + 1)
         start = stop

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.errors import CorruptRecords, UnsupportedCompression
-from penstock.records import BatchHeader, find_timestamp, parse_header
+from penstock.records import BatchHeader, TimestampedOffset, decode_records, find_timestamp, parse_header
 from penstock.storage.segment import Segment
 
 
@@ -54,9 +54,17 @@ def _batches(segment: Segment, position: int) -> Iterator[tuple[memoryview, Batc
 def _find_in_batch(batch: memoryview, header: BatchHeader, start_offset: int, timestamp: int) -> TimestampOffset | None:
     try:
         found = find_timestamp(batch, timestamp)
+        if found is not None and found.offset < start_offset:
+            found = _find_from(batch, start_offset, timestamp)
     except (CorruptRecords, UnsupportedCompression):
         # The batch arrived like this. Readers can still skip it, so point at its start.
         return TimestampOffset(start_offset, header.max_timestamp, header.leader_epoch)
-    if found is None or found.offset < start_offset:
-        return None
-    return TimestampOffset(found.offset, found.timestamp, header.leader_epoch)
+    return None if found is None else TimestampOffset(found.offset, found.timestamp, header.leader_epoch)
+
+
+def _find_from(batch: memoryview, start_offset: int, timestamp: int) -> TimestampedOffset | None:
+    """Look into a batch whose first records have been deleted."""
+    for record in decode_records(batch):
+        if record.offset >= start_offset and record.timestamp >= timestamp:
+            return TimestampedOffset(record.offset, record.timestamp)
+    return None

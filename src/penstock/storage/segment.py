@@ -317,10 +317,10 @@ class Segment:
                 self._suspect_to = 0
 
     def _check(self, start: int, end: int) -> int:
-        """Note every hole from a boundary on, up to ``end`` or a little further; how far it looked."""
+        """Note every hole of a range or a little more; how far it looked."""
         view = self.file.view()[: self.size]
-        reached = start
-        for found in scan(view, start, self.base_offset):
+        reached, next_offset = self.index.row_before(start)
+        for found in scan(view, reached, next_offset, self.next_offset):
             if isinstance(found, Hole):
                 self.note_hole(found)
                 reached = found.end

@@ -5,8 +5,8 @@ durable state plus a random part of what was not synced: a prefix or some pages 
 renamed and removed since their directory was last synced. Every choice comes from the seed.
 
 Each mutating step is counted. Set ``crash_at`` to a number, and that step is done in part, raises `Crash`, and so does
-every step after it until `MemoryFiles.crash` has decided what survives. Running a workload once for each step shows that
-it can be stopped anywhere.
+every step after it until `MemoryFiles.crash` has decided what survives. Running a workload once for each step shows
+that it can be stopped anywhere.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ class Crash(BaseException):
 class _Inode:
     """The content of one file, live and durable."""
 
-    __slots__ = ("changes", "durable", "live", "shared_bytes")
+    __slots__ = ("changed_ns", "durable", "live", "shared_bytes")
 
     def __init__(self) -> None:
         self.live = bytearray()
         self.durable = b""
         self.shared_bytes = 0  # how much of both is the same for certain
-        self.changes = 0
+        self.changed_ns = 0
 
     def truncate(self, size: int) -> None:
         del self.live[size:]
         self.live.extend(bytes(size - len(self.live)))
         self.shared_bytes = min(self.shared_bytes, size)
-        self.changes += 1
 
     def sync(self) -> None:
         self.durable = bytes(self.live)
@@ -91,7 +90,7 @@ class MemoryFile:
         if not self._files.has_room(len(data)):
             raise DiskFull(f"Cannot write {self.path}: the test disk is full.")
         inode.live.extend(data)
-        inode.changes += 1
+        inode.changed_ns = self._files.next_ns()
 
     def read(self, position: int, size: int) -> bytes:
         return bytes(self._inode.live[position : position + size])
@@ -108,9 +107,10 @@ class MemoryFile:
     def truncate(self, size: int) -> None:
         self._files.step(f"truncate {self.path.name}", lambda: self._inode.truncate(size))
         self._inode.truncate(size)
+        self._inode.changed_ns = self._files.next_ns()
 
     def changed_ns(self) -> int:
-        return self._files.now_ms * 1_000_000 + self._inode.changes
+        return self._inode.changed_ns
 
     def fileno(self) -> int:
         return -1
@@ -125,7 +125,8 @@ class MemoryFiles:
         self.crash_at: int | None = None
         self.steps = 0
         self.last_step = ""
-        self.now_ms = 0
+        self.now_ms = 0  # stamps the files that are changed from now on
+        self._stamps = 0
         self._rng = random.Random(seed)
         self._has_crashed = False
         self._live: dict[Path, _Inode] = {}
@@ -153,7 +154,7 @@ class MemoryFiles:
         inode = self._live[path]
         inode.live[position] ^= 1 << bit
         inode.sync()
-        inode.changes += 1
+        inode.changed_ns = self.next_ns()
 
     def step(self, name: str, do_part: Callable[[], object]) -> None:
         """Count a mutating step; crash if it is the one to crash at, with or without having done it in part."""
@@ -170,6 +171,10 @@ class MemoryFiles:
     def part_of(self, data: Buffer) -> Buffer:
         """A random prefix, as a torn write leaves it."""
         return data[: self._rng.randint(0, len(data))]
+
+    def next_ns(self) -> int:
+        self._stamps += 1
+        return self.now_ms * 1_000_000 + self._stamps
 
     def has_room(self, wanted_bytes: int) -> bool:
         return self.capacity_bytes is None or self._used_bytes() + wanted_bytes <= self.capacity_bytes

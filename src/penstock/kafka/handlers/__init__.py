@@ -6,11 +6,11 @@ a coroutine function if it has to wait.
 
 from __future__ import annotations
 
-from penstock.kafka.handlers import cluster, configs, offsets, producers, topics
+from penstock.kafka.handlers import cluster, configs, group_offsets, groups, offsets, producers, topics
 from penstock.kafka.handlers.table import Handler
 
 ALL: dict[int, Handler] = {
     handler.request.api.key: handler
-    for module in (cluster, configs, offsets, producers, topics)
+    for module in (cluster, configs, group_offsets, groups, offsets, producers, topics)
     for handler in module.HANDLERS
 }

@@ -1,4 +1,7 @@
-"""What clients ask about brokers and topics before anything else."""
+"""What clients ask about brokers and topics before anything else.
+
+One description for all versions of each message; see ``schema`` for how to read them.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +76,8 @@ class MetadataRequestTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest:
+    """All topics are asked for by null, and in version 0 by an empty array, which later means none."""
+
     api: ClassVar[Api] = apis.METADATA
 
     topics: Annotated[tuple[MetadataRequestTopic, ...] | None, Nullable(1)]
@@ -154,6 +159,8 @@ class DescribeClusterResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest:
+    """One key up to version 3, many from version 4 on."""
+
     api: ClassVar[Api] = apis.FIND_COORDINATOR
 
     key: Annotated[String, Until(3)] = ""

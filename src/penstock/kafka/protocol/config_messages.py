@@ -1,4 +1,7 @@
-"""Settings of topics and brokers, described and changed, and where logs lie on disk."""
+"""Settings of topics and brokers, described and changed, and where logs lie on disk.
+
+One description for all versions of each message; see ``schema`` for how to read them.
+"""
 
 from __future__ import annotations
 

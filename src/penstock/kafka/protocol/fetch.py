@@ -7,8 +7,8 @@ The encoder only asks a payload for its length, so it may as well be a range of 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence, Sized
-from itertools import starmap
+from collections.abc import Callable, Sequence, Sized
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -31,7 +31,10 @@ FIRST_TOPIC_ID_VERSION = 13
 
 P = TypeVar("P", bound=Sized)
 
-_COUNT = struct.Struct(">i")
+_VERSIONS = frozenset(FETCH.versions)
+_FLEXIBLE = FETCH.flexible
+
+_INT32 = struct.Struct(">i")
 
 
 class PartitionFetch(NamedTuple):
@@ -124,14 +127,16 @@ _HEAD = struct.Struct(">iiiibii")
 _HEAD_WITHOUT_SESSION = struct.Struct(">iiiib")
 _HEAD_WITHOUT_REPLICA = struct.Struct(">iiibii")
 _FLEXIBLE_PARTITION = struct.Struct(">iiqiqix")
+# A row of version 12 has the fields of ``PartitionFetch`` in its order, so it only wants the name.
+_as_partition: Callable[[tuple[int, ...]], PartitionFetch] = partial(tuple.__new__, PartitionFetch)
 
 
 def decode_fetch_request(version: int, buffer: memoryview, position: int = 0) -> Fetch:
     """Read a fetch request of any version; ``ProtocolError`` if the bytes are not one."""
-    if not FETCH.supports(version):
+    if version not in _VERSIONS:
         raise ProtocolError(f"Fetch has no version {version} here.")
     try:
-        if FETCH.is_flexible(version):
+        if version >= _FLEXIBLE:
             return _decode_flexible(version, buffer, position)
         return _decode_classic(version, buffer, position)
     except (struct.error, IndexError) as error:
@@ -166,7 +171,8 @@ def _decode_flexible(version: int, buffer: memoryview, position: int) -> Fetch:
     rack_id, position = read_compact_string(buffer, position)
     if rack_id is None:
         raise ProtocolError("A fetch has no rack, not even an empty one.")
-    skip_tags(buffer, position)
+    if buffer[position]:
+        skip_tags(buffer, position)
     return Fetch._make((*head, tuple(topics), tuple(forgotten), rack_id))
 
 
@@ -189,7 +195,7 @@ def _read_flexible_partitions(buffer: memoryview, position: int) -> tuple[tuple[
     tags = bytes(buffer[position + width - 1 : end : width])
     if tags.count(0) == count:
         # No partition has tagged fields, so that all are of one width.
-        return tuple(starmap(PartitionFetch, _FLEXIBLE_PARTITION.iter_unpack(buffer[position:end]))), end
+        return tuple(map(_as_partition, _FLEXIBLE_PARTITION.iter_unpack(buffer[position:end]))), end
     partitions = []
     for _ in range(count):
         partitions.append(PartitionFetch(*_FLEXIBLE_PARTITION.unpack_from(buffer, position)))
@@ -199,19 +205,18 @@ def _read_flexible_partitions(buffer: memoryview, position: int) -> tuple[tuple[
 
 def _read_compact_count(buffer: memoryview, position: int, least_size: int) -> tuple[int, int]:
     stated, position = read_varint(buffer, position)
-    _check_count(stated - 1, least_size, len(buffer) - position)
-    return stated - 1, position
+    count = stated - 1
+    if not 0 <= count * least_size <= len(buffer) - position:
+        raise ProtocolError("A count is more than what is left of the request.")
+    return count, position
 
 
 def _read_count(buffer: memoryview, position: int, least_size: int) -> tuple[int, int]:
-    count: int = _COUNT.unpack_from(buffer, position)[0]
-    _check_count(count, least_size, len(buffer) - position - 4)
-    return count, position + 4
-
-
-def _check_count(count: int, least_size: int, left: int) -> None:
-    if not 0 <= count * least_size <= left:
+    count: int = _INT32.unpack_from(buffer, position)[0]
+    position += 4
+    if not 0 <= count * least_size <= len(buffer) - position:
         raise ProtocolError("A count is more than what is left of the request.")
+    return count, position
 
 
 def _decode_classic(version: int, buffer: memoryview, position: int) -> Fetch:
@@ -268,12 +273,10 @@ def _read_classic_partitions(version: int, buffer: memoryview, position: int) ->
 
 # -- the response ------------------------------------------------------------------------------------------------------
 
-_RESPONSE_V1 = struct.Struct(">i")
 _RESPONSE_V7 = struct.Struct(">ihi")
 _RESPONSE_PARTITION = struct.Struct(">ihqqq")
 _RESPONSE_PARTITION_V4 = struct.Struct(">ihqq")
 _RESPONSE_PARTITION_PLAIN = struct.Struct(">ihqqqxi")
-_PREFERRED = struct.Struct(">i")
 _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">bbiqb")
 _LEADER = struct.Struct(">bbiib")
@@ -294,16 +297,18 @@ def encode_fetch_response(
     if version >= 7:
         out += _RESPONSE_V7.pack(throttle_time_ms, error_code, session_id)
     else:
-        out += _RESPONSE_V1.pack(throttle_time_ms)
+        out += _INT32.pack(throttle_time_ms)
     pieces: list[bytes | bytearray | P] = [out]
-    if FETCH.is_flexible(version):
+    if version >= _FLEXIBLE:
         _write_flexible(pieces, out, version, topics, node_endpoints)
     else:
         _write_classic(pieces, out, version, topics)
+    if not pieces[-1]:
+        pieces.pop()
     size = sum(map(len, pieces))
     first = pieces[0]
     assert isinstance(first, bytearray)
-    _COUNT.pack_into(first, 0, size - FRAME_PREFIX_BYTES)
+    _INT32.pack_into(first, 0, size - FRAME_PREFIX_BYTES)
     return FetchFrame(pieces, size)
 
 
@@ -327,7 +332,7 @@ def _write_flexible(
                 for transaction in aborted:
                     out += _ABORTED.pack(*transaction)
                     out.append(0)
-                out += _PREFERRED.pack(preferred)
+                out += _INT32.pack(preferred)
             if records is None or not (length := len(records)):
                 out.append(1)
             else:
@@ -354,23 +359,23 @@ def _partition_tags(diverging: DivergingEpoch | None, leader: LeaderHint | None)
 def _write_classic(
     pieces: list[bytes | bytearray | P], out: bytearray, version: int, topics: Sequence[FetchedTopic[P]]
 ) -> None:
-    out += _COUNT.pack(len(topics))
+    out += _INT32.pack(len(topics))
     for name, partitions, _ in topics:
         out += string(name)
-        out += _COUNT.pack(len(partitions))
+        out += _INT32.pack(len(partitions))
         for partition in partitions:
             index, error, high, stable, start, aborted, preferred, records, _, _ = partition
             if version >= 5:
                 out += _RESPONSE_PARTITION.pack(index, error, high, stable, start)
             else:
                 out += _RESPONSE_PARTITION_V4.pack(index, error, high, stable)
-            out += _COUNT.pack(-1 if aborted is None else len(aborted))
+            out += _INT32.pack(-1 if aborted is None else len(aborted))
             for transaction in aborted or ():
                 out += _ABORTED.pack(*transaction)
             if version >= 11:
-                out += _PREFERRED.pack(preferred)
+                out += _INT32.pack(preferred)
             length = 0 if records is None else len(records)
-            out += _COUNT.pack(length)
+            out += _INT32.pack(length)
             if records is not None and length:
                 out = bytearray()
                 pieces += (records, out)

@@ -1,4 +1,9 @@
-"""Classic consumer groups: their members, and what an administrator does with them."""
+"""Classic consumer groups: their members, and what an administrator does with them.
+
+One description for all versions of each message; see ``schema`` for how to read them.
+
+Metadata and assignments of members are opaque to the broker: the clients of a group understand them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Offsets of a log by time and by leader epoch, and the offsets that groups commit."""
+"""Offsets of a log by time and by leader epoch, and the offsets that groups commit.
+
+One description for all versions of each message; see ``schema`` for how to read them.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ class ListOffsetsTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsRequest:
+    """The first offset at or after a time; -1 asks for the end, -2 for the start, -3 for the latest record's."""
+
     api: ClassVar[Api] = apis.LIST_OFFSETS
 
     replica_id: Int32
@@ -165,6 +170,8 @@ class OffsetFetchRequestGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest:
+    """One group up to version 7, many from version 8 on; null topics are all that the group has committed."""
+
     api: ClassVar[Api] = apis.OFFSET_FETCH
 
     group_id: Annotated[String, Until(7)] = ""

@@ -27,12 +27,14 @@ from penstock.kafka.protocol.wire import (
 
 FIRST_BATCH_V2_VERSION = 3
 
-_ACKS_TIMEOUT_COMPACT_COUNT = struct.Struct(">hiB")
+_VERSIONS = frozenset(PRODUCE.versions)
+_FLEXIBLE = PRODUCE.flexible
+
 _ACKS_TIMEOUT_COUNT = struct.Struct(">hii")
-_COUNT = struct.Struct(">i")
+_ACKS_TIMEOUT_COMPACT_COUNT = struct.Struct(">hiB")
 _INDEX_LENGTH = struct.Struct(">ii")
-_INDEX = struct.Struct(">i")
 _INDEX_COMPACT_LENGTH = struct.Struct(">iB")
+_INT32 = struct.Struct(">i")
 _LEADER_TAG = struct.Struct(">bbbiib")
 
 
@@ -87,10 +89,10 @@ class ProducedTopic(NamedTuple):
 
 def decode_produce_request(version: int, buffer: memoryview, position: int = 0) -> Produce:
     """Read a produce request of any version; ``ProtocolError`` if the bytes are not one."""
-    if not PRODUCE.supports(version):
+    if version not in _VERSIONS:
         raise ProtocolError(f"Produce has no version {version} here.")
     try:
-        if PRODUCE.is_flexible(version):
+        if version >= _FLEXIBLE:
             return _decode_flexible(buffer, position)
         return _decode_classic(version, buffer, position)
     except (struct.error, IndexError) as error:
@@ -116,12 +118,16 @@ def _decode_flexible(buffer: memoryview, position: int) -> Produce:
         partitions, position = _read_flexible_partitions(buffer, position, size)
         topics.append(TopicRecords(name, partitions))
         position = position + 1 if buffer[position] == 0 else skip_tags(buffer, position)
-    skip_tags(buffer, position)
+    if buffer[position]:
+        skip_tags(buffer, position)
     return Produce(transactional_id, acks, timeout_ms, tuple(topics))
 
 
 def _read_flexible_partitions(buffer: memoryview, position: int, size: int) -> tuple[tuple[PartitionRecords, ...], int]:
-    stated, position = read_varint(buffer, position)
+    stated = buffer[position]
+    position += 1
+    if stated > 127:
+        stated, position = read_varint(buffer, position - 1)
     _check_count(stated - 1, size - position)
     partitions = []
     for _ in range(stated - 1):
@@ -154,7 +160,7 @@ def _decode_classic(version: int, buffer: memoryview, position: int) -> Produce:
         name, position = read_string(buffer, position)
         if name is None:
             raise ProtocolError("A topic to produce to has no name.")
-        count_of_partitions: int = _COUNT.unpack_from(buffer, position)[0]
+        count_of_partitions: int = _INT32.unpack_from(buffer, position)[0]
         position += 4
         _check_count(count_of_partitions, size - position)
         partitions = []
@@ -191,7 +197,7 @@ def encode_produce_response(
 ) -> bytearray:
     """A whole response frame: length, header, body."""
     out = begin_response(PRODUCE, version, correlation_id)
-    if PRODUCE.is_flexible(version):
+    if version >= _FLEXIBLE:
         _write_flexible(out, version, topics, throttle_time_ms, node_endpoints)
     else:
         _write_classic(out, version, topics, throttle_time_ms)
@@ -222,27 +228,27 @@ def _write_flexible(
             out += _FLEXIBLE_PARTITION.pack(index, error, base, append_time_ms, start)
             out += varint(len(record_errors) + 1)
             for record_index, record_message in record_errors:
-                out += _INDEX.pack(record_index) + compact_string(record_message) + b"\0"
+                out += _INT32.pack(record_index) + compact_string(record_message) + b"\0"
             out += compact_string(message)
             out += b"\0" if leader is None or not has_hints else _LEADER_TAG.pack(1, 0, 9, *leader, 0)
         out.append(0)
-    out += _INDEX.pack(throttle_time_ms)
+    out += _INT32.pack(throttle_time_ms)
     out += node_endpoints_tag(node_endpoints) if has_hints else b"\0"
 
 
 def _write_classic(out: bytearray, version: int, topics: Sequence[ProducedTopic], throttle_time_ms: int) -> None:
     fields = 5 if version >= 5 else 4 if version >= 2 else 3
     pack = struct.Struct(">ihqqq"[: 1 + fields]).pack
-    out += _COUNT.pack(len(topics))
+    out += _INT32.pack(len(topics))
     for name, partitions in topics:
         out += string(name)
-        out += _COUNT.pack(len(partitions))
+        out += _INT32.pack(len(partitions))
         for partition in partitions:
             out += pack(*partition[:fields])
             if version >= 8:
-                out += _COUNT.pack(len(partition.record_errors))
+                out += _INT32.pack(len(partition.record_errors))
                 for record_index, record_message in partition.record_errors:
-                    out += _INDEX.pack(record_index) + nullable_string(record_message)
+                    out += _INT32.pack(record_index) + nullable_string(record_message)
                 out += nullable_string(partition.error_message)
     if version >= 1:
-        out += _INDEX.pack(throttle_time_ms)
+        out += _INT32.pack(throttle_time_ms)

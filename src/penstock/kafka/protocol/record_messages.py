@@ -1,4 +1,7 @@
-"""Produce and Fetch in their plain form."""
+"""Produce and Fetch in their plain form, as clients and tests use it.
+
+Records are copied here; the broker reads and writes the same messages with ``produce`` and ``fetch``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logging in."""
+"""Logging in: the mechanism first, then its own messages, which are opaque here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Topics made, grown, trimmed and deleted."""
+"""Topics made, grown, trimmed and deleted.
+
+One description for all versions of each message; see ``schema`` for how to read them.
+"""
 
 from __future__ import annotations
 
@@ -90,6 +93,8 @@ class DeleteTopicState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopicsRequest:
+    """By name up to version 5; by name or by id from version 6 on."""
+
     api: ClassVar[Api] = apis.DELETE_TOPICS
 
     topics: Annotated[tuple[DeleteTopicState, ...], Since(6)] = ()

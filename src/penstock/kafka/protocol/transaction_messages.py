@@ -1,4 +1,7 @@
-"""Producer ids and transactions."""
+"""Producer ids and transactions.
+
+One description for all versions of each message; see ``schema`` for how to read them.
+"""
 
 from __future__ import annotations
 

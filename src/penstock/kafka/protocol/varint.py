@@ -36,14 +36,14 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 def varint(value: int) -> bytes:
     """The bytes of a value that is not negative."""
-    if value < 128:
+    if value < 1 << 7:
         return _SHORT[value]
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    if value < 1 << 14:
+        return bytes((value & 127 | 128, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
+    low = bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14 & 127 | 128))
+    return low + varint(value >> 21)
 
 
 def skip_tags(buffer: Buffer, position: int) -> int:

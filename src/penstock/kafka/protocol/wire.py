@@ -42,7 +42,10 @@ def read_string(buffer: memoryview, position: int) -> tuple[str | None, int]:
 
 
 def read_compact_string(buffer: memoryview, position: int) -> tuple[str | None, int]:
-    stated, position = read_varint(buffer, position)
+    stated = buffer[position]
+    position += 1
+    if stated > 127:
+        stated, position = read_varint(buffer, position - 1)
     if stated == 0:
         return None, position
     end = position + stated - 1

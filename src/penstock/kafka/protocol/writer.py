@@ -28,7 +28,6 @@ class _Writer:
         self._codes = ""
         self._values: list[str] = []
         self._varint = self._source.constant("varint", varint)
-        self._formats = self._source.constant("formats", _Formats())
         self._bytearray = self._source.constant("bytearray", bytearray)
 
     def function(self) -> Callable[[bytearray, Any], None]:
@@ -42,7 +41,9 @@ class _Writer:
         self._values.append(value)
 
     def _flush(self, out: str) -> None:
-        if self._codes:
+        if self._codes == "x":
+            self._source.line(f"{out}.append(0)")
+        elif self._codes:
             self._source.line(f"{out} += {self._packed(self._codes, self._values)}")
         self._codes, self._values = "", []
 
@@ -103,6 +104,9 @@ class _Writer:
     def _array(self, element: Kind, value: str, path: str, out: str, *, nullable: bool) -> None:
         array = self._source.name("array")
         self._source.line(f"{array} = {value}")
+        if isinstance(element, Fixed) and not nullable:
+            self._numbers(element.code, array, path, out)
+            return
         if nullable:
             length = self._source.name("length")
             self._source.line(f"{length} = -1 if {array} is None else len({array})")
@@ -113,13 +117,21 @@ class _Writer:
             self._length("i", f"len({array})", out)
             present = None
         with self._source.block(present):
-            if isinstance(element, Fixed):
-                self._source.line(f'{out} += {self._formats}[len({array}), "{element.code}"](*{array})')
-            else:
-                item = self._source.name("item")
-                with self._source.block(f"for {item} in {array}:"):
-                    self._element(element, item, path, out)
-                    self._flush(out)
+            item = self._source.name("item")
+            with self._source.block(f"for {item} in {array}:"):
+                self._element(element, item, path, out)
+                self._flush(out)
+
+    def _numbers(self, code: str, array: str, path: str, out: str) -> None:
+        """Write the run, the count and the numbers of an array by one ``pack``, made once for each length there is."""
+        self._source.line(f"assert {array} is not None, {path!r}")
+        if self._flexible:
+            packs = self._source.constant("packs", _CompactArrayPacks(self._codes, len(self._values), code))
+        else:
+            packs = self._source.constant("packs", _ArrayPacks(self._codes, len(self._values), code))
+        values = ", ".join([*self._values, f"len({array})" + " + 1" * self._flexible, f"*{array}"])
+        self._source.line(f"{out} += {packs}[len({array})]({values})")
+        self._codes, self._values = "", []
 
     def _element(self, element: Kind, item: str, path: str, out: str) -> None:
         if isinstance(element, Struct):
@@ -165,14 +177,37 @@ class _Writer:
         self._source.line(f"{out} += {body}")
 
 
-class _Formats(dict[tuple[int, str], Callable[..., bytes]]):
-    """Packers of so many numbers of one type, kept for the lengths that recur: replica sets, above all."""
+class _ArrayPacks(dict[int, Callable[..., bytes]]):
+    """By length: what packs a run, a count and so many numbers; kept for the lengths that recur, as of replica sets."""
 
     _KEPT_LENGTH_MAX = 64
 
-    def __missing__(self, key: tuple[int, str]) -> Callable[..., bytes]:
-        length, code = key
-        pack = packer(f"{length}{code}").pack
+    def __init__(self, run: str, run_length: int, code: str) -> None:
+        super().__init__()
+        self._run = run
+        self._run_length = run_length
+        self._code = code
+
+    def __missing__(self, length: int) -> Callable[..., bytes]:
+        pack = self._pack(length)
         if length <= self._KEPT_LENGTH_MAX:
-            self[key] = pack
+            self[length] = pack
+        return pack
+
+    def _pack(self, length: int) -> Callable[..., bytes]:
+        return packer(f"{self._run}i{length}{self._code}").pack
+
+
+class _CompactArrayPacks(_ArrayPacks):
+    """The same where the count is a varint of the length plus one."""
+
+    def _pack(self, length: int) -> Callable[..., bytes]:
+        if length + 1 < 128:
+            return packer(f"{self._run}B{length}{self._code}").pack
+        before, after = packer(self._run).pack, packer(f"{length}{self._code}").pack
+        split = self._run_length
+
+        def pack(*values: int) -> bytes:
+            return before(*values[:split]) + varint(values[split]) + after(*values[split + 1 :])
+
         return pack

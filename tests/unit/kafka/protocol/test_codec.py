@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
-from uuid import UUID
 
 import pytest
 
 from penstock.kafka.protocol.codec import decode, encode
 from penstock.kafka.protocol.errors import ProtocolError
 from penstock.kafka.protocol.schema import (
+    NO_UUID,
     Api,
     Array,
     Bool,
@@ -54,7 +54,7 @@ class Sample:
     inners: Annotated[tuple[Inner, ...] | None, Nullable(1)] = ()
     blob: Bytes | None = None
     ratio: Annotated[Float64, Since(1)] = 0.5
-    identity: Annotated[Uuid, Since(2)] = UUID(int=0)
+    identity: Annotated[Uuid, Since(2)] = NO_UUID
     note: Annotated[String | None, Since(2), Tag(4)] = None
     big: Annotated[Int64, Since(2), Tag(1)] = -1
 
@@ -154,3 +154,10 @@ def test_varints_round_trip(value: int) -> None:
 def test_overlong_varints_are_refused(raw: str) -> None:
     with pytest.raises(ProtocolError):
         read_varint(bytes.fromhex(raw), 0)
+
+
+@pytest.mark.parametrize("count", [0, 1, 126, 127, 128, 5000])
+@pytest.mark.parametrize("version", API.versions)
+def test_arrays_of_numbers_of_any_length_round_trip(count: int, version: int) -> None:
+    message = Sample(tiny=3, numbers=tuple(range(count)))
+    assert decode(Sample, version, encode(message, version))[0] == message

@@ -27,9 +27,11 @@ from penstock.kafka.protocol.errors import ProtocolError
 from penstock.kafka.protocol.schema import NO_UUID, fields_of
 
 CLASSES = [cls for pair in MESSAGES.values() for cls in pair]
+UNSET = -(2**31)  # operations that nobody asked for
+
 every_message = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 few = settings(
-    max_examples=6,
+    max_examples=4,
     deadline=None,
     database=None,
     phases=[Phase.generate],
@@ -151,7 +153,7 @@ def assert_same_as_dict(ours: Any, theirs: dict[str, Any], version: int) -> None
         elif isinstance(value, tuple):
             assert tuple(other) == value, field.name
         else:
-            assert other == value or (other is None and value == NO_UUID), field.name
+            assert other == value or (other is None and value in (NO_UUID, UNSET)), field.name
 
 
 @every_message
@@ -190,7 +192,7 @@ def test_a_message_cut_short_is_refused(cls, messages_of, in_version, data, chan
     message = data.draw(messages_of(cls))
     for version in cls.api.versions:
         raw = encode(in_version(message, version), version)
-        for end in range(len(raw)) if len(raw) < 200 else sorted(chance.sample(range(len(raw)), 100)):
+        for end in range(len(raw)) if len(raw) < 100 else sorted(chance.sample(range(len(raw)), 40)):
             with pytest.raises(ProtocolError):
                 decode(cls, version, memoryview(raw)[:end])
 
@@ -211,7 +213,7 @@ def test_mutated_bytes_are_read_or_refused(cls, messages_of, in_version, hostile
     message = data.draw(messages_of(cls))
     for version in cls.api.versions:
         raw = encode(in_version(message, version), version)
-        for _ in range(10):
+        for _ in range(4):
             position = chance.randrange(len(raw) + 1)
             count = chance.choice(hostile_counts)
             decode_or_refuse(cls, version, raw[:position] + count + raw[position:])

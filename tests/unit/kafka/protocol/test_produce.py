@@ -30,7 +30,7 @@ from penstock.kafka.protocol.record_messages import (
 )
 from penstock.kafka.protocol.wire import LeaderHint, NodeAddress
 
-some = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def request_with(records: bytes | None) -> ProduceRequest:
@@ -73,7 +73,7 @@ def test_request_is_refused_where_the_generated_codec_refuses(
     message = data.draw(messages_of(ProduceRequest))
     for version in PRODUCE.versions:
         raw = encode(in_version(message, version), version)
-        for _ in range(10):
+        for _ in range(5):
             position = chance.randrange(len(raw) + 1)
             count = chance.choice([b"", chance.randbytes(1), *hostile_counts])
             assert_same_verdict(version, raw[:position] + count + raw[position + len(count) :])

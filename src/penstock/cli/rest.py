@@ -1,0 +1,130 @@
+"""A small REST client on the standard library: one kept-alive connection, JSON both ways, errors with an exit code."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from penstock.cli.exits import CommandError, Exit
+
+TIMEOUT_S: Final = 30.0
+_EXITS: Final = {
+    404: Exit.NOT_FOUND,
+    409: Exit.CONFLICT,
+    408: Exit.UNAVAILABLE,
+    429: Exit.UNAVAILABLE,
+    502: Exit.UNAVAILABLE,
+    503: Exit.UNAVAILABLE,
+    504: Exit.UNAVAILABLE,
+    507: Exit.UNAVAILABLE,
+}
+
+
+class RefusedError(CommandError):
+    """The node answered, and the answer was no."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message, _EXITS.get(status, Exit.FAILURE))
+        self.status = status
+        self.code = code
+
+
+class Rest:
+    """Calls to one node."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise CommandError(f"{url!r} is not the URL of a node; give one such as http://127.0.0.1:8080.", Exit.USAGE)
+        try:
+            port = parts.port
+        except ValueError:
+            raise CommandError(f"{url!r} has a port that is not a number from 0 to 65535.", Exit.USAGE) from None
+        self.url = url
+        self._prefix = parts.path.rstrip("/")
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            self._connection = http.client.HTTPSConnection(parts.hostname, port, timeout=TIMEOUT_S, context=context)
+        else:
+            self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=TIMEOUT_S)
+
+    def get(self, *path: str, wait_ms: int = 0, **params: object) -> Any:
+        """Ask for something; ``wait_ms`` is how long the node itself may take over the answer."""
+        return self._call("GET", path, params, None, TIMEOUT_S + wait_ms / 1000)
+
+    def post(self, *path: str, body: object, **params: object) -> Any:
+        return self._call("POST", path, params, body, TIMEOUT_S)
+
+    def patch(self, *path: str, body: object) -> Any:
+        return self._call("PATCH", path, {}, body, TIMEOUT_S)
+
+    def delete(self, *path: str) -> Any:
+        return self._call("DELETE", path, {}, None, TIMEOUT_S)
+
+    def _call(
+        self, method: str, path: tuple[str, ...], params: dict[str, object], body: object, timeout_s: float
+    ) -> Any:
+        target = "/".join([self._prefix, *(quote(part, safe="") for part in path)])
+        known = {name: value for name, value in params.items() if value is not None}
+        if known:
+            target += "?" + urlencode(known)
+        payload = None if body is None else msgspec.json.encode(body)
+        try:
+            response, data = self._send(method, target, payload, timeout_s)
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise CommandError(self._unreachable(error), Exit.UNAVAILABLE) from error
+        if response.status >= 400:
+            raise _refusal(response, data)
+        try:
+            return msgspec.json.decode(data) if data else None
+        except msgspec.DecodeError:
+            raise CommandError(f"{self.url} does not answer like a Penstock node; check --url.") from None
+
+    def _send(
+        self, method: str, target: str, payload: bytes | None, timeout_s: float
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """Send and read the answer. A kept-alive connection that went stale is opened again once, for reads only."""
+        connection = self._connection
+        is_fresh = connection.sock is None
+        headers = {"Accept": "application/json"}
+        if payload is not None:
+            headers["Content-Type"] = "application/json"
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_s)
+        connection.timeout = timeout_s
+        try:
+            connection.request(method, target, payload, headers)
+            response = connection.getresponse()
+            return response, response.read()
+        except (ConnectionError, http.client.RemoteDisconnected):
+            connection.close()
+            if is_fresh or method != "GET":
+                raise
+            return self._send(method, target, payload, timeout_s)
+
+    def _unreachable(self, error: Exception) -> str:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            reason = f"no answer within {self._connection.timeout:.0f} s"
+        return (
+            f"Cannot reach a node at {self.url}: {reason}. Start one with `penstock dev`, or name another with --url "
+            "or PENSTOCK_URL."
+        )
+
+
+def _refusal(response: http.client.HTTPResponse, data: bytes) -> RefusedError:
+    """An RFC 9457 problem, or whatever else came, as an error."""
+    try:
+        problem = json.loads(data)
+        assert isinstance(problem, dict)
+    except (ValueError, AssertionError):
+        problem = {}
+    detail = problem.get("detail") or problem.get("title") or f"The node answered {response.status} {response.reason}."
+    return RefusedError(response.status, str(problem.get("code", "")), str(detail))

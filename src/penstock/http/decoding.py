@@ -1,0 +1,122 @@
+"""What clients send, checked as it comes in.
+
+A body is held against its limit while it arrives, never after the fact. Whatever is wrong is raised as an error that
+says where in the request the fault is, because "bad request" alone helps nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from penstock.http.config import HttpConfig
+from penstock.http.problems import (
+    BodyTooLarge,
+    BodyTooSlow,
+    ClientGone,
+    CrossOrigin,
+    InvalidBody,
+    InvalidParameter,
+    MalformedBody,
+)
+
+T = TypeVar("T")
+
+_OWN_PAGE: Final = {b"same-origin", b"none"}
+_QUERY_FIELDS_MAX: Final = 100
+
+
+async def read_body(scope: Scope, receive: Receive, config: HttpConfig) -> bytes:
+    """The whole body, unless it is larger or slower than allowed."""
+    limit = config.body_bytes_max
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value[:20]) > limit:
+            raise _too_large(limit)
+    try:
+        async with asyncio.timeout(config.body_timeout_ms / 1000):
+            return await _gather(receive, limit)
+    except TimeoutError:
+        raise BodyTooSlow(f"The body did not arrive within {config.body_timeout_ms} ms.") from None
+
+
+async def _gather(receive: Receive, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientGone("The client went away in the middle of its request.")
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def decode_body(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    """The body as the decoder's type."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise InvalidBody(f"The body is not what this call takes: {_sentence(error)}") from None
+    except RecursionError:
+        raise MalformedBody("The body is nested too deeply.") from None
+    except UnicodeDecodeError as error:
+        raise MalformedBody(f"The body is not valid UTF-8: {error.reason} at byte {error.start} of a string.") from None
+    except msgspec.DecodeError as error:
+        what = "There is no body; send JSON." if not data.strip() else f"The body is not valid JSON: {_sentence(error)}"
+        raise MalformedBody(what) from None
+
+
+def decode_query(kind: type[T], scope: Scope) -> T:
+    """The query string as ``kind``; unknown and repeated parameters are refused."""
+    raw: bytes = scope["query_string"]
+    fields: dict[str, Any] = {}
+    if raw:
+        try:
+            pairs = parse_qsl(
+                raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_QUERY_FIELDS_MAX
+            )
+        except ValueError as error:
+            raise InvalidParameter(f"The query string cannot be read: {error}.") from None
+        for name, value in pairs:
+            if name in fields:
+                raise InvalidParameter(f"Query parameter {name!r} is given more than once.")
+            fields[name] = value
+    try:
+        return msgspec.convert(fields, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidParameter(f"A query parameter is wrong: {_sentence(error).replace('$.', '')}") from None
+
+
+def refuse_foreign_page(scope: Scope) -> None:
+    """Keep pages of other sites from changing things through their visitors' browsers.
+
+    Browsers name the page's origin whenever it is not ours; programs other than browsers have none.
+    """
+    headers: dict[bytes, bytes] = {
+        name: value
+        for name, value in scope["headers"]
+        if name in {b"origin", b"host", b"sec-fetch-site", b"x-forwarded-host"}
+    }
+    origin = headers.get(b"origin")
+    if origin is None or headers.get(b"sec-fetch-site") in _OWN_PAGE:
+        return
+    site = urlsplit(origin.decode("latin-1")).netloc
+    if site.encode("latin-1") not in {headers.get(b"host"), headers.get(b"x-forwarded-host")}:
+        raise CrossOrigin(f"Pages of {origin.decode('latin-1')!r} must not call this node. Call it from a program.")
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than {limit} bytes, which is what this node takes. Send less at once.")
+
+
+def _sentence(error: Exception) -> str:
+    """msgspec's text, which names the place as a path from ``$``."""
+    return f"{error}."

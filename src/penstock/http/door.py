@@ -1,0 +1,26 @@
+"""What every operation of the HTTP door shares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+from penstock.broker.broker import Broker
+from penstock.broker.publishing import Partitioners
+from penstock.http.config import HttpConfig
+from penstock.records import KeyHash, RoundRobin
+
+PARTITIONERS: Final = {"key_hash": KeyHash, "round_robin": RoundRobin}
+
+
+class Door:
+    """The broker behind the door, the door's settings, and what it has counted."""
+
+    def __init__(self, broker: Broker, config: HttpConfig, partitioners: Partitioners | None = None) -> None:
+        self.broker = broker
+        self.config = config
+        self.partitioners = partitioners or Partitioners(PARTITIONERS, config.default_partitioner)
+        self.started_at_ms = broker.clock.now_ms()
+        self.requests: Counter[tuple[str, int]] = Counter()  # by operation and status
+        self.stopping = asyncio.Event()

@@ -1,0 +1,90 @@
+"""Whether the node lives, whether it can do its work, and what it has to say about itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from penstock import __version__
+from penstock.broker.partition import Partition
+from penstock.http.door import Door
+from penstock.http.exchange import Call, Reply, reply
+
+_REASONS_MAX = 100
+
+
+class Liveness(msgspec.Struct, frozen=True, kw_only=True):
+    status: Literal["ok"] = "ok"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something worth knowing about one partition, or about the node where there is none."""
+
+    code: str
+    detail: str
+    topic: str | None = None
+    partition: int | None = None
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """`ok`; `degraded`: all work is done but something needs a look; `unready`: some work is not done."""
+
+    status: Literal["ok", "degraded", "unready"]
+    reasons: list[Finding]
+    warnings: list[Finding]
+    node_id: int
+    version: str
+    uptime_ms: int
+    partitions: int
+
+
+async def livez(_door: Door, _call: Call[None, None]) -> Liveness:
+    """The process answers."""
+    return Liveness()
+
+
+async def readyz(door: Door, _call: Call[None, None]) -> Reply:
+    """The node can do its work: 200 if it can, 503 with the reasons if not."""
+    health = examine(door)
+    return reply(health, 503 if health.status == "unready" else 200)
+
+
+async def health(door: Door, _call: Call[None, None]) -> Health:
+    """The same findings as /readyz, always with status 200."""
+    return examine(door)
+
+
+def examine(door: Door) -> Health:
+    """Look at every partition on this node."""
+    reasons: list[Finding] = []
+    warnings: list[Finding] = []
+    if door.stopping.is_set():
+        reasons.append(Finding(code="stopping", detail="The node is stopping."))
+    for partition in door.broker.replicas:
+        failure = partition.log.failure
+        if failure is not None:
+            reasons.append(_finding(partition, failure.code, failure.message))
+        if partition.log.corrupt_bytes:
+            warnings.append(
+                _finding(
+                    partition,
+                    "corrupt_bytes",
+                    f"{partition.log.corrupt_bytes} bytes of {partition.log.directory} fail their checksums and are "
+                    "not served; nothing was deleted.",
+                )
+            )
+    broker = door.broker
+    return Health(
+        status="unready" if reasons else "degraded" if warnings else "ok",
+        reasons=reasons[:_REASONS_MAX],
+        warnings=warnings[:_REASONS_MAX],
+        node_id=broker.config.node_id,
+        version=__version__,
+        uptime_ms=max(broker.clock.now_ms() - door.started_at_ms, 0),
+        partitions=len(broker.replicas),
+    )
+
+
+def _finding(partition: Partition, code: str, detail: str) -> Finding:
+    return Finding(code=code, detail=detail, topic=partition.id.topic, partition=partition.id.partition)

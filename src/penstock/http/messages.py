@@ -1,0 +1,115 @@
+"""Publishing and reading messages over REST."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.broker.publishing import publish, publish_each
+from penstock.broker.reading import ReadResult, read_messages
+from penstock.errors import PenstockError
+from penstock.http.door import Door
+from penstock.http.exchange import Call, Reply, reply
+from penstock.http.message_types import (
+    BatchReceipt,
+    BatchRequest,
+    MessagesPage,
+    PartitionIndex,
+    PublishReceipt,
+    PublishRequest,
+    item_of,
+    message_of,
+    page_of,
+    receipt_of,
+)
+
+_PARTLY = 207
+
+
+class PublishQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    partitioner: Annotated[
+        str | None, Meta(description="key_hash, as Kafka's Java client does it, or round_robin; default: key_hash.")
+    ] = None
+
+
+class ReadQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    partition: Annotated[PartitionIndex, Meta(description="Which partition to read.")] = 0
+    offset: Annotated[
+        Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | Literal["earliest", "latest"],
+        Meta(description="Where to begin: an offset, earliest, or latest, which is after the last message."),
+    ] = "earliest"
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="How many messages at most.")] = 100
+    timeout_ms: Annotated[
+        int, Meta(ge=0, le=60_000, description="How long to wait for a message if there is none yet.")
+    ] = 0
+
+
+async def publish_message(door: Door, call: Call[PublishRequest, PublishQuery]) -> PublishReceipt:
+    """Publish one message and answer when it is safe."""
+    (published,) = await publish(
+        door.broker,
+        call.topic,
+        (message_of(call.body),),
+        partitioner=door.partitioners.get(call.topic, call.query.partitioner),
+        timeout_ms=door.config.publish_timeout_ms,
+    )
+    return receipt_of(published)
+
+
+async def publish_batch(door: Door, call: Call[BatchRequest, PublishQuery]) -> BatchReceipt | Reply:
+    """Publish messages together: 200 when all are safe, 207 when some are, else the first one's problem."""
+    messages = [message_of(request, f"$.messages[{at}]") for at, request in enumerate(call.body.messages)]
+    outcomes = await publish_each(
+        door.broker,
+        call.topic,
+        messages,
+        partitioner=door.partitioners.get(call.topic, call.query.partitioner),
+        timeout_ms=door.config.publish_timeout_ms,
+    )
+    failures = [outcome for outcome in outcomes if isinstance(outcome, PenstockError)]
+    if len(failures) == len(outcomes):
+        raise failures[0]
+    receipt = BatchReceipt(
+        results=[item_of(outcome, call.path) for outcome in outcomes],
+        published=len(outcomes) - len(failures),
+        failed=len(failures),
+    )
+    return reply(receipt, _PARTLY) if failures else receipt
+
+
+async def read(door: Door, call: Call[None, ReadQuery]) -> MessagesPage:
+    """Read committed messages of one partition; nothing is consumed by it."""
+    query = call.query
+    result = await _read(door, call, wait_ms=0)
+    if not result.messages and query.timeout_ms:
+        result = await _wait(door, call, result)
+    return page_of(call.topic, query.partition, result)
+
+
+async def _read(door: Door, call: Call[None, ReadQuery], wait_ms: int, offset: int | None = None) -> ReadResult:
+    query = call.query
+    return await read_messages(
+        door.broker,
+        call.topic,
+        query.partition,
+        query.offset if offset is None else offset,
+        limit=query.limit,
+        wait_ms=wait_ms,
+        max_bytes=door.config.read_bytes_max,
+    )
+
+
+async def _wait(door: Door, call: Call[None, ReadQuery], empty: ReadResult) -> ReadResult:
+    """Wait for messages, but not for a client that has gone nor when the node is to stop."""
+    reading = asyncio.create_task(_read(door, call, call.query.timeout_ms, empty.next_offset))
+    others = [asyncio.create_task(call.wait_disconnected()), asyncio.create_task(door.stopping.wait())]
+    try:
+        await asyncio.wait([reading, *others], return_when=asyncio.FIRST_COMPLETED)
+        return await reading if reading.done() else empty
+    finally:
+        for task in (reading, *others):
+            task.cancel()
+        await asyncio.gather(reading, *others, return_exceptions=True)

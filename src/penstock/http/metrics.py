@@ -1,0 +1,136 @@
+"""Prometheus metrics, made from the broker's plain integers when somebody asks for them.
+
+Nothing here runs on the hot path. Rows for each partition are bounded: a node with more partitions than
+``metrics_partitions_max`` shows sums for each topic instead, without the label ``partition``.
+Names and meanings: docs/reference/metrics.md.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from penstock import __version__
+from penstock.broker.partition import Partition
+from penstock.broker.stats import Histogram
+from penstock.http.door import Door
+from penstock.http.exchange import Call, Reply
+from penstock.http.figures import TopicFigures, topic_figures
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+_PER_PARTITION: tuple[tuple[str, str, Callable[[Partition], int]], ...] = (
+    ("penstock_log_size_bytes", "Bytes in the log's segments.", lambda at: at.log.size_bytes),
+    ("penstock_log_segments", "Segments of the log.", lambda at: len(at.log.segments)),
+    ("penstock_log_corrupt_bytes", "Bytes that fail their checksum.", lambda at: at.log.corrupt_bytes),
+    ("penstock_log_failed", "Whether it takes no writes until a restart.", lambda at: int(at.log.failure is not None)),
+)  # fmt: skip
+
+# Offsets of different partitions have no meaningful sum, so these are shown by partition or not at all.
+_PER_PARTITION_ONLY: tuple[tuple[str, str, Callable[[Partition], int]], ...] = (
+    ("penstock_log_start_offset", "The first offset that can be read.", lambda at: at.log.start_offset),
+    ("penstock_log_end_offset", "The offset that the next record will get.", lambda at: at.log.end_offset),
+    ("penstock_high_watermark", "Everything before this offset is committed.", lambda at: at.high_watermark),
+)
+
+_PER_TOPIC: tuple[tuple[str, str, Callable[[TopicFigures], int]], ...] = (
+    ("penstock_messages_produced", "Messages appended.", lambda at: at.messages_produced),
+    ("penstock_bytes_produced", "Bytes of the batches appended.", lambda at: at.bytes_produced),
+    ("penstock_messages_consumed", "Messages handed to readers.", lambda at: at.messages_consumed),
+    ("penstock_bytes_consumed", "Bytes handed to readers.", lambda at: at.bytes_consumed),
+)
+
+
+async def metrics(door: Door, call: Call[None, None]) -> Reply:
+    """Metrics in Prometheus' text format, or OpenMetrics where that is asked for."""
+    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.process_collector import ProcessCollector
+    from prometheus_client.registry import CollectorRegistry
+
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    registry.register(NodeCollector(door))
+    encode, content_type = choose_encoder(call.header(b"accept"))
+    return Reply(200, encode(registry), content_type, [])
+
+
+class NodeCollector:
+    """Everything one node can say in numbers."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._node()
+        yield from self._logs()
+        yield from self._topics()
+        stats = self._door.broker.stats
+        yield _histogram("penstock_log_append_latency_seconds", "Writing a batch to its log.", stats.append_latency)
+        yield _histogram("penstock_log_sync_latency_seconds", "Making a log durable.", stats.sync_latency)
+        yield _histogram("penstock_produce_latency_seconds", "From request to committed.", stats.produce_latency)
+
+    def _node(self) -> Iterable[Metric]:
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+        door, broker = self._door, self._door.broker
+        build = GaugeMetricFamily("penstock_build_info", "The version that runs.", labels=["version", "python"])
+        build.add_metric([__version__, platform.python_version()], 1)
+        yield build
+        yield GaugeMetricFamily("penstock_topics", "Topics of the cluster.", len(broker.metadata.topics))
+        yield GaugeMetricFamily("penstock_partitions", "Partitions on this node.", len(broker.replicas))
+        total_bytes, free_bytes = broker.disk_usage()
+        yield GaugeMetricFamily("penstock_disk_total_bytes", "Size of the disk that holds the data.", total_bytes)
+        yield GaugeMetricFamily("penstock_disk_free_bytes", "Space left on it.", free_bytes)
+        requests = CounterMetricFamily("penstock_http_requests", "HTTP requests.", labels=["operation", "status"])
+        for (operation, status), count in list(door.requests.items()):
+            requests.add_metric([operation, str(status)], count)
+        yield requests
+
+    def _logs(self) -> Iterable[Metric]:
+        partitions = list(self._door.broker.replicas)
+        if len(partitions) > self._door.config.metrics_partitions_max:
+            for name, text, value in _PER_PARTITION:
+                yield _gauge(name, text, ["topic"], _by_topic(partitions, value))
+            return
+        for name, text, value in (*_PER_PARTITION, *_PER_PARTITION_ONLY):
+            rows = [([at.id.topic, str(at.id.partition)], value(at)) for at in partitions]
+            yield _gauge(name, text, ["topic", "partition"], rows)
+
+    def _topics(self) -> Iterable[Metric]:
+        from prometheus_client.metrics_core import CounterMetricFamily
+
+        topics = topic_figures(self._door.broker)
+        for name, text, value in _PER_TOPIC:
+            family = CounterMetricFamily(name, text, labels=["topic"])
+            for figures in topics:
+                family.add_metric([figures.topic], value(figures))
+            yield family
+        errors = CounterMetricFamily("penstock_produce_errors", "Appends refused.", labels=["topic", "code"])
+        for figures in topics:
+            for code, count in figures.produce_errors.items():
+                errors.add_metric([figures.topic, code], count)
+        yield errors
+
+
+def _by_topic(partitions: list[Partition], value: Callable[[Partition], int]) -> list[tuple[list[str], int]]:
+    sums: dict[str, int] = {}
+    for partition in partitions:
+        sums[partition.id.topic] = sums.get(partition.id.topic, 0) + value(partition)
+    return [([topic], total) for topic, total in sums.items()]
+
+
+def _gauge(name: str, text: str, labels: list[str], rows: list[tuple[list[str], int]]) -> Metric:
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, amount in rows:
+        family.add_metric(values, amount)
+    return family
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    from prometheus_client.metrics_core import HistogramMetricFamily
+
+    return HistogramMetricFamily(name, text, buckets=histogram.cumulative(), sum_value=histogram.sum)

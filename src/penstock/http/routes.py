@@ -1,0 +1,71 @@
+"""Every operation of the door, in one table. Hot ones stand first, because routes are tried in order."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+import msgspec
+
+from penstock.http import admin, health, messages, metrics, status_page, topics
+from penstock.http.description import describe
+from penstock.http.door import Door
+from penstock.http.exchange import JSON, Call, Reply
+from penstock.http.message_types import BatchReceipt, MessagesPage, PublishReceipt
+from penstock.http.operation import Operation
+
+
+async def openapi(_door: Door, _call: Call[None, None]) -> Reply:
+    """This description, after OpenAPI 3.1."""
+    return Reply(200, _described(), JSON, [])
+
+
+@cache
+def _described() -> bytes:
+    return msgspec.json.encode(describe(OPERATIONS))
+
+
+_WRITE_ERRORS: Final = (400, 403, 404, 408, 413, 422, 503, 504, 507)
+_TOPIC_ERRORS: Final = (400, 403, 404, 408, 413, 422, 503, 507)
+
+OPERATIONS: Final = (
+    Operation(
+        "POST", "/v1/topics/{topic}/publish", messages.publish_message, "messages", PublishReceipt, errors=_WRITE_ERRORS
+    ),
+    Operation(
+        "POST",
+        "/v1/topics/{topic}/batch",
+        messages.publish_batch,
+        "messages",
+        BatchReceipt,
+        also=(207,),
+        errors=_WRITE_ERRORS,
+    ),
+    Operation(
+        "GET", "/v1/topics/{topic}/messages", messages.read, "messages", MessagesPage, errors=(400, 404, 416, 500, 503)
+    ),
+    Operation("GET", "/v1/topics", topics.list_topics, "topics", topics.TopicList, errors=(400,)),
+    Operation(
+        "POST", "/v1/topics", topics.create_topic, "topics", topics.TopicDetail, 201, errors=(*_TOPIC_ERRORS, 409)
+    ),
+    Operation("GET", "/v1/topics/{topic}", topics.describe_topic, "topics", topics.TopicDetail, errors=(404,)),
+    Operation("PATCH", "/v1/topics/{topic}", topics.alter_topic, "topics", topics.TopicDetail, errors=_TOPIC_ERRORS),
+    Operation("DELETE", "/v1/topics/{topic}", topics.delete_topic, "topics", None, 204, errors=(403, 404, 503)),
+    Operation(
+        "POST",
+        "/v1/topics/{topic}/partitions",
+        topics.add_partitions,
+        "topics",
+        topics.TopicDetail,
+        errors=_TOPIC_ERRORS,
+    ),
+    Operation("GET", "/livez", health.livez, "health", health.Liveness),
+    Operation("GET", "/readyz", health.readyz, "health", health.Health, also=(503,)),
+    Operation("GET", "/metrics", metrics.metrics, "health", None, media_type="text/plain"),
+    Operation("GET", "/v1/admin/health", health.health, "admin", health.Health),
+    Operation("GET", "/v1/admin/metrics", admin.metrics, "admin", admin.MetricsView),
+    Operation("GET", "/v1/admin/cluster", admin.cluster, "admin", admin.ClusterView),
+    Operation("GET", "/openapi.json", openapi, "description", None),
+    Operation("GET", "/", status_page.page, "description", None, media_type="text/html"),
+    Operation("GET", "/static/{file}", status_page.asset, "description", None, media_type="*/*", errors=(404,)),
+)

@@ -1,0 +1,328 @@
+"""Log compaction: of each key only the last value stays, at its offset.
+
+A pass has four steps, so that the long one can run beside the owner of the log:
+
+1. `plan_compaction` (owner thread) picks sealed segments, and None if a pass is not worth it yet.
+2. `run` (any thread) learns the last offset of every key in the dirty part, up to a limit on memory, and rewrites
+   the segments without what is superseded, small ones together, beside the old ones.
+3. `apply` (owner thread) makes the log read the new segments.
+4. `finish` (any thread) puts the new files in the old ones' place (see ``swap``) and notes how far it came.
+
+Offsets never change. These stay: records without a key, control batches, batches whose records cannot be decoded,
+segments with damage, as an empty batch every batch that the producer table remembers (or a retry would be stored
+twice), and a tombstone until ``delete_retention_ms`` after the pass that first met it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import CorruptRecords, StorageError, UnsupportedCompression
+from penstock.records import BatchHeader, Record, decode_records, filter_batch, parse_header
+from penstock.storage.cleaned_to import CleanedTo
+from penstock.storage.config import LogConfig
+from penstock.storage.files import File, Files
+from penstock.storage.index import Hole, Index
+from penstock.storage.log import Log
+from penstock.storage.scan import scan
+from penstock.storage.segment import OpenSegments, Segment, log_path
+from penstock.storage.swap import cleaned_path, commit_swap
+
+log = logging.getLogger(__name__)
+
+KEYS_MAX: Final = 500_000  # in one pass, at about 180 bytes each
+_OFFSETS_IN_SEGMENT_MAX: Final = (1 << 31) - 1
+_WRITE_BYTES: Final = 1 << 20
+_DIGEST_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """One new segment and the old ones it stands for, which end at ``end_offset``."""
+
+    old: list[Segment]
+    new: Segment
+    end_offset: int
+
+
+def _never(_: BatchHeader) -> bool:
+    return False
+
+
+def plan_compaction(
+    owner: Log,
+    now_ms: int,
+    *,
+    limit_offset: int | None = None,
+    is_aborted: Callable[[BatchHeader], bool] = _never,
+    keys_max: int = KEYS_MAX,
+) -> Compaction | None:
+    """A pass over the log's sealed segments below ``limit_offset`` (the high watermark), if one is worth its cost.
+
+    ``is_aborted`` says of a transactional batch that its transaction was aborted: its records are no values of their
+    keys. Whoever passes it keeps ``limit_offset`` at or below the last stable offset.
+    """
+    config = owner.config
+    segments = _eligible(owner, now_ms, owner.durable_offset if limit_offset is None else limit_offset)
+    cleaned_to = CleanedTo.load(owner.files, owner.directory)
+    dirty_bytes = sum(segment.size for segment, end in segments if end > cleaned_to.offset)
+    total_bytes = sum(segment.size for segment, _ in segments)
+    is_dirty = dirty_bytes > 0 and dirty_bytes >= config.min_dirty_ratio * total_bytes
+    if not is_dirty and not cleaned_to.has_due_tombstones(now_ms, config.delete_retention_ms):
+        return None
+    owner.pin(segments[0][0].base_offset)
+    return Compaction(owner, segments, cleaned_to, now_ms, is_aborted, keys_max)
+
+
+def _eligible(owner: Log, now_ms: int, limit_offset: int) -> list[tuple[Segment, int]]:
+    """Sealed segments that are on disk, below the limit and old enough, each with the offset where the next begins."""
+    lag_ms = owner.config.min_compaction_lag_ms
+    found = []
+    for segment, following in zip(owner.settled_segments, owner.segments[1:], strict=False):
+        end = following.base_offset
+        if end > limit_offset or (lag_ms and segment.newest_ms > now_ms - lag_ms):
+            break
+        found.append((segment, end))
+    return found
+
+
+class Compaction:
+    """One pass over one log. Made by `plan_compaction`; run, apply and finish it, or abandon it."""
+
+    def __init__(
+        self,
+        owner: Log,
+        segments: list[tuple[Segment, int]],
+        cleaned_to: CleanedTo,
+        now_ms: int,
+        is_aborted: Callable[[BatchHeader], bool],
+        keys_max: int,
+    ) -> None:
+        self._owner = owner
+        self._files: Files = owner.files
+        self._directory: Path = owner.directory
+        self._config: LogConfig = owner.config
+        self._segments = segments
+        self._cleaned_to = cleaned_to
+        self._now_ms = now_ms
+        self._is_aborted = is_aborted
+        self._keys_max = keys_max
+        self._remembered = owner.producers.remembered()
+        self._last_offsets: dict[bytes, int] = {}
+        self._drop_tombstones_below = cleaned_to.tombstones_below(now_ms, self._config.delete_retention_ms)
+        self._damaged: set[int] = set()
+        self._tombstones = 0
+        self._mapped_to = 0
+        self.rewritten: list[Rewritten] = []
+
+    # -- any thread ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Write the new segments beside the old ones."""
+        self._mapped_to = self._map_keys()
+        for group in self._groups():
+            rewritten = self._rewrite(group)
+            if rewritten is not None:
+                self.rewritten.append(rewritten)
+
+    def _map_keys(self) -> int:
+        """Learn the last offset of every key in the dirty part; where it ended."""
+        reached = self._cleaned_to.offset
+        for segment, end in self._segments:
+            if end <= self._cleaned_to.offset:
+                continue
+            for batch, header in self._batches(segment, end):
+                if header.next_offset <= self._cleaned_to.offset:
+                    continue
+                if len(self._last_offsets) + header.count > self._keys_max and self._last_offsets:
+                    return header.base_offset
+                self._map_batch(batch, header)
+            reached = end
+        return reached
+
+    def _map_batch(self, batch: memoryview, header: BatchHeader) -> None:
+        if header.is_control or self._is_aborted(header):
+            return
+        for record in self._decode(batch):
+            if record.key is not None:
+                self._last_offsets[_digest(record.key)] = record.offset
+
+    def _groups(self) -> Iterator[list[tuple[Segment, int]]]:
+        """Neighbours that fit into one segment together. One with damage stays as it is, alone."""
+        group: list[tuple[Segment, int]] = []
+        size = 0
+        for segment, end in self._segments:
+            if segment.base_offset >= self._mapped_to:
+                break
+            is_damaged = segment.base_offset in self._damaged
+            too_wide = group and end - group[0][0].base_offset > _OFFSETS_IN_SEGMENT_MAX
+            if group and (is_damaged or too_wide or size + segment.size > self._config.segment_bytes):
+                yield group
+                group, size = [], 0
+            if not is_damaged:
+                group.append((segment, end))
+                size += segment.size
+        if group:
+            yield group
+
+    def _rewrite(self, group: list[tuple[Segment, int]]) -> Rewritten | None:
+        """Write one new segment for a group, or None where that would change nothing."""
+        old = [segment for segment, _ in group]
+        base_offset, end_offset = old[0].base_offset, group[-1][1]
+        path = cleaned_path(self._directory, base_offset, end_offset)
+        writer = _Writer(self._files, path, base_offset, self._config.index_interval_bytes)
+        try:
+            for segment, end in group:
+                for batch, header in self._batches(segment, end):
+                    kept = self._filter(batch, header)
+                    if kept is not None:
+                        writer.add(kept)
+            is_same = len(old) == 1 and writer.size == old[0].size
+            if is_same or any(segment.base_offset in self._damaged for segment in old):
+                writer.discard()
+                return None
+            return Rewritten(old, writer.finish(self._directory, self._owner.opened), end_offset)
+        except StorageError:
+            writer.discard()
+            raise
+
+    def _filter(self, batch: memoryview, header: BatchHeader) -> memoryview | None:
+        """What is left of a batch: all of it, a part, an empty one that a producer still needs, or nothing."""
+        if header.is_control:
+            return batch
+        try:
+            filtered = filter_batch(batch, lambda record: self._stays(record, header))
+        except (CorruptRecords, UnsupportedCompression):
+            return batch
+        if filtered is None and header.count:
+            return batch
+        left = batch if filtered is None else memoryview(filtered)
+        is_empty = parse_header(left).count == 0
+        return None if is_empty and header.base_offset not in self._remembered else left
+
+    def _stays(self, record: Record, header: BatchHeader) -> bool:
+        if self._is_aborted(header):
+            return False
+        if record.key is None:
+            return True
+        if self._last_offsets.get(_digest(record.key), -1) > record.offset:
+            return False
+        if record.value is None:
+            if record.offset < self._drop_tombstones_below:
+                return False
+            self._tombstones += 1
+        return True
+
+    def _batches(self, segment: Segment, end_offset: int) -> Iterator[tuple[memoryview, BatchHeader]]:
+        """Every batch of a segment, through a file of our own: the owner may be reading through its."""
+        view = self._files.open(log_path(self._directory, segment.base_offset)).view()
+        for found in scan(view, 0, segment.base_offset, end_offset):
+            if isinstance(found, Hole):
+                self._damaged.add(segment.base_offset)
+            else:
+                position, header = found
+                yield view[position : position + header.size], header
+
+    def _decode(self, batch: memoryview) -> Sequence[Record]:
+        try:
+            return decode_records(batch)
+        except (CorruptRecords, UnsupportedCompression):
+            return ()
+
+    # -- owner thread -------------------------------------------------------------------------------------------------
+
+    def apply(self) -> None:
+        """Let the log read the new segments. None of the old ones was dropped meanwhile: the plan pinned them."""
+        for rewritten in self.rewritten:
+            self._owner.replace_segments(rewritten.old, [rewritten.new])
+
+    def abandon(self) -> None:
+        """Forget a pass that was not applied."""
+        for rewritten in self.rewritten:
+            self._files.remove(cleaned_path(self._directory, rewritten.new.base_offset, rewritten.end_offset))
+        self._owner.pin(None)
+
+    # -- any thread ---------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Give the new files the old ones' names and remove those, crash by crash safe; then note how far it came."""
+        for rewritten in self.rewritten:
+            commit_swap(self._files, self._directory, rewritten.new.base_offset, rewritten.end_offset)
+            rewritten.new.save_index()
+            rewritten.new.settle()
+        marks = self._cleaned_to.after_pass(
+            self._mapped_to, self._now_ms, self._tombstones, self._config.delete_retention_ms
+        )
+        marks.save(self._files, self._directory)
+        self._owner.pin(None)
+
+
+def compact(owner: Log, now_ms: int) -> bool:
+    """A whole pass in one thread, where nobody else uses the log; whether there was anything to do."""
+    compaction = plan_compaction(owner, now_ms)
+    if compaction is None:
+        return False
+    try:
+        compaction.run()
+    except StorageError:
+        compaction.abandon()
+        raise
+    compaction.apply()
+    compaction.finish()
+    return True
+
+
+class _Writer:
+    """Writes one new segment, in large pieces."""
+
+    def __init__(self, files: Files, path: Path, base_offset: int, index_interval_bytes: int) -> None:
+        files.remove(path)
+        self._files = files
+        self._path = path
+        self._file: File = files.open(path, create=True)
+        self._index = Index(base_offset)
+        self._interval_bytes = index_interval_bytes
+        self._waiting = bytearray()
+        self.size = 0
+
+    def add(self, batch: memoryview) -> None:
+        header = parse_header(batch)
+        self._index.add(header, header.base_offset, self.size, self._interval_bytes)
+        self._waiting += batch
+        self.size += len(batch)
+        if len(self._waiting) >= _WRITE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._file.write(self._waiting)
+        self._waiting = bytearray()
+
+    def discard(self) -> None:
+        self._files.remove(self._path)
+
+    def finish(self, directory: Path, opened: OpenSegments) -> Segment:
+        """The new segment, its bytes on disk."""
+        if self._waiting:
+            self._flush()
+        self._file.sync()
+        segment = Segment(
+            self._files,
+            directory,
+            self._index.base_offset,
+            index_interval_bytes=self._interval_bytes,
+            is_sealed=True,
+            opened=opened,
+        )
+        segment.adopt(self._index, is_checked=True)
+        segment.adopt_file(self._file)
+        segment.seal()
+        return segment
+
+
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()

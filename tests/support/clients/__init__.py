@@ -1,0 +1,1 @@
+"""Python's Kafka clients behind one contract."""

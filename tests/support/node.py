@@ -1,0 +1,186 @@
+"""A Penstock node as a process of its own, for tests that start, kill and restart real nodes.
+
+A node keeps its data directory and its ports over restarts, so that clients find it again. Everything that it writes
+goes to one log file, which `log_text` gives back and which every failure of this module quotes. A node never outlives
+the tests: the kernel kills it when the process that started it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from tests.support.wire import answers_api_versions
+
+_PR_SET_PDEATHSIG = 1
+_READY_LIMIT_S = 30.0
+_LOG_LINES_SHOWN = 40
+_LIBC = ctypes.CDLL(None)
+
+
+class NodeError(AssertionError):
+    """The node did not do what the test asked of it; the message ends with its last log lines."""
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def penstock_command() -> str:
+    """The command under test: the one of this environment, unless PENSTOCK_COMMAND names another."""
+    return os.environ.get("PENSTOCK_COMMAND", str(Path(sys.executable).with_name("penstock")))
+
+
+class Node:
+    """One node: a data directory, two ports and, while it runs, a process."""
+
+    def __init__(self, directory: Path, *, data_dir: Path | None = None, node_id: int = 1, **settings: object) -> None:
+        """``settings`` are dotted paths with ``__`` for the dot: ``storage__segment_bytes=4096``."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.data_dir = data_dir or directory / "data"
+        self.node_id = node_id
+        self.kafka_port = free_port()
+        self.http_port = free_port()
+        self.settings: Mapping[str, object] = settings
+        self.log_path = directory / "node.log"
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Node {self.node_id} at {self.bootstrap}, {'running' if self.is_running else 'not running'}>"
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.kafka_port}"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def rss_bytes(self) -> int:
+        assert self._child is not None, "the node was never started"
+        rss: int = psutil.Process(self._child.pid).memory_info().rss
+        return rss
+
+    @property
+    def log_text(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def log_tail(self) -> str:
+        return "\n".join(self.log_text.splitlines()[-_LOG_LINES_SHOWN:])
+
+    def partition_dir(self, topic: str, index: int = 0) -> Path:
+        return self.data_dir / "logs" / topic / str(index)
+
+    # -- life and death -----------------------------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        assert not self.is_running, "the node runs already"
+        command = [penstock_command(), "serve", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)]
+        command += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}"]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        chosen = {f"PENSTOCK_{name.upper()}": str(value) for name, value in self.settings.items()}
+        with self.log_path.open("ab") as out:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**inherited, **chosen},
+                cwd=self.directory,
+                preexec_fn=_die_with_parent,
+            )
+
+    def start(self) -> Node:
+        """Start the process and wait until it serves."""
+        self.launch()
+        deadline = time.monotonic() + _READY_LIMIT_S
+        while not self.is_ready():
+            if not self.is_running:
+                raise NodeError(f"the node ended with {self.exit_code} before it was ready\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise NodeError(f"the node was not ready after {_READY_LIMIT_S:.0f} s\n{self.log_tail()}")
+            time.sleep(0.01)
+        return self
+
+    def is_ready(self) -> bool:
+        """Whether ``/readyz`` says so and the Kafka port answers."""
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.http_url}/readyz", timeout=1) as answer:
+            return answer.status == 200 and answers_api_versions(self.kafka_port)
+        return False
+
+    def kill(self) -> None:
+        """``kill -9``, and wait until the kernel has cleaned up."""
+        assert self._child is not None, "the node was never started"
+        self._child.kill()
+        self._child.wait()
+
+    def restart(self) -> Node:
+        """Start again on the same directory and ports, after `kill` or `stop`."""
+        return self.start()
+
+    def stop(self, patience_s: float = 20.0) -> int:
+        """SIGTERM, and the exit code; a node that does not end in time is killed, and that is an error."""
+        assert self._child is not None, "the node was never started"
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+        try:
+            return self._child.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise NodeError(f"the node did not stop within {patience_s:.0f} s\n{self.log_tail()}") from None
+
+    def wait_for_exit(self, patience_s: float = 20.0) -> int:
+        """The exit code of a node that is expected to end by itself."""
+        assert self._child is not None, "the node was never started"
+        try:
+            return self._child.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise NodeError(f"the node went on although it should have ended\n{self.log_tail()}") from None
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._child is None else self._child.poll()
+
+    def pause(self) -> None:
+        """Stop the process in its tracks, as a machine that hangs."""
+        assert self._child is not None, "the node was never started"
+        self._child.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._child is not None, "the node was never started"
+        self._child.send_signal(signal.SIGCONT)
+
+    def __enter__(self) -> Node:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        if self.is_running:
+            self.kill()
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,117 @@
+"""Settings become each layer's config, none of them lost on the way."""
+
+from __future__ import annotations
+
+import json
+import logging
+from io import StringIO
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock import logs
+from penstock.broker.config import BrokerConfig
+from penstock.config import SETTINGS, Address, Settings, load
+from penstock.config.kinds import Choice, Flag, Kind, Maybe
+from penstock.server import broker_config, http_config, kafka_config, topic_settings
+
+# Checked and shown only: later milestones use them (issue 2, part 7).
+_LATER = ("defaults.delivery.", "groups.")
+# Read where the node is run, not by a layer's config.
+_ELSEWHERE = {"logging.level", "logging.format", "broker.kafka", "broker.http"}
+_ELSEWHERE |= {"broker.advertised_kafka", "broker.advertised_http"}
+
+
+def effects(settings: Settings) -> object:
+    address = Address("h", 1)
+    return (
+        broker_config(settings, ()),
+        kafka_config(settings, address),
+        http_config(settings, address),
+    )
+
+
+def another_value(kind: Kind, default: object) -> str:
+    if isinstance(kind, Maybe):
+        return "something"
+    if isinstance(kind, Flag):
+        return "false" if default else "true"
+    if isinstance(kind, Choice):
+        return next(word for word in kind.words if word != default)
+    if isinstance(default, Path):
+        return "/elsewhere"
+    assert isinstance(default, int)
+    return str(default + 1 if default >= 0 else 5)
+
+
+@pytest.mark.parametrize("path", [path for path in SETTINGS if not path.startswith(_LATER) and path not in _ELSEWHERE])
+def test_every_setting_has_an_effect(path: str) -> None:
+    setting = SETTINGS[path]
+    environ = {setting.variable: another_value(setting.kind, setting.default)}
+    if path.endswith("min_insync_replicas"):
+        environ["PENSTOCK_DEFAULTS__TOPIC__REPLICATION_FACTOR"] = "2"
+        base = load({"PENSTOCK_DEFAULTS__TOPIC__REPLICATION_FACTOR": "2"}).settings
+    else:
+        base = Settings()
+    assert effects(load(environ).settings) != effects(base)
+
+
+def test_our_defaults_are_the_layers_defaults() -> None:
+    settings = Settings()
+    assert topic_settings(settings) == BrokerConfig(node_id=1, data_dir=Path()).topic_defaults
+    expected = BrokerConfig(node_id=1, data_dir=settings.broker.data_dir.absolute())
+    assert broker_config(settings, ()) == expected
+
+
+def log_line(style: str, *args: object, extra: dict[str, object] | None = None, **options: object) -> str:
+    stream = StringIO()
+    handlers, level = logging.getLogger().handlers[:], logging.getLogger().level
+    try:
+        logs.configure("info", style, stream)
+        logging.getLogger("some.where").info(*args, extra=extra, **options)  # type: ignore[arg-type]
+    finally:
+        logging.getLogger().handlers[:] = handlers
+        logging.getLogger().setLevel(level)
+    return stream.getvalue()
+
+
+def test_a_json_log_line_has_time_level_logger_message_and_fields() -> None:
+    record = json.loads(log_line("json", "Hello %s.", "world", extra={"topic": "t", "path": Path("/x")}))
+    assert record.pop("ts").endswith("Z")
+    assert record == {
+        "level": "info",
+        "logger": "some.where",
+        "message": "Hello world.",
+        "topic": "t",
+        "path": "/x",
+    }
+
+
+def test_a_json_log_line_holds_an_exception_on_one_line() -> None:
+    try:
+        raise ValueError("no")
+    except ValueError:
+        line = log_line("json", "It failed.", exc_info=True)
+    assert line.count("\n") == 1
+    assert "ValueError: no" in json.loads(line)["exception"]
+
+
+def test_a_log_line_that_no_json_can_hold_is_written_all_the_same() -> None:
+    assert "\\udcff" in json.loads(log_line("json", "bad \udcff"))["message"]
+
+
+def test_a_field_cannot_replace_the_message() -> None:
+    assert json.loads(log_line("json", "real", extra={"level": "fake"}))["level"] == "info"
+
+
+def test_a_text_log_line_is_for_people() -> None:
+    line = log_line("text", "Hello.", extra={"topic": "t"})
+    assert line.endswith("INFO     Hello.  topic=t\n")
+    assert "\x1b" not in line
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Settings().broker.node_id = 3  # type: ignore[misc]
+    assert msgspec.structs.replace(Settings()) == Settings()

@@ -1,0 +1,233 @@
+"""A crash at every single step of a workload, with several ways of losing what was not synced."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.unit.storage.samples import COMPACTED, DIRECTORY, SMALL, append, make_batch, open_log, read_all
+from tests.unit.storage.story import RETAINING, Story
+
+from penstock.records import decode_records, parse_header
+from penstock.storage.compaction import compact
+from penstock.storage.config import LogConfig
+from penstock.storage.log import Log
+from penstock.testing.files import Crash, MemoryFiles
+
+Workload = Callable[[Story], None]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("penstock.storage")
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(logging.NOTSET)
+
+
+def appends_and_rolls(story: Story) -> None:
+    story.open()
+    for batches in (3, 5, 1, 8):
+        story.append(batches)
+        story.sync()
+    story.append(6)
+    story.live.roll()
+    story.append(1)
+    story.sync()
+    story.append(2)
+
+
+def restarts(story: Story) -> None:
+    for batches in (4, 0, 7):
+        story.open()
+        story.append(batches)
+        story.close()
+    story.open()
+    story.append(5)
+    story.live.roll()
+    story.append(5)
+    story.sync()
+    story.append(3)
+    story.close()
+
+
+def trims(story: Story) -> None:
+    story.open()
+    story.append(12)
+    story.sync()
+    story.trim(4)
+    story.append(4)
+    story.trim(20)
+    story.sync()
+    story.append(3)
+    story.trim(story.live.end_offset)
+    story.append(3)
+    story.sync()
+    story.trim(story.live.end_offset)
+    story.close()
+    story.open()
+    story.append(2)
+    story.sync()
+
+
+def retention(story: Story) -> None:
+    story.open()
+    for _ in range(4):
+        story.append(8)
+        story.sync()
+        story.expire()
+    story.append(10)
+    story.expire()
+    story.close()
+    story.open()
+    story.append(3)
+    story.sync()
+
+
+def truncations(story: Story) -> None:
+    story.open()
+    story.append(15)
+    story.sync()
+    story.truncate(story.live.end_offset - 5)
+    story.append(5)
+    story.sync()
+    story.close()
+    story.open()
+    story.truncate(7)
+    story.append(9)
+    story.sync()
+    story.truncate(0)
+    story.append(2)
+    story.sync()
+
+
+WORKLOADS: list[tuple[Workload, LogConfig]] = [
+    (appends_and_rolls, SMALL),
+    (restarts, SMALL),
+    (trims, SMALL),
+    (retention, RETAINING),
+    (truncations, SMALL),
+]
+
+
+def steps_of(workload: Workload, config: LogConfig) -> int:
+    story = Story(MemoryFiles(), seed=1, config=config)
+    workload(story)
+    return story.files.steps
+
+
+@pytest.mark.parametrize(("workload", "config"), WORKLOADS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_power_cut_at_any_step_loses_nothing_acked(workload: Workload, config: LogConfig) -> None:
+    for step in range(1, steps_of(workload, config) + 1):
+        for seed in range(2 * step, 2 * step + 2):
+            crash_and_check(workload, config, step, seed)
+
+
+def crash_and_check(workload: Workload, config: LogConfig, step: int, seed: int) -> None:
+    files = MemoryFiles(seed=seed)
+    files.crash_at = step
+    story = Story(files, seed=1, config=config)
+    try:
+        workload(story)
+    except Crash as crash:
+        happened = f"{workload.__name__}: step {step} ({crash}), seed {seed}"
+    else:
+        return
+    try:
+        files.crash()
+        crash_while_recovering(story, seed)
+        survived = story.surviving()
+        story.open()
+        story.check()
+        served = set(read_all(story.live))
+        for batch in survived:
+            header = parse_header(batch)
+            is_gone = header.next_offset <= story.live.start_offset or workload is truncations
+            assert batch in served or is_gone, f"{header.base_offset} was whole on disk and is not served"
+        story.go_on()
+    except AssertionError as error:
+        raise AssertionError(f"{error} after {happened}") from error
+
+
+def crash_while_recovering(story: Story, seed: int) -> None:
+    """Recovery is a workload too: stop it at a few steps before letting it finish."""
+    for later in range(1, 1 + seed % 5):
+        story.files.crash_at = story.files.steps + later
+        try:
+            story.open()
+        except Crash:
+            story.files.crash()
+        else:
+            story.files.crash_at = None
+
+
+@pytest.mark.parametrize(("workload", "config"), WORKLOADS, ids=lambda value: getattr(value, "__name__", ""))
+def test_kill_9_at_any_step_loses_no_whole_batch(workload: Workload, config: LogConfig) -> None:
+    """The process dies, the kernel lives: everything written is there, synced or not."""
+    for step in range(1, steps_of(workload, config) + 1):
+        files = MemoryFiles(seed=step)
+        files.crash_at = step
+        story = Story(files, seed=1, config=config)
+        try:
+            workload(story)
+        except Crash:
+            files.crash(keeps_unsynced=True)
+        story.open()
+        story.check()
+        story.go_on()
+
+
+def test_a_crash_at_any_step_of_compaction_leaves_the_old_or_the_new_records() -> None:
+    step, is_done = 0, False
+    while not is_done:
+        step += 1
+        for seed in range(4):
+            is_done = crash_compaction(step, seed)
+    assert step > 60
+
+
+def crash_compaction(step: int, seed: int) -> bool:
+    """Crash at a step counted from the first pass on; whether the workload was through before."""
+    files = MemoryFiles(seed=seed + 10 * step)
+    log = open_log(files, COMPACTED)
+    written: dict[int, bytes | None] = {}
+    fill_keys(log, written, 60)
+    files.crash_at = files.steps + step
+    try:
+        compact(log, now_ms=10_000)
+        fill_keys(log, written, 20)
+        compact(log, now_ms=20_000)
+        is_done = True
+    except Crash:
+        is_done = False
+    acked = log.durable_offset
+    files.crash()
+    log = open_log(files, COMPACTED)
+    found = {record.offset: record.value for batch in read_all(log) for record in decode_records(batch)}
+    assert all(written[offset] == value for offset, value in found.items())
+    last = {offset % KEYS: offset for offset in sorted(written) if offset < acked}
+    for offset in last.values():
+        assert offset in found or written[offset] is None or any(later % KEYS == offset % KEYS for later in found)
+        newest = max((at for at in found if at % KEYS == offset % KEYS), default=None)
+        assert newest is None or newest >= offset, "an older value never comes back as the last one"
+    assert log.end_offset >= acked
+    compact(log, now_ms=30_000)
+    again = {record.offset for batch in read_all(log) for record in decode_records(batch)}
+    assert again <= set(found)
+    names = [entry.name for entry in files.entries(DIRECTORY)]
+    assert not [name for name in names if name.endswith((".swap", ".cleaned", ".tmp"))]
+    return is_done
+
+
+KEYS = 7
+
+
+def fill_keys(log: Log, written: dict[int, bytes | None], count: int) -> None:
+    for _ in range(count):
+        offset = log.end_offset
+        value = None if offset % 11 == 0 else b"value %d" % offset
+        written[offset] = value
+        append(log, make_batch(key=b"key %d" % (offset % KEYS), value=value, producer_id=1, sequence=offset))
+    log.roll()
+    log.sync()
