@@ -22,22 +22,22 @@ def echo_json(value: object) -> None:
     click.echo(_encoder.encode(value))
 
 
-def echo_table(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
+def echo_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table, with lines and colours on a terminal and plain columns elsewhere."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        _echo_rich(columns, cells, rows, title)
+        _echo_rich(columns, cells, rows)
     else:
         _echo_plain(columns, cells)
 
 
-def _echo_rich(columns: Sequence[str], cells: list[list[str]], rows: Sequence[Sequence[object]], title: str) -> None:
+def _echo_rich(columns: Sequence[str], cells: list[list[str]], rows: Sequence[Sequence[object]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
     for at, column in enumerate(columns):
         is_number = bool(rows) and all(isinstance(row[at], int) for row in rows)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")

@@ -73,7 +73,8 @@ def plan_compaction(
     dirty_bytes = sum(segment.size for segment, end in segments if end > cleaned_to.offset)
     total_bytes = sum(segment.size for segment, _ in segments)
     is_dirty = dirty_bytes > 0 and dirty_bytes >= config.min_dirty_ratio * total_bytes
-    if not is_dirty and not cleaned_to.has_due_tombstones(now_ms, config.delete_retention_ms):
+    is_due = cleaned_to.has_due_tombstones(now_ms, config.delete_retention_ms)
+    if not segments or not (is_dirty or is_due):
         return None
     owner.pin(segments[0][0].base_offset)
     return Compaction(owner, segments, cleaned_to, now_ms, is_aborted, keys_max)

@@ -42,7 +42,7 @@ def another_value(kind: Kind, default: object) -> str:
     if isinstance(default, Path):
         return "/elsewhere"
     assert isinstance(default, int)
-    return str(default + 1 if default >= 0 else 5)
+    return str(default + 10 if default >= 0 else 5)
 
 
 @pytest.mark.parametrize("path", [path for path in SETTINGS if not path.startswith(_LATER) and path not in _ELSEWHERE])

@@ -212,6 +212,7 @@ def crash_compaction(step: int, seed: int) -> bool:
         newest = max((at for at in found if at % KEYS == offset % KEYS), default=None)
         assert newest is None or newest >= offset, "an older value never comes back as the last one"
     assert log.end_offset >= acked
+    log.sync()
     compact(log, now_ms=30_000)
     again = {record.offset for batch in read_all(log) for record in decode_records(batch)}
     assert again <= set(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -12,8 +13,6 @@ from tests.unit.storage.samples import SMALL, append, make_batch, open_log, prod
 from penstock.records import Codec, decode_records, iter_batches, parse_header
 from penstock.storage.log import Log
 from penstock.testing.files import MemoryFiles
-
-NOW_MS = 1_000_000
 
 
 class LogAgainstList(RuleBasedStateMachine):
@@ -97,7 +96,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule(now_ms=st.integers(1_000, 1_200), keep_bytes=st.sampled_from([-1, 0, 2_000]))
     def expire(self, now_ms: int, keep_bytes: int) -> None:
-        self.log.config = _config(retention_ms=100, retention_bytes=keep_bytes)
+        self.log.config = replace(SMALL, retention_ms=100, retention_bytes=keep_bytes)
         self.log.delete_files(self.log.expire(now_ms))
         self.log.config = SMALL
         assert self.log.end_offset == self.end_offset
@@ -162,12 +161,6 @@ class LogAgainstList(RuleBasedStateMachine):
 
 def _is_before(batch: bytes, offset: int) -> bool:
     return parse_header(batch).next_offset <= offset
-
-
-def _config(**changes: int) -> object:
-    from dataclasses import replace
-
-    return replace(SMALL, **changes)
 
 
 TestLogAgainstList = LogAgainstList.TestCase

@@ -30,7 +30,7 @@ _BROKER_ENDPOINTS: Final = 1
 
 
 async def metadata(exchange: Exchange, request: MetadataRequest) -> MetadataResponse:
-    """Versions 0 to 12. An empty list means all topics in version 0, later null does. From 10 on ids may name topics."""
+    """Versions 0 to 12. An empty list means all topics in version 0, later null does. From 10 on also by id."""
     broker = exchange.broker
     asks_for_all = request.topics is None or (exchange.version == 0 and not request.topics)
     if asks_for_all:

@@ -11,7 +11,7 @@ from penstock.kafka.protocol.transaction_messages import InitProducerIdRequest, 
 
 
 async def init_producer_id(exchange: Exchange, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Versions 0 to 4. From 3 on a producer may ask for a new epoch (KIP-360): without transactions it gets a new id."""
+    """Versions 0 to 4. From 3 on a producer may ask for a new epoch (KIP-360): it gets a new id."""
     if request.transactional_id is not None:
         return InitProducerIdResponse(
             error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_id=-1, producer_epoch=-1
