@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-
 from tests.support.node import Node
 
 
@@ -22,6 +21,7 @@ class NodeMaker:
     def __call__(self, **settings: Any) -> Node:
         self.made.append(Node(self._directory / f"node-{len(self.made)}", **settings))
         return self.made[-1]
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:

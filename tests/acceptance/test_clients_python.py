@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
 from tests.support.clients.aio import AioKafkaClient
 from tests.support.clients.confluent import ConfluentClient
 from tests.support.clients.contract import GZIP, LZ4, NONE, SNAPPY, ZSTD, Client, Message, Refused, in_order
@@ -203,7 +202,7 @@ def test_a_topic_is_created_by_producing_to_it(client: Client, topic: str) -> No
     assert client.partition_count(topic) == 3
 
 
-def test_deleting_records_of_an_unknown_partition_is_refused(client: Client, topic: str) -> None:
+def test_deleting_records_past_the_end_is_refused(client: Client, topic: str) -> None:
     client.create_topic(topic)
     with pytest.raises(Refused) as refused:
         client.delete_records(topic, 0, 99)

@@ -7,7 +7,6 @@ import random
 import time
 
 import pytest
-
 from tests.acceptance.conftest import NodeMaker
 from tests.support.clients.confluent import ConfluentClient
 from tests.support.ledger import Books, entries_by_producer, read_partition

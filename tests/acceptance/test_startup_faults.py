@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
-from penstock.storage.checked import decode_checked, encode_checked
 from tests.acceptance.conftest import NodeMaker
 from tests.support.clients.confluent import ConfluentClient
 from tests.support.clients.contract import Message
 from tests.support.disk import Disk, can_mount
 from tests.support.node import Node
+
+from penstock.storage.checked import decode_checked, encode_checked
 
 
 def refusal_of(node: Node) -> str:

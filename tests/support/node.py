@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
-
 from tests.support.wire import answers_api_versions
 
 _PR_SET_PDEATHSIG = 1
@@ -75,6 +74,10 @@ class Node:
     @property
     def is_running(self) -> bool:
         return self._child is not None and self._child.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
 
     @property
     def rss_bytes(self) -> int:

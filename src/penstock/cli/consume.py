@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.cli.moments import Moment
 from penstock.cli.options import url_option
+from penstock.cli.output import printable
 from penstock.cli.reading import Message, Start, TopicReader
 from penstock.cli.rest import Rest
 
@@ -94,8 +95,10 @@ def _as_value(message: Message) -> bytes:
 def _as_text(message: Message) -> bytes:
     """A line for people, in which no byte of a message can play tricks on the terminal."""
     place = f"{message['timestamp'] or '-'}  {message['partition']}:{message['offset']}"
-    key, value = (_printable(_bytes_of(message, name)) for name in ("key", "value"))
-    headers = "".join(f" {name}={text!r}" for name, text in message.get("headers", {}).items())
+    key, value = (_shown(_bytes_of(message, name)) for name in ("key", "value"))
+    headers = "".join(
+        f"  {printable(name)}={printable(str(text))}" for name, text in message.get("headers", {}).items()
+    )
     return f"{place}  {key}  {value}{headers}".encode()
 
 
@@ -106,8 +109,5 @@ def _bytes_of(message: Message, name: str) -> bytes | None:
     return None if text is None else str(text).encode()
 
 
-def _printable(data: bytes | None) -> str:
-    if data is None:
-        return "-"
-    text = data.decode(errors="backslashreplace")
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+def _shown(data: bytes | None) -> str:
+    return "-" if data is None else printable(data.decode(errors="backslashreplace"))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from penstock.cli.exits import CommandError, Exit
+
+if TYPE_CHECKING:
+    from penstock.config import Loaded
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -76,8 +79,8 @@ def settings_options(command: Command) -> Command:
     return command
 
 
-def load_settings(options: Mapping[str, Any], fallbacks: Mapping[str, str] | None = None) -> Any:
-    """Settings from the file, the environment and these options; `penstock.config.Loaded`."""
+def load_settings(options: Mapping[str, Any], fallbacks: Mapping[str, str] | None = None) -> Loaded:
+    """Settings from the file, the environment and these options."""
     from penstock.config import load
     from penstock.config.sources import Text
 

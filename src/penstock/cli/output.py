@@ -53,6 +53,11 @@ def _echo_plain(columns: Sequence[str], cells: list[list[str]]) -> None:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def printable(text: str) -> str:
+    """Text in which nothing can play tricks on a terminal."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
 def count_of(count: int, noun: str) -> str:
     """'1 message', '2 messages'."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

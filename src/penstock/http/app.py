@@ -47,7 +47,7 @@ class Runner:
         query = None if self._query is None else decode_query(self._query, scope)
         body = None
         if self._decoder is not None:
-            body = decode_body(self._decoder, await read_body(scope, receive, door.config))
+            body = decode_body(self._decoder, await read_body(scope, receive, door.config.body_bytes_max))
         topic = scope["path_params"].get("topic", "")
         answer = await self.operation.handler(door, Call(scope, receive, topic, query, body))
         return answer if type(answer) is Reply else reply(answer, self.operation.status)

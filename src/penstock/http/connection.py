@@ -1,13 +1,14 @@
-"""One HTTP connection: uvicorn's protocol, with limits on what a client sends before its request begins.
+"""One HTTP connection: uvicorn's protocol, with limits on what a client may send and how long it may take.
 
-The parser keeps an unfinished request line or header for as long as it takes, and however large it grows; here it does
-not.
+The parser keeps an unfinished request line or header for as long as it takes, however large it grows, and a body is
+waited for without end; here they are not. Clocks are looked at by a sweep of all connections, so that a request costs
+no timer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -15,12 +16,26 @@ from uvicorn.server import ServerState
 
 from penstock.http.config import HttpConfig
 
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+def _answer(status: bytes, code: bytes, detail: bytes) -> bytes:
+    body = (
+        b'{"type":"urn:penstock:error:%s","title":"%s","status":%s,"detail":"%s","instance":"","code":"%s",'
+        b'"retriable":false}' % (code, status[4:], status[:3], detail, code)
+    )
+    return (
+        b"HTTP/1.1 %s\r\ncontent-type: application/problem+json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+        % (status, len(body), body)
+    )
+
+
+_HEAD_TOO_LARGE: Final = _answer(
+    b"431 Request Header Fields Too Large", b"head_too_large", b"The request line and headers are too large."
+)
+_TOO_SLOW: Final = _answer(b"408 Request Timeout", b"request_too_slow", b"The request did not arrive in time.")
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that counts the bytes of a head not yet complete and remembers since when it waits."""
+    """A connection that counts the bytes of a head not yet complete and remembers since when it waits for more."""
 
     limits: HttpConfig
 
@@ -33,19 +48,19 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._head_bytes = 0
-        self._head_since = self.loop.time()
-        self._is_fresh = True
+        self._waits_since = self.loop.time()
+        self._has_asked = False
 
     def data_received(self, data: bytes) -> None:
-        if not self._head_bytes:
-            self._head_since = self.loop.time()
-        self._is_fresh = False
+        if not self._head_bytes and self._is_idle:
+            self._waits_since = self.loop.time()
+        self._has_asked = True
         self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes > self.limits.head_bytes_max:
-            self._refuse(_TOO_LARGE)
+            self._refuse(_HEAD_TOO_LARGE)
 
-    # Anything the parser makes of the bytes means that they are no unfinished head.
+    # Whatever the parser makes of the bytes means that they are no unfinished head.
 
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
@@ -59,13 +74,24 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         super().on_message_complete()
 
-    def check_head(self, now: float) -> None:
-        """Close the connection if it has been silent from the start, or its head is late."""
-        if (self._head_bytes or self._is_fresh) and now - self._head_since > self.limits.head_timeout_ms / 1000:
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is being worked on."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def sweep(self, now: float) -> None:
+        """Close the connection if what it owes us is late: a first request, the rest of a head, or of a body."""
+        waited_ms = (now - self._waits_since) * 1000
+        if self._is_idle:
+            is_late = (self._head_bytes > 0 or not self._has_asked) and waited_ms > self.limits.head_timeout_ms
+        else:
+            is_late = self.cycle.more_body and waited_ms > self.limits.body_timeout_ms
+        if is_late:
             self._refuse(_TOO_SLOW)
 
     def _refuse(self, answer: bytes) -> None:
-        if not self.transport.is_closing():
-            if self.cycle is None or self.cycle.response_complete:
-                self.transport.write(answer)
-            self.transport.close()
+        if self.transport.is_closing():
+            return
+        if self._is_idle or not self.cycle.response_started:
+            self.transport.write(answer)
+        self.transport.close()

@@ -6,17 +6,14 @@ says where in the request the fault is, because "bad request" alone helps nobody
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 from starlette.types import Receive, Scope
 
-from penstock.http.config import HttpConfig
 from penstock.http.problems import (
     BodyTooLarge,
-    BodyTooSlow,
     ClientGone,
     CrossOrigin,
     InvalidBody,
@@ -30,26 +27,17 @@ _OWN_PAGE: Final = {b"same-origin", b"none"}
 _QUERY_FIELDS_MAX: Final = 100
 
 
-async def read_body(scope: Scope, receive: Receive, config: HttpConfig) -> bytes:
-    """The whole body, unless it is larger or slower than allowed."""
-    limit = config.body_bytes_max
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """The whole body, unless it is larger than ``limit`` bytes. One that takes too long ends with its connection."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value[:20]) > limit:
             raise _too_large(limit)
-    try:
-        async with asyncio.timeout(config.body_timeout_ms / 1000):
-            return await _gather(receive, limit)
-    except TimeoutError:
-        raise BodyTooSlow(f"The body did not arrive within {config.body_timeout_ms} ms.") from None
-
-
-async def _gather(receive: Receive, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise ClientGone("The client went away in the middle of its request.")
+            raise ClientGone("The client went away, or was cut off, in the middle of its request.")
         part: bytes = message.get("body", b"")
         size += len(part)
         if size > limit:

@@ -74,14 +74,6 @@ class BodyTooLarge(HttpError):
     code = "body_too_large"
 
 
-class BodyTooSlow(HttpError):
-    """The body did not arrive in time."""
-
-    status = 408
-    code = "body_too_slow"
-    retriable = True
-
-
 class ClientGone(HttpError):
     """The client went away before its request was complete."""
 

@@ -125,7 +125,7 @@ class _Server(uvicorn.server.Server):
             now = loop.time()
             for connection in list(self.server_state.connections):
                 if isinstance(connection, Connection):
-                    connection.check_head(now)
+                    connection.sweep(now)
 
     def ask_to_stop(self) -> None:
         self.should_exit = True

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from penstock.kafka.protocol.errors import ProtocolError
 from penstock.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame_length
+from penstock.kafka.protocol.produce_shape import ProduceShapes
 from penstock.storage.files import FileSlice
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ Piece = bytes | bytearray | memoryview | FileSlice
 _BUFFER_BYTES: Final = 64 * 1024
 # A buffer that had to grow for a large request stays this large for the next ones.
 _BUFFER_KEEP_BYTES: Final = 4 * 1024 * 1024
+_GROWTH: Final = 4
 _UNANSWERED_MAX: Final = 256
 _UNSENT_PIECES_MAX: Final = 64
 _SEND_PIECES_MAX: Final = 64
@@ -91,6 +93,7 @@ class Connection:
         self.is_closing = False
         self.last_active = loop.time()
         self.local_host: str = sock.getsockname()[0]
+        self.shapes = ProduceShapes()  # what this client repeats, kept for the produce handler
         self.peer_host, port = sock.getpeername()[:2]
         self.peer = f"{self.peer_host}:{port}"
 
@@ -176,6 +179,8 @@ class Connection:
                     break
                 self._start = stop
                 self._dispatcher.dispatch(self, self._buffer[begin:stop])
+            if not self.is_closed:
+                self._make_room()
         except ProtocolError as error:
             self.close(error.message)
             return
@@ -183,7 +188,6 @@ class Connection:
             self._is_in_loop = False
         if self.is_closed:
             return
-        self._make_room()
         was_held_back = self._start != self._end and self._is_blocked
         self._flush()
         if was_held_back and not self._is_blocked:
@@ -200,6 +204,9 @@ class Connection:
         needed = _BUFFER_BYTES
         if unread >= FRAME_PREFIX_BYTES:
             frame = FRAME_PREFIX_BYTES + read_frame_length(self._buffer, self._start, limit=self._max_request_bytes)
+            if frame > len(self._buffer):
+                # A length is a claim: memory follows the bytes that have come, or a few bytes could ask for it all.
+                frame = max(len(self._buffer), min(frame, _GROWTH * unread))
             needed = max(needed, frame)
         if needed > len(self._buffer):
             # Twice what is needed, so that the next requests of this size come in whole and nothing is moved for them.

@@ -48,6 +48,8 @@ class KafkaDispatcher:
         self._on_closed(connection)
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        if self._produce.handle_repeated(connection, frame):
+            return
         header = read_request_header(frame)
         api = self._offered.get(header.api_key)
         if api is None or not api.supports(header.api_version):

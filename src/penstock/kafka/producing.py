@@ -7,13 +7,16 @@ what the response tells. acks=0 gets no response at all, acks=1 is answered once
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import struct
+from functools import partial
+from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
 from penstock.errors import PenstockError, UnsupportedFormat
 from penstock.kafka.connection import Answer, Connection
 from penstock.kafka.errors import error_code
+from penstock.kafka.protocol.apis import PRODUCE
 from penstock.kafka.protocol.errors import ErrorCode
 from penstock.kafka.protocol.headers import RequestHeader
 from penstock.kafka.protocol.produce import (
@@ -25,9 +28,21 @@ from penstock.kafka.protocol.produce import (
     encode_produce_response,
 )
 
+_PRODUCE_KEY: Final = PRODUCE.key
+_HEAD: Final = struct.Struct(">hhi")
+
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
+
+
+class _Wait(NamedTuple):
+    """A batch that is written but not committed yet, and where its result stands."""
+
+    partition: Partition
+    next_offset: int
+    results: list[ProducedPartition]
+    at: int
 
 
 class ProduceHandler:
@@ -38,44 +53,91 @@ class ProduceHandler:
         self._clock = broker.clock
         self._stats = broker.stats
 
+    def handle_repeated(self, connection: Connection, frame: memoryview) -> bool:
+        """Take a request that repeats an earlier one of this connection but for its records; False if it does not."""
+        if len(frame) < _HEAD.size:
+            return False
+        began = self._clock.monotonic()
+        api_key, version, correlation_id = _HEAD.unpack_from(frame)
+        repeated = connection.shapes.find(version, frame) if api_key == _PRODUCE_KEY else None
+        if repeated is None:
+            return False
+        shape, records = repeated
+        is_all = shape.acks == ACKS_ALL
+        answer = connection.expect_answer(is_barrier=False)
+        try:
+            partition = self._broker.partition(shape.topic, shape.partition)
+            if is_all:
+                partition.check_in_sync()
+            base_offset, next_offset, append_time_ms = partition.append(
+                records, self._clock.now_ms(), is_durable=is_all and self._broker.syncs_before_ack
+            )
+        except PenstockError as error:
+            failed = ProducedTopic(shape.topic, [self._failed(shape.topic, shape.partition, error)])
+            answer.complete([encode_produce_response(version, correlation_id, [failed])])
+            return True
+        start_offset = partition.log.start_offset
+        took = self._clock.monotonic() - began
+        self._stats.append_latency.observe(took)
+        if is_all and next_offset > partition.high_watermark:
+            results = [ProducedPartition(shape.partition, 0, base_offset, append_time_ms, start_offset)]
+            pending = _Pending(self._broker, version, correlation_id, answer, began)
+            pending.topics.append(ProducedTopic(shape.topic, results))
+            pending.wait([_Wait(partition, next_offset, results, 0)], shape.timeout_ms)
+        else:
+            self._stats.produce_latency.observe(took)
+            answer.complete([shape.response(correlation_id, base_offset, append_time_ms, start_offset)])
+        return True
+
     def handle(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
         began = self._clock.monotonic()
-        version = header.api_version
-        request = decode_produce_request(version, frame, header.body_position)
-        if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        request = decode_produce_request(header.api_version, frame, header.body_position)
+        acks = request.acks
+        if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
             refused = connection.expect_answer(is_barrier=False)
             refused.complete([_refusal(header, request, ErrorCode.INVALID_REQUIRED_ACKS)])
             return
-        answer = None if request.acks == ACKS_NONE else connection.expect_answer(is_barrier=False)
-        pending = _Pending(self._broker, header, answer, began)
+        topics, waits = self._append_all(header.api_version, request)
+        self._stats.append_latency.observe(self._clock.monotonic() - began)
+        if acks == ACKS_NONE:
+            if any(result.error_code for topic in topics for result in topic.partitions):
+                connection.close("a produce with acks=0 failed, and closing is the only way to say so")
+            return
+        connection.shapes.learn(header, request, frame)
+        answer = connection.expect_answer(is_barrier=False)
+        if waits:
+            pending = _Pending(self._broker, header.api_version, header.correlation_id, answer, began)
+            pending.topics += topics
+            pending.wait(waits, request.timeout_ms)
+        else:
+            answer.complete([encode_produce_response(header.api_version, header.correlation_id, topics)])
+            self._stats.produce_latency.observe(self._clock.monotonic() - began)
+
+    def _append_all(self, version: int, request: Produce) -> tuple[list[ProducedTopic], list[_Wait]]:
+        broker = self._broker
+        is_all = request.acks == ACKS_ALL
+        is_durable = is_all and broker.syncs_before_ack
         now_ms = self._clock.now_ms()
+        topics: list[ProducedTopic] = []
+        waits: list[_Wait] = []
         for name, partitions in request.topics:
             results: list[ProducedPartition] = []
-            pending.topics.append(ProducedTopic(name, results))
+            topics.append(ProducedTopic(name, results))
             for index, records in partitions:
                 try:
                     if version < FIRST_BATCH_V2_VERSION or records is None:
                         raise UnsupportedFormat("Records must come as batches of version 2, from Produce version 3 on.")
-                    partition = self._broker.partition(name, index)
-                    if request.acks == ACKS_ALL:
+                    partition = broker.partition(name, index)
+                    if is_all:
                         partition.check_in_sync()
-                    placed = partition.append(
-                        records, now_ms, is_durable=request.acks == ACKS_ALL and self._broker.syncs_before_ack
-                    )
+                    base_offset, next_offset, append_time_ms = partition.append(records, now_ms, is_durable=is_durable)
                 except PenstockError as error:
                     results.append(self._failed(name, index, error))
                     continue
-                results.append(
-                    ProducedPartition(index, 0, placed.base_offset, placed.append_time_ms, partition.log.start_offset)
-                )
-                if request.acks == ACKS_ALL and placed.next_offset > partition.high_watermark:
-                    pending.wait_for(partition, placed.next_offset, results, len(results) - 1)
-        self._stats.append_latency.observe(self._clock.monotonic() - began)
-        if answer is None:
-            if any(result.error_code for topic in pending.topics for result in topic.partitions):
-                connection.close("a produce with acks=0 failed, and closing is the only way to say so")
-            return
-        pending.start(request.timeout_ms)
+                if is_all and next_offset > partition.high_watermark:
+                    waits.append(_Wait(partition, next_offset, results, len(results)))
+                results.append(ProducedPartition(index, 0, base_offset, append_time_ms, partition.log.start_offset))
+        return topics, waits
 
     def _failed(self, topic: str, index: int, error: PenstockError) -> ProducedPartition:
         if topic in self._broker.metadata.topics:  # names made up by clients must not become metrics
@@ -86,56 +148,50 @@ class ProduceHandler:
 class _Pending:
     """A produce request whose batches are written, waiting for the last of them to be committed."""
 
-    __slots__ = ("_answer", "_began", "_broker", "_header", "_timer", "_waiting", "topics")
+    __slots__ = ("_answer", "_began", "_broker", "_correlation_id", "_open", "_timer", "_version", "topics")
 
-    def __init__(self, broker: Broker, header: RequestHeader, answer: Answer | None, began: float) -> None:
+    def __init__(self, broker: Broker, version: int, correlation_id: int, answer: Answer, began: float) -> None:
         self._broker = broker
-        self._header = header
+        self._version = version
+        self._correlation_id = correlation_id
         self._answer = answer
         self._began = began
-        self._timer: asyncio.TimerHandle | None = None
-        self._waiting: dict[int, tuple[list[ProducedPartition], int]] = {}
         self.topics: list[ProducedTopic] = []
+        self._open: dict[int, _Wait] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
-    def wait_for(self, partition: Partition, offset: int, results: list[ProducedPartition], at: int) -> None:
-        key = len(self._waiting)
-        self._waiting[key] = (results, at)
+    def wait(self, waits: list[_Wait], timeout_ms: int) -> None:
+        """Answer when everything is committed or has failed, or when the time is up."""
+        self._timer = asyncio.get_running_loop().call_later(max(timeout_ms, 1) / 1000, self._time_out)
+        self._open = dict(enumerate(waits))
+        for key, wait in enumerate(waits):
+            wait.partition.when_committed(wait.next_offset, partial(self._done, key))
 
-        def done(error: PenstockError | None) -> None:
-            if self._waiting.pop(key, None) is None:
-                return  # timed out before
-            if error is not None:
-                results[at] = ProducedPartition(results[at].partition, error_code(error), error_message=error.message)
-            if not self._waiting:
-                self._finish()
-
-        partition.when_committed(offset, done)
-
-    def start(self, timeout_ms: int) -> None:
-        """Answer now if nothing is waited for, else when that is done or the time is up."""
-        if self._waiting:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(timeout_ms, 1) / 1000, self._time_out)
-        else:
+    def _done(self, key: int, error: PenstockError | None) -> None:
+        wait = self._open.pop(key, None)
+        if wait is None:
+            return  # the time was up before
+        if error is not None:
+            self._fail(wait, error_code(error), error.message)
+        if not self._open:
             self._finish()
 
     def _time_out(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for results, at in waiting.values():
-            results[at] = ProducedPartition(
-                results[at].partition,
-                ErrorCode.REQUEST_TIMED_OUT,
-                error_message="The records are written but were not committed in time.",
-            )
+        for wait in self._open.values():
+            self._fail(wait, ErrorCode.REQUEST_TIMED_OUT, "The records are written but were not committed in time.")
+        self._open.clear()
         self._finish()
 
+    def _fail(self, wait: _Wait, code: ErrorCode, message: str) -> None:
+        self._broker.stats.topic(wait.partition.id.topic).count_error(code.name.lower())
+        index = wait.results[wait.at].partition
+        wait.results[wait.at] = ProducedPartition(index, code, error_message=message)
+
     def _finish(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        assert self._timer is not None
+        self._timer.cancel()
+        self._answer.complete([encode_produce_response(self._version, self._correlation_id, self.topics)])
         self._broker.stats.produce_latency.observe(self._broker.clock.monotonic() - self._began)
-        assert self._answer is not None
-        header = self._header
-        self._answer.complete([encode_produce_response(header.api_version, header.correlation_id, self.topics)])
 
 
 def _refusal(header: RequestHeader, request: Produce, code: ErrorCode) -> bytearray:

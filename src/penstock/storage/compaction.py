@@ -26,18 +26,18 @@ from penstock.errors import CorruptRecords, StorageError, UnsupportedCompression
 from penstock.records import BatchHeader, Record, decode_records, filter_batch, parse_header
 from penstock.storage.cleaned_to import CleanedTo
 from penstock.storage.config import LogConfig
-from penstock.storage.files import File, Files
-from penstock.storage.index import Hole, Index
+from penstock.storage.files import Files
+from penstock.storage.holes import Hole
 from penstock.storage.log import Log
 from penstock.storage.scan import scan
-from penstock.storage.segment import OpenSegments, Segment, log_path
+from penstock.storage.segment import Segment, log_path
+from penstock.storage.segment_writer import SegmentWriter
 from penstock.storage.swap import cleaned_path, commit_swap
 
 log = logging.getLogger(__name__)
 
 KEYS_MAX: Final = 500_000  # in one pass, at about 180 bytes each
 _OFFSETS_IN_SEGMENT_MAX: Final = (1 << 31) - 1
-_WRITE_BYTES: Final = 1 << 20
 _DIGEST_BYTES: Final = 16
 
 
@@ -176,7 +176,7 @@ class Compaction:
         old = [segment for segment, _ in group]
         base_offset, end_offset = old[0].base_offset, group[-1][1]
         path = cleaned_path(self._directory, base_offset, end_offset)
-        writer = _Writer(self._files, path, base_offset, self._config.index_interval_bytes)
+        writer = SegmentWriter(self._files, path, base_offset, self._config.index_interval_bytes)
         try:
             for segment, end in group:
                 for batch, header in self._batches(segment, end):
@@ -187,7 +187,7 @@ class Compaction:
             if is_same or any(segment.base_offset in self._damaged for segment in old):
                 writer.discard()
                 return None
-            return Rewritten(old, writer.finish(self._directory, self._owner.opened), end_offset)
+            return Rewritten(old, writer.finish(self._owner.opened), end_offset)
         except StorageError:
             writer.discard()
             raise
@@ -276,53 +276,6 @@ def compact(owner: Log, now_ms: int) -> bool:
     compaction.apply()
     compaction.finish()
     return True
-
-
-class _Writer:
-    """Writes one new segment, in large pieces."""
-
-    def __init__(self, files: Files, path: Path, base_offset: int, index_interval_bytes: int) -> None:
-        files.remove(path)
-        self._files = files
-        self._path = path
-        self._file: File = files.open(path, create=True)
-        self._index = Index(base_offset)
-        self._interval_bytes = index_interval_bytes
-        self._waiting = bytearray()
-        self.size = 0
-
-    def add(self, batch: memoryview) -> None:
-        header = parse_header(batch)
-        self._index.add(header, header.base_offset, self.size, self._interval_bytes)
-        self._waiting += batch
-        self.size += len(batch)
-        if len(self._waiting) >= _WRITE_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._file.write(self._waiting)
-        self._waiting = bytearray()
-
-    def discard(self) -> None:
-        self._files.remove(self._path)
-
-    def finish(self, directory: Path, opened: OpenSegments) -> Segment:
-        """The new segment, its bytes on disk."""
-        if self._waiting:
-            self._flush()
-        self._file.sync()
-        segment = Segment(
-            self._files,
-            directory,
-            self._index.base_offset,
-            index_interval_bytes=self._interval_bytes,
-            is_sealed=True,
-            opened=opened,
-        )
-        segment.adopt(self._index, is_checked=True)
-        segment.adopt_file(self._file)
-        segment.seal()
-        return segment
 
 
 def _digest(key: bytes) -> bytes:

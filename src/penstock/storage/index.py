@@ -31,13 +31,6 @@ _ROW_BYTES: Final = 16
 NO_TIMESTAMP: Final = -1
 
 
-class Hole(NamedTuple):
-    """A range of a log file that fails its checksum. It is kept, reported, and never served."""
-
-    start: int
-    end: int
-
-
 class IndexSummary(NamedTuple):
     """What the header of an index file says of its segment."""
 
@@ -93,11 +86,6 @@ class Index:
     def position_before_time(self, timestamp: int) -> int:
         """A position at or before the first batch that reaches ``timestamp``."""
         row = bisect_left(self._timestamps, timestamp) - 1
-        return self._positions[row] if row >= 0 else 0
-
-    def boundary_before(self, position: int) -> int:
-        """The last indexed batch boundary at or before ``position``."""
-        row = bisect_right(self._positions, position) - 1
         return self._positions[row] if row >= 0 else 0
 
     def row_before(self, position: int) -> tuple[int, int]:

@@ -9,7 +9,6 @@ reported as corrupt and for what compaction has removed. Files: docs/formats/log
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -25,6 +24,7 @@ from penstock.storage.recovery import recover
 from penstock.storage.retention import count_expired, must_roll
 from penstock.storage.search import TimestampOffset, find_max_timestamp, find_time
 from penstock.storage.segment import OpenSegments, Segment, index_path, log_path
+from penstock.storage.segments import Segments
 
 log = logging.getLogger(__name__)
 
@@ -53,20 +53,19 @@ class Log:
         self.epochs = found.epochs
         self.bytes_cut = found.bytes_cut
         self._snapshots = found.snapshots
-        self._segments = found.segments
         # Segments that may hold bytes not yet durable or have no index file yet, oldest first.
         self._dirty = found.unindexed
         for segment in self._dirty:
             if segment.is_sealed:
                 segment.seal()
         start = load_start(self.files, self.directory)
-        if not self._segments or self._segments[-1].next_offset < start:
+        segments = found.segments
+        if not segments or segments[-1].next_offset < start:
             # Deleting records up to the end is durable at once, also where the records themselves were not yet.
-            self._add_segment(start)
-        self._bases = [segment.base_offset for segment in self._segments]
-        self._active = self._segments[-1]
-        self.start_offset = max(start, self._bases[0])
-        self.end_offset = self._active.next_offset
+            segments.append(self._new_segment(start))
+        self._segments = Segments(segments)
+        self.start_offset = max(start, segments[0].base_offset)
+        self.end_offset = self._segments.active.next_offset
         self.durable_offset = self.end_offset  # recovery synced what it scanned
         self._pending_snapshots: dict[int, bytes] = {}  # by the offset they stand for
         self._is_directory_dirty = True
@@ -86,7 +85,7 @@ class Log:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        return tuple(self._segments)
+        return self._segments.listed()
 
     @property
     def settled_segments(self) -> list[Segment]:
@@ -101,7 +100,7 @@ class Log:
 
     @property
     def corrupt_bytes(self) -> int:
-        return sum(hole.end - hole.start for segment in self._segments for hole in segment.holes)
+        return sum(segment.holes.size_bytes for segment in self._segments)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -120,14 +119,14 @@ class Log:
     def _write(self, batch: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int) -> None:
         if self.failure is not None:
             raise self.failure
-        active = self._active
+        active = self._segments.active
         next_offset = base_offset + header.last_offset_delta + 1
         if (
             active.size + len(batch) > self.config.segment_bytes
             or next_offset - active.base_offset > _OFFSETS_IN_SEGMENT_MAX
         ):
             self._roll(base_offset)
-            active = self._active
+            active = self._segments.active
         active.append(batch, header, base_offset)
         if leader_epoch > self.epochs.latest:
             self.epochs.begin(leader_epoch, base_offset)
@@ -140,19 +139,17 @@ class Log:
         self._roll(self.end_offset)
 
     def _roll(self, base_offset: int) -> None:
-        if not self._active.size:
+        sealed = self._segments.active
+        if not sealed.size:
             return
-        sealed = self._active
-        self._add_segment(base_offset)
+        self._segments.add(self._new_segment(base_offset))
         sealed.seal()
-        self._bases.append(base_offset)
-        self._active = self._segments[-1]
         self._pending_snapshots[sealed.next_offset] = self.producers.encode(sealed.next_offset)
         for old in list(self._pending_snapshots)[:-_SNAPSHOTS_KEPT]:
             del self._pending_snapshots[old]
         self._is_directory_dirty = True
 
-    def _add_segment(self, base_offset: int) -> None:
+    def _new_segment(self, base_offset: int) -> Segment:
         segment = Segment(
             self.files,
             self.directory,
@@ -161,8 +158,8 @@ class Log:
             opened=self.opened,
         )
         segment.create()
-        self._segments.append(segment)
         self._dirty.append(segment)
+        return segment
 
     def sync(self) -> int:
         """Make everything appended so far durable; the offset up to which it is.
@@ -228,7 +225,7 @@ class Log:
         try:
             self._save_producers(self.end_offset, self.producers.encode(self.end_offset))
             self.epochs.save()
-            self._active.save_index()
+            self._segments.active.save_index()
         except StorageError as error:
             log.warning("The next start has to scan the last segment of %s: %s", self.directory, error.message)
 
@@ -245,39 +242,19 @@ class Log:
                 f"Offset {offset} is not in {self.directory.parent.name}-{self.directory.name}, which holds "
                 f"{self.start_offset} to {self.end_offset}."
             )
-        at = bisect_right(self._bases, offset) - 1
-        while at < len(self._segments):
-            segment = self._segments[at]
-            if segment.base_offset >= limit_offset:
-                return None
-            at += 1
-            if limit_offset >= self.end_offset or (at < len(self._bases) and self._bases[at] <= limit_offset):
-                limit = segment.size
-            else:
-                limit = segment.locate(limit_offset)
-            found = segment.read(offset, max_bytes, limit)
-            if found is not None:
-                return found
-        return None
+        return self._segments.read(offset, max_bytes, limit_offset, self.end_offset)
 
     def find_time(self, timestamp: int) -> TimestampOffset | None:
         """The first record whose timestamp is at or after ``timestamp``."""
-        return find_time(self._segments, self.start_offset, timestamp)
+        return find_time(self.segments, self.start_offset, timestamp)
 
     def max_timestamp(self) -> TimestampOffset | None:
         """The first record with the largest timestamp."""
-        return find_max_timestamp(self._segments, self.start_offset)
+        return find_max_timestamp(self.segments, self.start_offset)
 
     def batches(self, offset: int) -> Iterator[FileSlice]:
         """Every batch from the one that holds ``offset`` on, one slice each."""
-        at = max(bisect_right(self._bases, offset) - 1, 0)
-        while at < len(self._segments):
-            segment = self._segments[at]
-            for start, next_offset, size in segment.walk(segment.locate(offset)):
-                yield FileSlice(segment.file, start, size)
-                offset = next_offset
-            # Looked up anew: retention or compaction may have come in between.
-            at = max(bisect_right(self._bases, segment.base_offset), bisect_right(self._bases, offset) - 1)
+        return self._segments.batches(offset)
 
     # -- shrinking ----------------------------------------------------------------------------------------------------
 
@@ -293,15 +270,15 @@ class Log:
         self.start_offset = offset
         if offset == self.end_offset:
             self._roll_if_possible()
-        return self._drop(bisect_right(self._bases, offset) - 1)
+        return self._drop(self._segments.count_below(offset))
 
     def expire(self, now_ms: int) -> list[Segment]:
         """Drop whole segments that retention no longer covers; they are left for `delete_files`."""
-        if must_roll(self._active, self.config, now_ms):
+        if must_roll(self._segments.active, self.config, now_ms):
             self._roll_if_possible()
         self.producers.expire(now_ms, self.config.producer_expiry_ms)
-        dropped = self._drop(count_expired(self._segments, self.start_offset, self.config, now_ms))
-        self.start_offset = max(self.start_offset, self._bases[0])
+        dropped = self._drop(count_expired(self.segments, self.start_offset, self.config, now_ms))
+        self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         return dropped
 
     def _roll_if_possible(self) -> None:
@@ -312,10 +289,8 @@ class Log:
 
     def _drop(self, count: int) -> list[Segment]:
         if self._pinned_from is not None:
-            count = min(count, bisect_right(self._bases, self._pinned_from) - 1)
-        dropped = self._segments[:count]
-        del self._segments[:count]
-        del self._bases[:count]
+            count = min(count, self._segments.count_below(self._pinned_from))
+        dropped = self._segments.drop(count)
         for segment in dropped:
             self._forget_dirty(segment)
         return dropped
@@ -339,10 +314,7 @@ class Log:
 
     def replace_segments(self, old: list[Segment], new: list[Segment]) -> None:
         """Put compacted segments where the ones they stand for were."""
-        at = self._segments.index(old[0])
-        assert self._segments[at : at + len(old)] == old, "only sealed segments side by side are compacted"
-        self._segments[at : at + len(old)] = new
-        self._bases = [segment.base_offset for segment in self._segments]
+        self._segments.replace(old, new)
 
     def truncate(self, offset: int) -> None:
         """Cut everything from ``offset`` on, as a follower does whose history parted from its leader's.
@@ -355,14 +327,14 @@ class Log:
             return
         if offset < self.start_offset:
             save_start(self.files, self.directory, offset)
-        keep = bisect_right(self._bases, offset)
+        kept = [segment for segment in self._segments if segment.base_offset <= offset]
         for snapshot in [snapshot for snapshot in self._snapshots if snapshot > offset]:
             self.files.remove(snapshot_path(self.directory, snapshot))
-        for segment in reversed(self._segments[keep:]):
+        for segment in reversed(self.segments[len(kept) :]):
             self._remove_files(segment)
             self.files.sync_directory(self.directory)  # one by one, so that no crash leaves a gap
-        if keep:
-            self._cut(self._segments[keep - 1], offset)
+        if kept:
+            self._cut(kept[-1], offset)
         self._recover()
 
     def _cut(self, segment: Segment, offset: int) -> None:

@@ -18,7 +18,8 @@ from penstock.records import BatchHeader
 from penstock.storage.config import LogConfig
 from penstock.storage.epochs import LeaderEpochs
 from penstock.storage.files import Files
-from penstock.storage.index import Hole, Index
+from penstock.storage.holes import Hole
+from penstock.storage.index import Index
 from penstock.storage.producers import ProducerTable, load_snapshot, snapshot_path
 from penstock.storage.scan import scan
 from penstock.storage.segment import OpenSegments, Segment, index_path, log_path

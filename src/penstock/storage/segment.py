@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import struct
-from bisect import insort
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,18 +17,18 @@ from typing import Final
 
 from penstock.records import BatchHeader
 from penstock.storage.files import File, Files, FileSlice
-from penstock.storage.index import NO_TIMESTAMP, Hole, Index, peek_index
-from penstock.storage.scan import scan
+from penstock.storage.holes import Hole, Holes
+from penstock.storage.index import NO_TIMESTAMP, Index, peek_index
+from penstock.storage.scan import pass_good, scan
 
 log = logging.getLogger(__name__)
 
-_WALK: Final = struct.Struct(">qi")  # base offset, length
-_DELTA: Final = struct.Struct(">i")  # last offset delta
-_DELTA_POSITION: Final = 23
-_WALK_BYTES: Final = _DELTA_POSITION + _DELTA.size
+_STEP: Final = struct.Struct(">qi11xi")  # base offset, length, last offset delta
+_STEP_BYTES: Final = _STEP.size
 _LENGTH_OVERHEAD: Final = 12
 _CHUNK_BYTES: Final = 8192
 _VERIFY_BYTES: Final = 1 << 18
+_FOUND_MAX: Final = 64
 
 
 def log_path(directory: Path, base_offset: int) -> Path:
@@ -62,6 +61,7 @@ class Segment:
         "_checked_to",
         "_file",
         "_files",
+        "_found",
         "_index",
         "_last_base",
         "_last_position",
@@ -96,7 +96,7 @@ class Segment:
         self.size = size
         self.is_sealed = is_sealed
         self.index_interval_bytes = index_interval_bytes
-        self.holes: list[Hole] = []
+        self.holes = Holes()
         self.created_ms: int | None = None  # when retention first saw a record in it: segments also roll by age
         self._file: File | None = None
         self._index: Index | None = None
@@ -106,6 +106,7 @@ class Segment:
         self._stamp_ns = -1
         self._last_base = -1  # the last batch written here: most reads are for it
         self._last_position = 0
+        self._found: dict[int, int] = {}  # while unsealed: positions that readers asked for or will ask for next
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset} in {self.directory.name}, {self.size} bytes>"
@@ -186,6 +187,8 @@ class Segment:
     def seal(self) -> None:
         """Write no more. What this process wrote itself needs no check, as long as nobody else touches the file."""
         self.is_sealed = True
+        self._last_base = -1
+        self._found.clear()
         self._stamp_ns = self.file.changed_ns()
 
     def settle(self) -> None:
@@ -212,10 +215,10 @@ class Segment:
             if self._suspect_to or self.is_sealed:
                 self._verify(position, end)
             if self.holes:
-                end = self._end_before_hole(position, end)
+                end = self.holes.clip(position, end)
             if end > position:
                 return FileSlice(self.file, position, end - position)
-            past = self._skip_hole(position)
+            past = self.holes.skip(position)
             if past == position:
                 return None
             position = past
@@ -228,10 +231,33 @@ class Segment:
             return self.size
         if 0 <= self._last_base <= offset:
             return self._last_position
-        for start, next_offset, _ in self.walk(index.around(offset)[0]):
-            if next_offset > offset:
-                return start
-        return self.size
+        position = self._found.get(offset)
+        if position is None:
+            position = self._find(offset, *index.around(offset))
+            self._remember(offset, position)
+        return position
+
+    def _remember(self, offset: int, position: int) -> None:
+        if len(self._found) >= _FOUND_MAX:
+            self._found.clear()
+        if not self.is_sealed:  # whose file a stranger may change under us
+            self._found[offset] = position
+
+    def _find(self, offset: int, position: int, following: int) -> int:
+        """Step from an indexed batch to the one that holds ``offset``, before the next indexed one."""
+        self._verify(position, following)
+        if not self.holes:
+            chunk = self.file.read(position, min(following - position, _CHUNK_BYTES))
+            at, last, unpack = 0, len(chunk) - _STEP_BYTES, _STEP.unpack_from
+            while at <= last:
+                base_offset, length, delta = unpack(chunk, at)
+                if base_offset + delta >= offset:
+                    return position + at
+                if length < 0:
+                    break
+                at += length + _LENGTH_OVERHEAD
+            position += at
+        return next((start for start, next_offset, _ in self.walk(position) if next_offset > offset), self.size)
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, int, int]]:
         """(position, next offset, size) of each batch from a boundary on: checked, and without the holes."""
@@ -242,20 +268,19 @@ class Segment:
             if position >= verified_to:
                 verified_to = min(end, position + _VERIFY_BYTES)
                 self._verify(position, verified_to)
-            if self.holes and (past := self._skip_hole(position)) != position:
+            if self.holes and (past := self.holes.skip(position)) != position:
                 position = past
                 continue
             at = position - chunk_start
-            if at + _WALK_BYTES > len(chunk):
+            if at + _STEP_BYTES > len(chunk):
                 chunk, chunk_start, at = file.read(position, _CHUNK_BYTES), position, 0
-                if len(chunk) < _WALK_BYTES:
+                if len(chunk) < _STEP_BYTES:
                     return
-            base_offset, length = _WALK.unpack_from(chunk, at)
-            (delta,) = _DELTA.unpack_from(chunk, at + _DELTA_POSITION)
+            base_offset, length, delta = _STEP.unpack_from(chunk, at)
             size = length + _LENGTH_OVERHEAD
-            if size < _WALK_BYTES or delta < 0 or base_offset < self.base_offset:
+            if size < _STEP_BYTES or delta < 0 or base_offset < self.base_offset:
                 self._check(position, end)  # our own bytes, damaged since we wrote them
-                if self._skip_hole(position) == position:
+                if self.holes.skip(position) == position:
                     return
                 continue
             yield position, base_offset + delta + 1, size
@@ -266,10 +291,14 @@ class Segment:
         return self.index.position_before_time(timestamp)
 
     def _end_of_read(self, position: int, max_bytes: int, limit: int) -> int:
+        index = self._index or self.index
         if limit - position <= max_bytes:
+            if limit == self.size:
+                self._remember(index.next_offset, limit)
             return limit
-        boundary = self.index.boundary_before(position + max_bytes)
+        boundary, offset = index.row_before(position + max_bytes)
         if boundary > position:
+            self._remember(offset, boundary)
             return boundary
         end = position
         for start, _, size in self.walk(position):
@@ -280,21 +309,16 @@ class Segment:
 
     # -- damage -------------------------------------------------------------------------------------------------------
 
-    def verify(self) -> list[Hole]:
+    def verify(self) -> Holes:
         """Check every byte again, whatever is remembered, and return the holes."""
         self._check(0, self.size)
         return self.holes
 
     def note_hole(self, hole: Hole) -> None:
         """Remember damage, once, as one range where it overlaps what is known already."""
-        overlapping = [known for known in self.holes if known.start < hole.end and hole.start < known.end]
-        touched = [hole, *overlapping]
-        whole = Hole(min(each.start for each in touched), max(each.end for each in touched))
-        if whole in self.holes:
+        whole = self.holes.add(hole)
+        if whole is None:
             return
-        holes = [known for known in self.holes if known not in overlapping]
-        insort(holes, whole)
-        self.holes = holes
         log.error(
             "%s is corrupt in bytes %d to %d: these records are not served. The file is kept as it is; "
             "run 'penstock log inspect' on its directory to see what is lost.",
@@ -306,7 +330,8 @@ class Segment:
     def _verify(self, start: int, end: int) -> None:
         """Check the suspect batches of a range, unless that was done before, and note its holes."""
         if self.is_sealed and (stamp_ns := self.file.changed_ns()) != self._stamp_ns:
-            self._stamp_ns, self._suspect_to, self._checked_to, self.holes = stamp_ns, self.size, 0, []
+            self._stamp_ns, self._suspect_to, self._checked_to = stamp_ns, self.size, 0
+            self.holes.clear()
         if start >= self._suspect_to:
             return
         if start > self._checked_to:
@@ -319,7 +344,9 @@ class Segment:
     def _check(self, start: int, end: int) -> int:
         """Note every hole of a range or a little more; how far it looked."""
         view = self.file.view()[: self.size]
-        reached, next_offset = self.index.row_before(start)
+        reached, next_offset = pass_good(view, *self.index.row_before(start), end)
+        if reached >= end:
+            return reached
         for found in scan(view, reached, next_offset, self.next_offset):
             if isinstance(found, Hole):
                 self.note_hole(found)
@@ -331,18 +358,6 @@ class Segment:
         if reached < self.size:  # somebody cut the file
             self.note_hole(Hole(reached, self.size))
         return self.size
-
-    def _end_before_hole(self, position: int, end: int) -> int:
-        for hole in self.holes:
-            if position < hole.end:
-                return max(position, min(end, hole.start))
-        return end
-
-    def _skip_hole(self, position: int) -> int:
-        for hole in self.holes:
-            if hole.start <= position < hole.end:
-                return hole.end
-        return position
 
     def _rebuild_index(self) -> Index:
         index = Index(self.base_offset)

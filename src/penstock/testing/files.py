@@ -93,10 +93,12 @@ class MemoryFile:
         inode.changed_ns = self._files.next_ns()
 
     def read(self, position: int, size: int) -> bytes:
-        return bytes(self._inode.live[position : position + size])
+        data = bytes(self._inode.live[position : position + size])
+        self._files.bytes_read += len(data)
+        return data
 
     def view(self) -> memoryview:
-        return memoryview(bytes(self._inode.live))
+        return memoryview(self.read(0, self.size))
 
     def sync(self) -> None:
         self._files.step(f"sync {self.path.name}", self._inode.sync)
@@ -124,6 +126,7 @@ class MemoryFiles:
         self.is_failing_syncs = False
         self.crash_at: int | None = None
         self.steps = 0
+        self.bytes_read = 0
         self.last_step = ""
         self.now_ms = 0  # stamps the files that are changed from now on
         self._stamps = 0

@@ -17,7 +17,6 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-
 from tests.support.clients.contract import (
     GZIP,
     LZ4,
@@ -82,9 +81,12 @@ class ConfluentClient:
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
         self._outcome(self._admin.delete_records([TopicPartition(topic, partition, before_offset)]))
 
-    def produce(self, topic: str, messages: Iterable[Message], *, codec: str = NONE) -> list[int]:
+    def produce(
+        self, topic: str, messages: Iterable[Message], *, codec: str = NONE, batch_messages: int = 10_000
+    ) -> list[int]:
         settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 20, "compression.type": codec}
         settings |= {"message.timeout.ms": int(PATIENCE_S * 1000), "message.max.bytes": 1_000_000}
+        settings |= {"batch.num.messages": batch_messages}
         producer = Producer(self._common | settings)
         reports: list[tuple[int, KafkaError | None, int]] = []
         count = 0

@@ -11,7 +11,6 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.codec import has_lz4, has_snappy, has_zstd
 from kafka.errors import BrokerResponseError, KafkaError
-
 from tests.support.clients.contract import (
     GZIP,
     LZ4,

@@ -50,8 +50,8 @@ def test_every_setting_has_an_effect(path: str) -> None:
     setting = SETTINGS[path]
     environ = {setting.variable: another_value(setting.kind, setting.default)}
     if path.endswith("min_insync_replicas"):
-        environ["PENSTOCK_DEFAULTS__TOPIC__REPLICATION_FACTOR"] = "2"
-        base = load({"PENSTOCK_DEFAULTS__TOPIC__REPLICATION_FACTOR": "2"}).settings
+        environ["PENSTOCK_DEFAULTS__TOPIC__REPLICATION_FACTOR"] = "20"
+        base = load({"PENSTOCK_DEFAULTS__TOPIC__REPLICATION_FACTOR": "20"}).settings
     else:
         base = Settings()
     assert effects(load(environ).settings) != effects(base)

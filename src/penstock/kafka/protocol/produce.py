@@ -236,9 +236,13 @@ def _write_flexible(
     out += node_endpoints_tag(node_endpoints) if has_hints else b"\0"
 
 
+# By how many of its leading fields a version has.
+_CLASSIC_PARTITION = {fields: struct.Struct(">ihqqq"[: 1 + fields]) for fields in (3, 4, 5)}
+
+
 def _write_classic(out: bytearray, version: int, topics: Sequence[ProducedTopic], throttle_time_ms: int) -> None:
     fields = 5 if version >= 5 else 4 if version >= 2 else 3
-    pack = struct.Struct(">ihqqq"[: 1 + fields]).pack
+    pack = _CLASSIC_PARTITION[fields].pack
     out += _INT32.pack(len(topics))
     for name, partitions in topics:
         out += string(name)

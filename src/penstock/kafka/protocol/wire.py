@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.kafka.protocol.errors import ProtocolError
@@ -12,6 +13,7 @@ from penstock.kafka.protocol.varint import read_varint, varint
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _NULL_STRING = b"\xff\xff"
+_NAMES_KEPT = 4096  # topic names, mostly: the same few come again with every request
 
 
 class LeaderHint(NamedTuple):
@@ -54,6 +56,7 @@ def read_compact_string(buffer: memoryview, position: int) -> tuple[str | None, 
     return str(buffer[position:end], "utf-8"), end
 
 
+@lru_cache(_NAMES_KEPT)
 def string(text: str) -> bytes:
     data = text.encode()
     return _INT16.pack(len(data)) + data
@@ -63,6 +66,7 @@ def nullable_string(text: str | None) -> bytes:
     return _NULL_STRING if text is None else string(text)
 
 
+@lru_cache(_NAMES_KEPT)
 def compact_string(text: str | None) -> bytes:
     if text is None:
         return b"\0"

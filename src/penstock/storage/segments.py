@@ -1,0 +1,82 @@
+"""The segments of one log in order, and reading across them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from penstock.storage.files import FileSlice
+from penstock.storage.segment import Segment
+
+
+class Segments:
+    """A run of segments, of which the last is being written. Belongs to the log's owner thread."""
+
+    __slots__ = ("_bases", "_segments", "active")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def listed(self) -> tuple[Segment, ...]:
+        return tuple(self._segments)
+
+    def count_below(self, offset: int) -> int:
+        """How many segments lie wholly below ``offset``, going by where the next one begins."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def add(self, segment: Segment) -> None:
+        """Put a new segment at the end; it is the active one from now on."""
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self.active = segment
+
+    def drop(self, count: int) -> list[Segment]:
+        """Take the oldest segments away."""
+        dropped = self._segments[:count]
+        del self._segments[:count]
+        del self._bases[:count]
+        return dropped
+
+    def replace(self, old: list[Segment], new: list[Segment]) -> None:
+        """Put other segments in the place of some that are side by side."""
+        at = self._segments.index(old[0])
+        assert self._segments[at : at + len(old)] == old, "only sealed segments side by side are compacted"
+        self._segments[at : at + len(old)] = new
+        self._bases = [segment.base_offset for segment in self._segments]
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int, end_offset: int) -> FileSlice | None:
+        """Whole batches of one segment from the one that holds ``offset`` on, none at or past ``limit_offset``."""
+        segments, bases = self._segments, self._bases
+        at = bisect_right(bases, offset) - 1
+        while at < len(segments):
+            segment = segments[at]
+            if segment.base_offset >= limit_offset:
+                return None
+            at += 1
+            if limit_offset >= end_offset or (at < len(bases) and bases[at] <= limit_offset):
+                limit = segment.size
+            else:
+                limit = segment.locate(limit_offset)
+            found = segment.read(offset, max_bytes, limit)
+            if found is not None:
+                return found
+        return None
+
+    def batches(self, offset: int) -> Iterator[FileSlice]:
+        """Every batch from the one that holds ``offset`` on, one slice each."""
+        at = self.count_below(offset)
+        while at < len(self._segments):
+            segment = self._segments[at]
+            for start, next_offset, size in segment.walk(segment.locate(offset)):
+                yield FileSlice(segment.file, start, size)
+                offset = next_offset
+            # Looked up anew: retention or compaction may have come in between.
+            at = max(bisect_right(self._bases, segment.base_offset), self.count_below(offset))
