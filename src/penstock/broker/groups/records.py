@@ -1,7 +1,8 @@
 """What a coordinator writes to its partition of ``__consumer_offsets``.
 
-The key names what a record is about, so that compaction keeps the last word on each; no value means gone. Keys and
-values are JSON, member metadata and assignments inside them base64. Format: docs/formats/groups.md.
+The key names what a record is about, so that compaction keeps the last word on each; no value means gone. When it
+happened is the record's timestamp. Keys and values are JSON, member metadata and assignments inside them base64.
+Format: docs/formats/groups.md.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.errors import CorruptRecords
 from penstock.records import Record
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -26,7 +28,7 @@ class OffsetKey(msgspec.Struct, frozen=True, tag="offset"):
 
 
 class StoredMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member as of its group's last stable generation."""
+    """A member as of its group's last stored generation."""
 
     member_id: str
     instance_id: str | None
@@ -35,27 +37,26 @@ class StoredMember(msgspec.Struct, frozen=True, kw_only=True):
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    assignment: bytes
+    assignment: bytes = b""
 
 
 class StoredGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's last stable generation; no members means that it is empty."""
+    """A group's last generation that was shared out; no members means that it is empty."""
 
     generation: int
     protocol_type: str
     protocol: str | None
     leader_id: str | None
     members: tuple[StoredMember, ...]
-    stored_ms: int
 
 
-class StoredOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a group got in a partition."""
+class StoredOffset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a group got in a partition of the topic that had this id."""
 
     offset: int
-    leader_epoch: int
-    metadata: str
-    committed_ms: int
+    topic_id: str
+    leader_epoch: int = -1
+    metadata: str = ""
 
 
 Key = GroupKey | OffsetKey
@@ -69,20 +70,24 @@ class Change(msgspec.Struct, frozen=True):
     value: Value | None
 
 
-_encoder = msgspec.json.Encoder()
+_encode = msgspec.json.Encoder().encode
 _keys: msgspec.json.Decoder[Key] = msgspec.json.Decoder(Key)
 _groups = msgspec.json.Decoder(StoredGroup)
 _offsets = msgspec.json.Decoder(StoredOffset)
 
 
-def to_record(change: Change, offset: int, now_ms: int) -> Record:
-    value = None if change.value is None else _encoder.encode(change.value)
-    return Record(offset, now_ms, _encoder.encode(change.key), value, ())
+def to_record(change: Change, offset: int, at_ms: int) -> Record:
+    value = None if change.value is None else _encode(change.value)
+    return Record(offset, at_ms, _encode(change.key), value, ())
 
 
 def from_record(record: Record) -> Change:
-    assert record.key is not None
-    key = _keys.decode(record.key)
-    if record.value is None:
-        return Change(key, None)
-    return Change(key, _groups.decode(record.value) if isinstance(key, GroupKey) else _offsets.decode(record.value))
+    """Read a record back; `CorruptRecords` if no coordinator wrote it."""
+    try:
+        key = _keys.decode(record.key or b"")
+        if record.value is None:
+            return Change(key, None)
+        decoder = _groups if isinstance(key, GroupKey) else _offsets
+        return Change(key, decoder.decode(record.value))
+    except msgspec.MsgspecError as error:
+        raise CorruptRecords(f"Record {record.offset} is not about a group: {error}") from error

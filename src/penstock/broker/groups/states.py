@@ -1,0 +1,101 @@
+"""The rules of a classic group as two tables; everything else in this package carries them out.
+
+`VERDICTS` says how an event is met in each state, `TRANSITIONS` which steps lead from one state to the next. A pair
+that a table leaves out cannot happen, because members exist exactly when the group is not empty.
+
+    EMPTY ──begin──▶ PREPARING ──joined──▶ COMPLETING ──assigned──▶ STABLE
+      ▲                │  ▲                     │                      │
+      └────emptied─────┘  └───────begin─────────┴──────────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+
+class State(Enum):
+    """Where a group is in its round. The values are the names that Kafka's tools show."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"  # members are joining
+    COMPLETING = "CompletingRebalance"  # members wait for the leader's assignment
+    STABLE = "Stable"
+
+
+class Event(Enum):
+    """What happens to a group."""
+
+    NEWCOMER = "a member joins for the first time"
+    RETURN = "a static member was restarted, wanting what it wanted before"
+    CHANGE = "a member joins again, wanting something else"
+    REJOIN = "a follower joins again, as it was"
+    LEADER_REJOIN = "the leader joins again: it may have seen something that its assignment depends on"
+    SYNC = "a member asks for its assignment"
+    HEARTBEAT = "a member is alive"
+    COMMIT = "a member commits offsets"
+    LONE_COMMIT = "somebody who is no member commits offsets"
+    LOSS = "a member left, or its time ran out"
+    DELETE = "somebody deletes the group"
+
+
+class Verdict(Enum):
+    """How an event is met."""
+
+    ANSWER = "at once"
+    WAIT = "the answer comes with the next step of the round"
+    BEGIN = "a new round begins"
+    REBALANCING = "refused: a round is under way, join it"
+    REFUSE = "refused: that is for empty groups only"
+
+
+class Step(Enum):
+    """What moves a group from one state to another."""
+
+    BEGIN = "a round begins"
+    JOINED = "everybody is in, or the time to join is up"
+    EMPTIED = "nobody is left: stored"
+    ASSIGNED = "everybody has an assignment: stored"
+
+
+EMPTY, PREPARING, COMPLETING, STABLE = State
+
+VERDICTS: Final[Mapping[Event, Mapping[State, Verdict]]] = {
+    Event.NEWCOMER: {
+        EMPTY: Verdict.BEGIN,
+        PREPARING: Verdict.WAIT,
+        COMPLETING: Verdict.BEGIN,
+        STABLE: Verdict.BEGIN,
+    },
+    # Not answered while COMPLETING: the leader may be assigning to the id that is gone (KAFKA-9801).
+    Event.RETURN: {PREPARING: Verdict.WAIT, COMPLETING: Verdict.BEGIN, STABLE: Verdict.ANSWER},
+    Event.CHANGE: {PREPARING: Verdict.WAIT, COMPLETING: Verdict.BEGIN, STABLE: Verdict.BEGIN},
+    Event.REJOIN: {PREPARING: Verdict.WAIT, COMPLETING: Verdict.ANSWER, STABLE: Verdict.ANSWER},
+    Event.LEADER_REJOIN: {PREPARING: Verdict.WAIT, COMPLETING: Verdict.ANSWER, STABLE: Verdict.BEGIN},
+    Event.SYNC: {PREPARING: Verdict.REBALANCING, COMPLETING: Verdict.WAIT, STABLE: Verdict.ANSWER},
+    Event.HEARTBEAT: {PREPARING: Verdict.REBALANCING, COMPLETING: Verdict.ANSWER, STABLE: Verdict.ANSWER},
+    # Members may commit what they did in the last generation until the next one has begun.
+    Event.COMMIT: {PREPARING: Verdict.ANSWER, COMPLETING: Verdict.REBALANCING, STABLE: Verdict.ANSWER},
+    Event.LONE_COMMIT: {
+        EMPTY: Verdict.ANSWER,
+        PREPARING: Verdict.REFUSE,
+        COMPLETING: Verdict.REFUSE,
+        STABLE: Verdict.REFUSE,
+    },
+    Event.LOSS: {PREPARING: Verdict.ANSWER, COMPLETING: Verdict.BEGIN, STABLE: Verdict.BEGIN},
+    Event.DELETE: {
+        EMPTY: Verdict.ANSWER,
+        PREPARING: Verdict.REFUSE,
+        COMPLETING: Verdict.REFUSE,
+        STABLE: Verdict.REFUSE,
+    },
+}
+
+TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
+    Step.BEGIN: {EMPTY: PREPARING, COMPLETING: PREPARING, STABLE: PREPARING},
+    Step.JOINED: {PREPARING: COMPLETING},
+    # From STABLE and EMPTY as well: a log that is read again holds one stored generation after the other.
+    Step.EMPTIED: {PREPARING: EMPTY, STABLE: EMPTY, EMPTY: EMPTY},
+    Step.ASSIGNED: {COMPLETING: STABLE, STABLE: STABLE, EMPTY: STABLE},
+}
