@@ -1,0 +1,362 @@
+"""The Kafka door over real sockets: order, pipelining, backpressure, long polls and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.broker import Broker
+from penstock.broker.config import BrokerConfig
+from penstock.clock import SystemClock
+from penstock.cluster.controller import TopicSpec
+from penstock.cluster.records import Endpoint
+from penstock.errors import StartupError
+from penstock.kafka.protocol import record_messages as plain
+from penstock.kafka.protocol.broker_messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from penstock.kafka.protocol.errors import ErrorCode
+from penstock.kafka.protocol.headers import decode_response, encode_request
+from penstock.kafka.protocol.offset_messages import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from penstock.kafka.protocol.schema import Message
+from penstock.kafka.server import KafkaConfig, KafkaServer
+from penstock.records import Record, decode_records, encode_batch, iter_batches
+from penstock.storage.files import DiskFiles
+
+TOPIC = "t"
+Story = Callable[["Client"], Coroutine[None, None, None]]
+
+
+class Client:
+    """A connection that speaks in our own messages."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, broker: Broker) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.broker = broker
+        self._next_id = 0
+
+    def send(self, message: Message, version: int) -> int:
+        self._next_id += 1
+        self.writer.write(encode_request(message, version, self._next_id, "test"))
+        return self._next_id
+
+    async def receive(self) -> memoryview:
+        (length,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return memoryview(await self.reader.readexactly(length))
+
+    async def is_closed(self) -> bool:
+        return await self.reader.read(1) == b""
+
+
+@asynccontextmanager
+async def door(directory: Path, **options: int) -> AsyncIterator[tuple[Broker, KafkaServer]]:
+    endpoint = Endpoint(door="kafka", host="0.0.0.0", port=0)
+    broker = Broker(
+        BrokerConfig(node_id=1, data_dir=directory / "data", endpoints=(endpoint,)), DiskFiles(), SystemClock()
+    )
+    broker.start()
+    server = KafkaServer(broker, KafkaConfig(port=0, **options))
+    await server.start()
+    try:
+        yield broker, server
+    finally:
+        await server.stop(0.5)
+        await broker.close()
+
+
+def tell(directory: Path, story: Story, **options: int) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30), door(directory, **options) as (broker, server):
+            await broker.create_topic(TopicSpec(name=TOPIC, partitions=2))
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            try:
+                await story(Client(reader, writer, broker))
+            finally:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def produce(*values: bytes, acks: int = 1, topic: str = TOPIC, partition: int = 0) -> plain.ProduceRequest:
+    batch = bytes(encode_batch([Record(at, 1_700_000_000_000, None, value) for at, value in enumerate(values)]))
+    return plain.ProduceRequest(
+        transactional_id=None,
+        acks=acks,
+        timeout_ms=5_000,
+        topic_data=(
+            plain.TopicProduceData(
+                name=topic, partition_data=(plain.PartitionProduceData(index=partition, records=batch),)
+            ),
+        ),
+    )
+
+
+def fetch(
+    offset: int, *, max_wait_ms: int = 0, min_bytes: int = 1, max_bytes: int = 1 << 20, partition: int = 0
+) -> plain.FetchRequest:
+    return plain.FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        topics=(
+            plain.FetchTopic(
+                topic=TOPIC,
+                partitions=(
+                    plain.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes),
+                ),
+            ),
+        ),
+        forgotten_topics_data=(),
+    )
+
+
+async def produced(client: Client, version: int = 9) -> plain.PartitionProduceResponse:
+    _, response = decode_response(plain.ProduceResponse, version, await client.receive())
+    return response.responses[0].partition_responses[0]
+
+
+async def fetched(client: Client, version: int = 12) -> tuple[plain.PartitionData, list[bytes | None]]:
+    _, response = decode_response(plain.FetchResponse, version, await client.receive())
+    partition = response.responses[0].partitions[0]
+    data = memoryview(partition.records or b"")
+    values = [
+        record.value for at, header in iter_batches(data) for record in decode_records(data[at : at + header.size])
+    ]
+    return partition, values
+
+
+def test_pipelined_produces_are_answered_in_order_whatever_their_acks(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        ids = [client.send(produce(b"x", acks=acks), 9) for acks in (-1, 1, -1, 1, 1, -1)]
+        for number, expected in enumerate(ids):
+            frame = await client.receive()
+            correlation_id, response = decode_response(plain.ProduceResponse, 9, frame)
+            assert correlation_id == expected
+            assert response.responses[0].partition_responses[0].base_offset == number
+
+    tell(tmp_path, story)
+
+
+@pytest.mark.parametrize("version", [3, 5, 7, 8, 9, 12])
+def test_what_is_produced_is_fetched_in_every_version(tmp_path: Path, version: int) -> None:
+    async def story(client: Client) -> None:
+        for number in range(3):  # the second and third time the request is known by its shape
+            client.send(produce(b"a%d" % number, b"b%d" % number), version)
+            placed = await produced(client, version)
+            assert (placed.error_code, placed.base_offset) == (0, 2 * number)
+        client.send(fetch(0), 12)
+        partition, values = await fetched(client)
+        assert values == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
+        assert partition.high_watermark == 6
+
+    tell(tmp_path, story)
+
+
+def test_a_long_poll_ends_as_soon_as_something_is_appended(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        client.send(fetch(0, max_wait_ms=20_000), 12)
+        await asyncio.sleep(0.1)
+        batch = encode_batch([Record(0, 1, None, b"late")])
+        client.broker.partition(TOPIC, 0).append(memoryview(batch), 1, is_durable=False)
+        _, values = await fetched(client)
+        assert values == [b"late"]
+        assert loop.time() - began < 10
+
+    tell(tmp_path, story)
+
+
+def test_a_long_poll_that_finds_nothing_ends_on_time_and_empty(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        client.send(fetch(0, max_wait_ms=150), 12)
+        partition, values = await fetched(client)
+        assert (partition.error_code, values, partition.records) == (0, [], b"")
+
+    tell(tmp_path, story)
+
+
+def test_a_fetch_waits_for_its_min_bytes(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        partition = client.broker.partition(TOPIC, 0)
+        client.send(fetch(0, max_wait_ms=10_000, min_bytes=1_500), 12)
+        for _ in range(2):
+            await asyncio.sleep(0.05)
+            partition.append(memoryview(encode_batch([Record(0, 1, None, b"x" * 900)])), 1, is_durable=False)
+        _, values = await fetched(client)
+        assert len(values) == 2
+
+    tell(tmp_path, story)
+
+
+def test_one_batch_is_returned_however_small_the_limit(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        for value in (b"x" * 5_000, b"y" * 5_000):
+            client.send(produce(value), 9)
+            await produced(client)
+        client.send(fetch(0, max_bytes=10), 12)
+        _, values = await fetched(client)
+        assert values == [b"x" * 5_000]
+
+    tell(tmp_path, story)
+
+
+def test_a_client_that_does_not_read_is_not_read_from_either(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        for _ in range(8):
+            client.send(produce(b"z" * 900_000), 9)
+            await produced(client)
+        for _ in range(400):
+            client.send(fetch(0, max_bytes=8 << 20), 12)
+        await asyncio.sleep(0.5)  # the node has sent what the socket takes and stopped there
+        for _ in range(3):
+            _, values = await fetched(client)
+            assert len(values) == 8
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.writer.get_extra_info("peername")[1])
+        other = Client(reader, writer, client.broker)
+        other.send(fetch(0), 12)
+        _, values = await asyncio.wait_for(fetched(other), 5)
+        assert values
+        writer.close()
+
+    tell(tmp_path, story)
+
+
+def test_an_error_in_one_partition_leaves_the_others_alone(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        good = produce(b"a").topic_data[0].partition_data[0]
+        request = plain.ProduceRequest(
+            transactional_id=None,
+            acks=1,
+            timeout_ms=100,
+            topic_data=(
+                plain.TopicProduceData(
+                    name=TOPIC,
+                    partition_data=(
+                        plain.PartitionProduceData(index=0, records=good.records),
+                        plain.PartitionProduceData(index=9, records=good.records),
+                        plain.PartitionProduceData(index=1, records=b"no batch at all"),
+                    ),
+                ),
+            ),
+        )
+        client.send(request, 9)
+        _, response = decode_response(plain.ProduceResponse, 9, await client.receive())
+        codes = [row.error_code for row in response.responses[0].partition_responses]
+        assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CORRUPT_MESSAGE]
+
+    tell(tmp_path, story)
+
+
+def test_acks_0_is_not_answered(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        client.send(produce(b"a", acks=0), 9)
+        client.send(produce(b"b", acks=1), 9)
+        assert (await produced(client)).base_offset == 1
+
+    tell(tmp_path, story)
+
+
+def test_unknown_acks_are_refused(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        client.send(produce(b"a", acks=2), 9)
+        assert (await produced(client)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+
+    tell(tmp_path, story)
+
+
+def test_a_newer_api_versions_is_answered_in_the_oldest_format(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        frame = bytearray(encode_request(ApiVersionsRequest(), 4, 1, "test"))
+        frame[6:8] = struct.pack(">h", 99)
+        client.writer.write(frame)
+        _, response = decode_response(ApiVersionsResponse, 0, await client.receive())
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert {row.api_key for row in response.api_keys} >= {0, 1, 3, 18}
+
+    tell(tmp_path, story)
+
+
+def test_an_unknown_api_closes_the_connection(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        client.writer.write(struct.pack(">ihhih", 10, 999, 0, 1, -1))
+        assert await client.is_closed()
+
+    tell(tmp_path, story)
+
+
+def test_too_long_a_request_closes_the_connection(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        client.writer.write(struct.pack(">i", 2_000))
+        assert await client.is_closed()
+
+    tell(tmp_path, story, max_request_bytes=1_000)
+
+
+def test_connections_past_the_limit_are_refused_and_the_first_stays(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        client.send(produce(b"a"), 9)
+        await produced(client)
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.writer.get_extra_info("peername")[1])
+        assert await reader.read(1) == b""
+        writer.close()
+        client.send(produce(b"b"), 9)
+        assert (await produced(client)).base_offset == 1
+
+    tell(tmp_path, story, max_connections=1)
+
+
+def test_idle_connections_are_closed(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        assert await asyncio.wait_for(client.is_closed(), 5)
+
+    tell(tmp_path, story, idle_timeout_ms=200)
+
+
+def test_a_node_that_listens_everywhere_is_found_where_it_was_found(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        client.send(MetadataRequest(topics=(MetadataRequestTopic(name=TOPIC),)), 12)
+        _, response = decode_response(MetadataResponse, 12, await client.receive())
+        assert response.brokers[0].host == "127.0.0.1"
+        assert len(response.topics[0].partitions) == 2
+
+    tell(tmp_path, story)
+
+
+@pytest.mark.parametrize(("timestamp", "offset"), [(-2, 0), (-1, 3), (1_500, 1), (3_000, 2), (9_999, -1), (-3, 2)])
+def test_offsets_are_found_by_time(tmp_path: Path, timestamp: int, offset: int) -> None:
+    async def story(client: Client) -> None:
+        partition = client.broker.partition(TOPIC, 0)
+        for at in (1_000, 2_000, 3_000):
+            partition.append(memoryview(encode_batch([Record(0, at, None, b"v")])), 1, is_durable=False)
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        request = ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name=TOPIC, partitions=(wanted,)),))
+        client.send(request, 7)
+        _, response = decode_response(ListOffsetsResponse, 7, await client.receive())
+        assert response.topics[0].partitions[0].offset == offset
+
+    tell(tmp_path, story)
+
+
+def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with door(tmp_path) as (broker, server):
+            with pytest.raises(StartupError, match="--kafka"):
+                await KafkaServer(broker, KafkaConfig(port=server.port)).start()
+
+    asyncio.run(run())
