@@ -1,15 +1,17 @@
 """Every handler, in this process: a frame gets an answer that its client could read, or closes its connection.
 
-The connection is a stand-in without a socket; the broker behind it is real, on a directory in memory where there is one.
+Connection, dispatcher and broker are the real ones, over a socket pair and a directory in memory where there is one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import shutil
+import socket
+import struct
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,56 +23,83 @@ from penstock.broker.config import BrokerConfig, Fsync
 from penstock.clock import SystemClock
 from penstock.cluster.controller import TopicSpec
 from penstock.cluster.records import Endpoint
+from penstock.kafka.connection import Connection
 from penstock.kafka.dispatch import KafkaDispatcher
 from penstock.kafka.protocol.catalogue import MESSAGES
 from penstock.kafka.protocol.codec import decode
 from penstock.kafka.protocol.errors import ProtocolError
+from penstock.kafka.protocol.group_messages import JoinGroupRequest, SyncGroupRequest
 from penstock.kafka.protocol.headers import FRAME_PREFIX_BYTES, RequestHeader, decode_response, read_request_header
-from penstock.storage.files import DiskFiles, FileSlice
+from penstock.kafka.protocol.record_messages import FetchRequest, ProduceRequest
+from penstock.kafka.protocol.schema import Message
+from penstock.storage.files import DiskFiles
 
 _CASES = 400
 _BATCH_LIMIT_S = 60.0
 _ANSWER_LIMIT_S = 10.0
-_MAY_WAIT = {1, 11, 14}  # Fetch, JoinGroup and SyncGroup are answered when something happens
+_GRACE_S = 0.03
+_MAY_WAIT = (FetchRequest, JoinGroupRequest, SyncGroupRequest)  # answered when something happens
+_FRAME_LIMIT = 16 << 20
 _API_VERSIONS = 18
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-class StandInAnswer:
-    """A place in the queue of responses."""
+class LocalSocket:
+    """The node's end of a socket pair, with the addresses and options that a TCP socket would have."""
 
-    def __init__(self, connection: StandIn) -> None:
-        self._connection = connection
-        self.is_done = False
-        self.frame = b""
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
 
-    def complete(self, pieces: Sequence[Any]) -> None:
-        if self.is_done:
-            raise Finding("a request was answered twice")
-        self.is_done = True
-        self.frame = b"".join(bytes(piece.read() if isinstance(piece, FileSlice) else piece) for piece in pieces)
-        self._connection.moved.set()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", 9092
+
+    def getpeername(self) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
+    def setsockopt(self, *_: object) -> None:
+        """There is nothing to delay here."""
 
 
-class StandIn:
-    """A connection as the dispatcher sees it."""
+class Client:
+    """A connection of the door's own kind, and the client's end of it."""
 
-    def __init__(self) -> None:
-        self.local_host = "127.0.0.1"
-        self.peer_host = "127.0.0.1"
-        self.peer = "127.0.0.1:1"
-        self.is_closed = False
-        self.is_closing = False
-        self.answers: list[StandInAnswer] = []
-        self.moved = asyncio.Event()
+    def __init__(self, dispatcher: KafkaDispatcher) -> None:
+        self._loop = asyncio.get_running_loop()
+        here, there = socket.socketpair()
+        here.settimeout(0)
+        self._sock = here
+        local: Any = LocalSocket(there)
+        self.connection = Connection(self._loop, local, dispatcher, max_request_bytes=_FRAME_LIMIT)
+        self.connection.start()
 
-    def expect_answer(self, *, is_barrier: bool) -> StandInAnswer:
-        self.answers.append(StandInAnswer(self))
-        return self.answers[-1]
+    async def send(self, frame: bytes) -> None:
+        with contextlib.suppress(OSError):
+            await self._loop.sock_sendall(self._sock, frame)
 
-    def close(self, reason: str = "") -> None:
-        self.is_closed = True
-        self.moved.set()
+    async def receive(self, limit_s: float) -> bytes | None:
+        """A response without its length; None if the connection is closed; TimeoutError."""
+        async with asyncio.timeout(limit_s):
+            prefix = await self._receive_exactly(4)
+            return None if prefix is None else await self._receive_exactly(struct.unpack(">i", prefix)[0])
+
+    async def _receive_exactly(self, size: int) -> bytes | None:
+        data = b""
+        while len(data) < size:
+            try:
+                part = await self._loop.sock_recv(self._sock, size - len(data))
+            except OSError:
+                return None
+            if not part:
+                return None
+            data += part
+        return data
+
+    def close(self) -> None:
+        self._sock.close()
+        self.connection.close()
 
 
 class Dispatch:
@@ -96,6 +125,7 @@ class _Batch:
         self._rng = random.Random(seed)
         self._directory = directory
         self._uncaught: list[str] = []
+        self._client: Client | None = None
 
     async def run(self) -> int:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self._uncaught.append(str(context)))
@@ -113,49 +143,42 @@ class _Batch:
                 await broker.create_topic(TopicSpec(name=topic, partitions=PARTITIONS))
             dispatcher = KafkaDispatcher(broker, lambda _: None)
             for case in range(_CASES):
-                frame = make_frame(self._rng)
-                if self._rng.random() < 0.8:
-                    frame = mutate(self._rng, frame)
-                await self._dispatch(dispatcher, frame, case)
+                await self._exchange(dispatcher, case)
+            if self._client is not None:
+                self._client.close()
         finally:
             await broker.close()
         return _CASES
 
-    async def _dispatch(self, dispatcher: KafkaDispatcher, frame: bytes, case: int) -> None:
-        body = memoryview(bytearray(frame[FRAME_PREFIX_BYTES:]))
-        if _would_cost_too_much(body):
+    async def _exchange(self, dispatcher: KafkaDispatcher, case: int) -> None:
+        """One request on a connection that is kept for as long as it lasts."""
+        body = make_frame(self._rng)[FRAME_PREFIX_BYTES:]
+        if self._rng.random() < 0.8:
+            body = mutate(self._rng, body)
+        request = _decode(body)
+        if request is not None and is_costly(request):
             return
-        told = f"case {case}, {_describe(body)}, frame {frame[:400].hex()}"
-        connection = StandIn()
-        try:
-            dispatcher.dispatch(connection, body)  # type: ignore[arg-type]
-        except ProtocolError:
-            return
-        except Exception as error:
-            raise Finding(f"{error!r} came out of {told}") from error
-        header = read_request_header(body)
-        await self._answered(connection, header, told)
-        connection.is_closed = True
+        if self._client is None or self._client.connection.is_closed:
+            self._client = Client(dispatcher)
+        told = f"case {case}, {_describe(body)}, frame {body[:400].hex()}"
+        await self._client.send(struct.pack(">i", len(body)) + body)
+        await self._check(request, body, told)
         if self._uncaught:
             raise Finding(f"{self._uncaught[0]} after {told}")
 
-    async def _answered(self, connection: StandIn, header: RequestHeader, told: str) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _ANSWER_LIMIT_S
-        for answer in connection.answers:
-            while not answer.is_done and not connection.is_closed:
-                if header.api_key in _MAY_WAIT:
-                    return
-                if loop.time() > deadline:
-                    raise Finding(f"no answer to {told}")
-                connection.moved.clear()
-                try:
-                    async with asyncio.timeout(0.05):
-                        await connection.moved.wait()
-                except TimeoutError:
-                    continue
-            if answer.is_done:
-                _check_answer(header, answer.frame, told)
+    async def _check(self, request: Message | None, body: bytes, told: str) -> None:
+        assert self._client is not None
+        is_patient = isinstance(request, _MAY_WAIT) or (isinstance(request, ProduceRequest) and request.acks == 0)
+        try:
+            answer = await self._client.receive(_GRACE_S if is_patient else _ANSWER_LIMIT_S)
+        except TimeoutError:
+            if not is_patient:
+                raise Finding(f"no answer to {told}") from None
+            answer = None
+        if answer is None:
+            self._client.close()
+        else:
+            _check_answer(read_request_header(body), answer, told)
 
 
 def _check_answer(header: RequestHeader, frame: bytes, told: str) -> None:
@@ -165,25 +188,24 @@ def _check_answer(header: RequestHeader, frame: bytes, told: str) -> None:
     if header.api_key == _API_VERSIONS and not api.supports(version):
         version = 0
     try:
-        correlation_id, _ = decode_response(MESSAGES[header.api_key][1], version, memoryview(frame)[4:])
+        correlation_id, _ = decode_response(MESSAGES[header.api_key][1], version, memoryview(frame))
     except ProtocolError as error:
         raise Finding(f"the answer cannot be read ({error}) to {told}: {frame[:200].hex()}") from error
     if correlation_id != header.correlation_id:
         raise Finding(f"the answer is to request {correlation_id}, not to {told}")
 
 
-def _would_cost_too_much(body: memoryview) -> bool:
+def _decode(body: bytes) -> Message | None:
     try:
         header = read_request_header(body)
         if header.api is None or not header.api.supports(header.api_version):
-            return False
-        message, _ = decode(MESSAGES[header.api_key][0], header.api_version, body, header.body_position)
+            return None
+        return decode(MESSAGES[header.api_key][0], header.api_version, memoryview(body), header.body_position)[0]
     except ProtocolError:
-        return False
-    return is_costly(message)
+        return None
 
 
-def _describe(body: memoryview) -> str:
+def _describe(body: bytes) -> str:
     try:
         header = read_request_header(body)
     except ProtocolError:

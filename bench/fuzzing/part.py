@@ -13,7 +13,7 @@ import psutil
 MEMORY_ROOM_BYTES = 2 << 30
 
 
-class Finding(Exception):
+class Finding(Exception):  # noqa: N818
     """Something that must not happen, happened. The message says what; the seed of its batch repeats it."""
 
 

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from penstock.errors import InvalidTopicName
 
 TOPIC_NAME_CHARS_MAX: Final = 249
-INTERNAL_PREFIX: Final = "__"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC})
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -42,5 +43,5 @@ def check_topic_name(name: str) -> str:
 
 
 def is_internal(topic: str) -> bool:
-    """Internal topics hold the broker's own state and are hidden from listings by default."""
-    return topic.startswith(INTERNAL_PREFIX)
+    """Internal topics hold the broker's own state: everybody may read them, nobody else may write to them."""
+    return topic in INTERNAL_TOPICS

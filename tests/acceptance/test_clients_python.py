@@ -10,6 +10,7 @@ from tests.support.clients.confluent import ConfluentClient
 from tests.support.clients.contract import GZIP, LZ4, NONE, SNAPPY, ZSTD, Client, Message, Refused, in_order
 from tests.support.clients.kafka_python import KafkaPythonClient
 from tests.support.node import Node
+from tests.support.stored import codec_name, stored_batches
 
 CLIENTS = (ConfluentClient, KafkaPythonClient, AioKafkaClient)
 CODECS = (NONE, GZIP, SNAPPY, LZ4, ZSTD)
@@ -45,12 +46,17 @@ def varied_messages(count: int, partitions: int = 1) -> list[Message]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_whatever_is_produced_with_a_codec_is_read_back_in_order(client: Client, topic: str, codec: str) -> None:
+def test_whatever_is_produced_with_a_codec_is_read_back_in_order(
+    client: Client, node: Node, topic: str, codec: str
+) -> None:
     if codec not in client.codecs:
         pytest.skip(f"{client.name} cannot do {codec} with what is installed here")
     client.create_topic(topic, partitions=3)
     sent = varied_messages(900, partitions=3)
     client.produce(topic, sent, codec=codec)
+    stored = stored_batches(node, topic)
+    assert {codec_name(header) for header in stored} == {codec}, "batches are kept as they came"
+    assert all(header.is_idempotent for header in stored)
     for partition in range(3):
         expected = in_order(sent, partition)
         received = client.read(topic, partition, 0, len(expected))

@@ -117,6 +117,7 @@ def read_partition(bootstrap: str, topic: str, partition: int, limit_s: float = 
             "check.crcs": True,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
         }
     )
     found: list[tuple[int, bytes]] = []

@@ -15,7 +15,6 @@ from uuid import uuid4
 
 from penstock.broker.config import BrokerConfig, Fsync
 from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.records import OFFSETS_TOPIC
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
@@ -34,7 +33,8 @@ from penstock.cluster.records import (
     TopicDeleted,
 )
 from penstock.cluster.topic_config import TopicSettings, resolve
-from penstock.errors import InvalidRequest, TopicExists
+from penstock.errors import InvalidRequest, PolicyViolation, TopicExists
+from penstock.model import OFFSETS_TOPIC, is_internal
 from penstock.storage.data_directory import DataDirectory
 from penstock.storage.files import Files
 
@@ -107,6 +107,10 @@ class Broker:
 
     async def create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic | None:
         """Create a topic; None if it was only to be checked."""
+        _check_not_internal(spec.name)
+        return await self._create_topic(spec, validate_only=validate_only)
+
+    async def _create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic | None:
         topic_id = uuid4()
 
         def decide(metadata: ClusterMetadata) -> list[MetadataRecord]:
@@ -123,6 +127,8 @@ class Broker:
 
     async def ensure_topic(self, name: str) -> Topic:
         """The topic; where there is none it is created, if this cluster creates topics on first use."""
+        if name == OFFSETS_TOPIC:
+            return await self.ensure_offsets_topic()
         if name not in self.metadata.topics and self.config.auto_create_topics:
             try:
                 await self.create_topic(TopicSpec(name=name))
@@ -136,7 +142,7 @@ class Broker:
             configs = {"cleanup.policy": "compact", "segment.bytes": str(8 * 1024 * 1024)}
             spec = TopicSpec(name=OFFSETS_TOPIC, partitions=self.config.offsets_partitions, configs=configs)
             try:
-                await self.create_topic(spec)
+                await self._create_topic(spec)
             except TopicExists:
                 pass  # two groups came at once
         return self.metadata.topic(OFFSETS_TOPIC)
@@ -146,6 +152,7 @@ class Broker:
         return len(topic.partitions) if topic else 0
 
     async def delete_topic(self, name: str) -> None:
+        _check_not_internal(name)
         await self._commit(lambda metadata: controller.delete_topic(metadata, name))
 
     async def add_partitions(
@@ -175,6 +182,7 @@ class Broker:
 
     async def trim(self, topic: str, index: int, offset: int) -> int:
         """Delete records before ``offset`` (-1: all that are committed); the partition's new start."""
+        _check_not_internal(topic)
         partition = self.partition(topic, index)
         partition.check_leader()
         target = partition.high_watermark if offset == -1 else offset
@@ -240,3 +248,10 @@ class Broker:
             topic = self.metadata.topic_by_id(opening[0].topic_id)
             assert topic is not None
             await self.replicas.open(topic, opening)
+
+
+def _check_not_internal(topic: str) -> None:
+    if is_internal(topic):
+        raise PolicyViolation(
+            f"{topic!r} holds the broker's own state; only the broker creates, empties or deletes it."
+        )

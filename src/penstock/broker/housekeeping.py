@@ -1,4 +1,4 @@
-"""The work nobody waits for: background syncs, retention, compaction, and a slow check of everything at rest."""
+"""The work nobody waits for: background syncs, retention and compaction."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Housekeeping:
             await self.tidy_round()
 
     async def tidy_round(self) -> None:
-        """Let retention and compaction look at every partition once."""
+        """Let retention and compaction look at every partition once, and open what could not be opened before."""
+        await self._replicas.open_missing()
         for partition in self._replicas:
             try:
                 await self._tidy(partition)

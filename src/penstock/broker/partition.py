@@ -23,9 +23,10 @@ from penstock.errors import (
     NotEnoughReplicas,
     NotLeader,
     PenstockError,
+    PolicyViolation,
     UnknownLeaderEpoch,
 )
-from penstock.model import TopicPartition
+from penstock.model import TopicPartition, is_internal
 from penstock.records import accept_batch, decode_records, parse_header, stamp_append_time
 from penstock.storage.files import FileSlice
 from penstock.storage.log import Log
@@ -58,6 +59,7 @@ class Partition:
         "high_watermark",
         "id",
         "in_sync_count",
+        "is_internal",
         "is_leader",
         "leader_epoch",
         "log",
@@ -69,6 +71,7 @@ class Partition:
         self, name: TopicPartition, log: Log, settings: TopicSettings, stats: TopicStats, syncer: Syncer
     ) -> None:
         self.id = name
+        self.is_internal = is_internal(name.topic)
         self.log = log
         self.settings = settings
         self.stats = stats
@@ -155,6 +158,12 @@ class Partition:
             self._stable_end = log.end_offset
             self._advance()
         return Appended(base_offset, log.end_offset, append_time_ms)
+
+    def append_from_client(self, batch: memoryview, now_ms: int, *, is_durable: bool) -> Appended:
+        """Append on behalf of a client, who may not write to what the broker keeps its own state in."""
+        if self.is_internal:
+            raise PolicyViolation(f"{self.id.topic!r} holds the broker's own state; only the broker writes to it.")
+        return self.append(batch, now_ms, is_durable=is_durable)
 
     def when_committed(self, offset: int, done: Committed) -> None:
         """Call ``done`` once everything before ``offset`` is committed, at once if it is, or with what went wrong."""

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
-from penstock.cluster.controller import TopicSpec
 from penstock.cluster.metadata import Topic
 from penstock.errors import (
     InvalidRecord,
@@ -24,7 +23,6 @@ from penstock.errors import (
     PenstockError,
     PolicyViolation,
     RequestTimedOut,
-    TopicExists,
     UnknownPartition,
     UnknownTopic,
 )
@@ -105,19 +103,13 @@ async def publish_each(
 
 
 async def ensure_topic(broker: Broker, name: str) -> Topic:
-    """The topic, created with the defaults if it is not there and the broker's settings allow that."""
+    """The topic with its partitions open, created if it is not there and the broker's settings allow that."""
     topic = broker.metadata.topics.get(name)
-    if topic is not None:
-        if not broker.replicas.has(name, len(topic.partitions) - 1):
-            await broker.settled()  # it is being created right now, by somebody else's first message
-        return topic
-    if not broker.config.auto_create_topics or is_internal(name):
-        raise UnknownTopic(f"There is no topic {name!r}. Create it first.")
-    try:
-        await broker.create_topic(TopicSpec(name=name))
-    except TopicExists:  # somebody else was quicker
-        pass
-    return broker.metadata.topic(name)
+    if topic is None:
+        return await broker.ensure_topic(name)
+    if not broker.replicas.has(name, len(topic.partitions) - 1):
+        await broker.settled()  # it is being created right now, by somebody else's first message
+    return topic
 
 
 class Partitioners:

@@ -58,8 +58,8 @@ class Replicas:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_log: dict[Log, Partition] = {}
         self._listeners: list[LeadershipListener] = []
-        self._on_synced: Callable[[Log], None] = lambda _: None
-        self._commit = GroupCommit(lambda log: self._on_synced(log), threads=config.sync_threads)
+        self._on_synced: Callable[[Log, float], None] = lambda *_: None
+        self._commit = GroupCommit(lambda log, seconds: self._on_synced(log, seconds), threads=config.sync_threads)
         self._threads = ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="penstock-open")
         self._claims = threading.Lock()  # the partitions of a topic are opened side by side and share its directory
 
@@ -91,15 +91,16 @@ class Replicas:
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hear of finished syncs on ``loop`` from now on."""
 
-        def on_synced(log: Log) -> None:
+        def on_synced(log: Log, seconds: float) -> None:
             try:
-                loop.call_soon_threadsafe(self._synced, log)
+                loop.call_soon_threadsafe(self._synced, log, seconds)
             except RuntimeError:  # the loop is closed: nobody waits any more
                 return
 
         self._on_synced = on_synced
 
-    def _synced(self, log: Log) -> None:
+    def _synced(self, log: Log, seconds: float) -> None:
+        self._stats.sync_latency.observe(seconds)
         partition = self._by_log.get(log)
         if partition is not None:
             partition.on_synced()
@@ -123,14 +124,27 @@ class Replicas:
             self._adopt(topic, assigned, opened)
 
     async def open(self, topic: Topic, assignments: Sequence[PartitionAssigned]) -> None:
-        """Open new partitions without holding up the event loop."""
+        """Open new partitions without holding up the event loop. What the disk refuses is left for `open_missing`."""
         loop = asyncio.get_running_loop()
         mine = [assigned for assigned in assignments if self._config.node_id in assigned.replicas]
         logs = await asyncio.gather(
-            *(loop.run_in_executor(self._threads, self._open_log, topic, assigned) for assigned in mine)
+            *(loop.run_in_executor(self._threads, self._open_log, topic, assigned) for assigned in mine),
+            return_exceptions=True,
         )
         for assigned, opened in zip(mine, logs, strict=True):
-            self._adopt(topic, assigned, opened)
+            if isinstance(opened, Log):
+                self._adopt(topic, assigned, opened)
+            elif isinstance(opened, PenstockError):
+                log.error("%s-%d cannot be opened yet: %s", topic.name, assigned.partition, opened.message)
+            else:
+                raise opened
+
+    async def open_missing(self) -> None:
+        """Try again to open what could not be opened, as when the disk was full."""
+        for topic in tuple(self._metadata.topics.values()):
+            missing = [assigned for assigned in topic.partitions if not self.has(topic.name, assigned.partition)]
+            if missing:
+                await self.open(topic, missing)
 
     def _open_log(self, topic: Topic, assigned: PartitionAssigned) -> Log:
         directory = self._data.partition(topic.name, assigned.partition)

@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from penstock.kafka.protocol.errors import ProtocolError
@@ -39,11 +39,12 @@ _SEND_PIECES_MAX: Final = 64
 class Answer:
     """The place of one response in the queue; completed once, now or later."""
 
-    __slots__ = ("_connection", "is_done", "pieces")
+    __slots__ = ("_connection", "is_done", "on_dropped", "pieces")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.is_done = False
+        self.on_dropped: Callable[[], None] | None = None  # the client left before it was answered
         self.pieces: Sequence[Piece] = ()
 
     def complete(self, pieces: Sequence[Piece]) -> None:
@@ -115,7 +116,11 @@ class Connection:
         self._pause_reading()
         if self._is_writing:
             self._loop.remove_writer(self._fd)
+        for answer in self._answers:
+            if answer.on_dropped is not None:
+                answer.on_dropped()
         self._answers.clear()
+        self._barrier = None  # it refers back to us: leave no cycle that would keep the buffer until a collection
         self._unsent.clear()
         self._sock.close()
         self._dispatcher.on_closed(self)
@@ -151,7 +156,10 @@ class Connection:
 
     def _on_readable(self) -> None:
         if self._is_blocked:
-            self._pause_reading()  # lazily: most clients send nothing while they wait
+            if self._has_hung_up():
+                self.close()
+            else:
+                self._pause_reading()  # lazily: most clients send nothing while they wait
             return
         try:
             received = self._sock.recv_into(self._buffer[self._end :])
@@ -166,6 +174,14 @@ class Connection:
         self._end += received
         self.last_active = self._loop.time()
         self._take_frames()
+
+    def _has_hung_up(self) -> bool:
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
 
     def _take_frames(self) -> None:
         """Hand on every complete request in the buffer, unless something asks to wait."""

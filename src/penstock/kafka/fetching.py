@@ -91,6 +91,7 @@ class _FetchJob:
     def _wait(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._request.max_wait_ms / 1000, self._on_time)
+        self._answer.on_dropped = self._unwatch
         for topic in self._request.topics:
             name = self._name_of(topic)
             for wanted in topic.partitions:
@@ -124,6 +125,7 @@ class _FetchJob:
     def _unwatch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._answer.on_dropped = None
         for partition in self._watched:
             partition.unwatch(self._on_moved)
         self._watched.clear()

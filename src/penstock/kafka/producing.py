@@ -69,7 +69,7 @@ class ProduceHandler:
             partition = self._broker.partition(shape.topic, shape.partition)
             if is_all:
                 partition.check_in_sync()
-            base_offset, next_offset, append_time_ms = partition.append(
+            base_offset, next_offset, append_time_ms = partition.append_from_client(
                 records, self._clock.now_ms(), is_durable=is_all and self._broker.syncs_before_ack
             )
         except PenstockError as error:
@@ -130,7 +130,9 @@ class ProduceHandler:
                     partition = broker.partition(name, index)
                     if is_all:
                         partition.check_in_sync()
-                    base_offset, next_offset, append_time_ms = partition.append(records, now_ms, is_durable=is_durable)
+                    base_offset, next_offset, append_time_ms = partition.append_from_client(
+                        records, now_ms, is_durable=is_durable
+                    )
                 except PenstockError as error:
                     results.append(self._failed(name, index, error))
                     continue

@@ -2,12 +2,14 @@
 
 A log is queued at most once and synced by at most one thread at a time. A request that comes while its log is being
 synced queues it again, because that sync may have begun before the append. Requests never wait; who asked hears
-through ``on_synced``, which runs in the syncing thread and reads ``durable_offset`` or ``failure`` off the log.
+through ``on_synced``, which runs in the syncing thread, is told how long the sync took, and reads ``durable_offset`` or
+``failure`` off the log.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -18,7 +20,7 @@ from penstock.storage.log import Log
 class GroupCommit:
     """A few threads, since syncs of different files overlap well."""
 
-    def __init__(self, on_synced: Callable[[Log], None], *, threads: int = 4) -> None:
+    def __init__(self, on_synced: Callable[[Log, float], None], *, threads: int = 4) -> None:
         self._on_synced = on_synced
         self._queue: SimpleQueue[Log | None] = SimpleQueue()
         self._lock = threading.Lock()
@@ -59,6 +61,7 @@ class GroupCommit:
             with self._lock:
                 self._queued.discard(log)
                 self._running.add(log)
+            began = time.monotonic()
             try:
                 log.sync()
             except LogFailed:
@@ -71,4 +74,4 @@ class GroupCommit:
                     self._queue.put(log)
                 else:
                     self._idle.notify_all()
-            self._on_synced(log)
+            self._on_synced(log, time.monotonic() - began)

@@ -197,6 +197,13 @@ class DiskFile:
         return self._fd
 
 
+def _list(entry: os.DirEntry[str]) -> Entry | None:
+    try:
+        return Entry(entry.name, entry.stat().st_size)
+    except FileNotFoundError:
+        return None  # removed by another thread since the directory was read
+
+
 class DiskFiles:
     """The operating system's file system."""
 
@@ -205,7 +212,7 @@ class DiskFiles:
 
     def entries(self, directory: Path) -> list[Entry]:
         with _disk_errors("list", directory), os.scandir(directory) as found:
-            return [Entry(entry.name, entry.stat().st_size) for entry in found if entry.is_file()]
+            return [listed for entry in found if entry.is_file() and (listed := _list(entry))]
 
     def exists(self, path: Path) -> bool:
         return path.exists()

@@ -57,9 +57,6 @@ class Index:
     def __repr__(self) -> str:
         return f"<Index {self.base_offset}..{self.next_offset} {len(self._offsets)} rows, {self.log_size} bytes>"
 
-    def __len__(self) -> int:
-        return len(self._offsets)
-
     def add(self, header: BatchHeader, base_offset: int, position: int, interval_bytes: int) -> None:
         """Note a batch behind all others, with a row of its own where the last row is far enough behind."""
         if header.max_timestamp > self.max_timestamp and header.count:  # compaction leaves batches without records

@@ -146,7 +146,7 @@ class Log:
         sealed.seal()
         self._pending_snapshots[sealed.next_offset] = self.producers.encode(sealed.next_offset)
         for old in list(self._pending_snapshots)[:-_SNAPSHOTS_KEPT]:
-            del self._pending_snapshots[old]
+            self._pending_snapshots.pop(old, None)
         self._is_directory_dirty = True
 
     def _new_segment(self, base_offset: int) -> Segment:
@@ -171,6 +171,7 @@ class Log:
             raise self.failure
         end = self.end_offset  # before the list: what is written up to here lies in segments listed below
         dirty = list(self._dirty)
+        sealed = [segment for segment in dirty if segment.is_sealed]  # now: one sealed later has bytes not synced here
         try:
             for segment in dirty:
                 segment.sync()
@@ -185,20 +186,19 @@ class Log:
             log.error("%s", self.failure.message)
             raise self.failure from error
         self.durable_offset = end
-        if len(dirty) > 1:
-            self._finish_sealing(dirty)
+        if sealed:
+            self._finish_sealing(sealed)
         return end
 
-    def _finish_sealing(self, synced: list[Segment]) -> None:
+    def _finish_sealing(self, sealed: list[Segment]) -> None:
         """Write what spares sealed segments a scan. Where that fails they are scanned, or sealed by a later sync."""
         try:
-            for segment in synced:
-                if segment.is_sealed:
-                    self._save_producers(segment.next_offset, self._pending_snapshots.pop(segment.next_offset, None))
-                    self.epochs.save()
-                    segment.save_index()
-                    segment.settle()
-                    self._forget_dirty(segment)
+            for segment in sealed:
+                self._save_producers(segment.next_offset, self._pending_snapshots.pop(segment.next_offset, None))
+                self.epochs.save()
+                segment.save_index()
+                segment.settle()
+                self._forget_dirty(segment)
         except StorageError as error:
             log.warning("A sealed segment of %s has no index yet: %s", self.directory, error.message)
 
@@ -293,6 +293,7 @@ class Log:
         dropped = self._segments.drop(count)
         for segment in dropped:
             self._forget_dirty(segment)
+            self.opened.forget(segment)
         return dropped
 
     def delete_files(self, segments: list[Segment]) -> None:
@@ -315,6 +316,8 @@ class Log:
     def replace_segments(self, old: list[Segment], new: list[Segment]) -> None:
         """Put compacted segments where the ones they stand for were."""
         self._segments.replace(old, new)
+        for segment in old:
+            self.opened.forget(segment)
 
     def truncate(self, offset: int) -> None:
         """Cut everything from ``offset`` on, as a follower does whose history parted from its leader's.

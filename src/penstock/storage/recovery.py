@@ -204,8 +204,9 @@ class _Recovery:
         segment.file.truncate(size)
 
     def _note(self, header: BatchHeader) -> None:
-        self._epochs.begin(header.leader_epoch, header.base_offset)
-        if header.is_idempotent and header.base_offset >= self._replay_from:
+        if header.leader_epoch > self._epochs.latest:
+            self._epochs.begin(header.leader_epoch, header.base_offset)
+        if header.producer_id >= 0 and header.base_offset >= self._replay_from:
             self._producers.note(header, header.base_offset)
 
     def _remove_strays(self, end_offset: int) -> None:

@@ -48,12 +48,12 @@ def scan(
         after = position + header.size
         if header.base_offset != next_offset:
             ahead = batch_at(view, after, next_offset, limit)
-        if ahead is not None and ahead.base_offset < header.next_offset:
-            yield Hole(position, after)
-        else:
-            yield position, header
-            next_offset = header.next_offset
-        position = after
+            if ahead is not None and ahead.base_offset < header.next_offset:
+                yield Hole(position, after)
+                position = after
+                continue
+        yield position, header
+        position, next_offset = after, header.next_offset
 
 
 def pass_good(view: memoryview, position: int, next_offset: int, end: int) -> tuple[int, int]:
@@ -72,18 +72,16 @@ def pass_good(view: memoryview, position: int, next_offset: int, end: int) -> tu
 
 def batch_at(view: memoryview, position: int, next_offset: int, end_offset: int) -> BatchHeader | None:
     """The header of the whole, correct batch with offsets of this range that starts here, if one does."""
-    left = len(view) - position
-    if left < HEADER_BYTES:
+    if len(view) - position < HEADER_BYTES:
         return None
     header = parse_header(view, position)
-    size = header.size
-    if header.magic != _MAGIC or not HEADER_BYTES <= size <= left:
+    base_offset, length, _, magic, crc, _, delta, _, _, _, _, _, count = header
+    after = position + length + _LENGTH_OVERHEAD
+    if magic != _MAGIC or not position + HEADER_BYTES <= after <= len(view):
         return None
-    if header.base_offset < next_offset or header.next_offset > end_offset:
+    if base_offset < next_offset or base_offset + delta >= end_offset or not 0 <= count <= delta + 1:
         return None
-    if not 0 <= header.count <= header.last_offset_delta + 1:
-        return None
-    return header if crc32c.crc32c(view[position + _CRC_START : position + size]) == header.crc else None
+    return header if crc32c.crc32c(view[position + _CRC_START : after]) == crc else None
 
 
 def _resume(view: memoryview, position: int, next_offset: int, end_offset: int) -> int:

@@ -53,6 +53,11 @@ class OpenSegments:
         if len(self._opened) > self._limit:
             self._opened.popleft().release()
 
+    def forget(self, segment: Segment) -> None:
+        """Hold on no longer to a segment that left its log, or the space of its deleted file would not be freed."""
+        while segment in self._opened:
+            self._opened.remove(segment)
+
 
 class Segment:
     """A run of consecutive batches in one file, from ``base_offset`` on."""
@@ -198,9 +203,9 @@ class Segment:
 
     def release(self) -> None:
         """Close what can be opened again. Slices that were handed out keep their file."""
-        if self.is_sealed:
-            self._max_timestamp = self.max_timestamp
-            self._file = self._index = None
+        if self._index is not None:
+            self._max_timestamp = self._index.max_timestamp
+        self._file = self._index = None
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

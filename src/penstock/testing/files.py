@@ -141,16 +141,15 @@ class MemoryFiles:
 
     def crash(self, *, keeps_unsynced: bool = False) -> None:
         """Go back to what survives: all of it if only the process died, else what was synced and a random part."""
-        if not keeps_unsynced:
-            self._live = self._surviving_names()
-            for inode in set(self._live.values()):
-                inode.survive(self._rng)
-        for inode in self._live.values():
-            inode.sync()
-        self._durable = dict(self._live)
-        self._unsynced.clear()
         self._has_crashed = False
         self.crash_at = None
+        if keeps_unsynced:
+            return
+        self._live = self._surviving_names()
+        self._durable = dict(self._live)
+        self._unsynced.clear()
+        for inode in set(self._live.values()):
+            inode.survive(self._rng)
 
     def flip_bit(self, path: Path, position: int, bit: int = 0) -> None:
         """Damage one bit, in what is live and in what is durable."""

@@ -195,6 +195,7 @@ def test_reading_starts_where_it_is_told_to(node: Any, topic: str) -> None:
 
 
 def test_reading_starts_at_a_time(node: Any, topic: str) -> None:
+    node.run("topic", "alter", topic, "-c", "retention.ms=-1")  # these are old: retention would take them
     lines = [
         json.dumps({"value": str(hour), "partition": hour % 2, "timestamp": f"2025-01-31T{hour:02}:00:00Z"})
         for hour in range(24)

@@ -110,7 +110,8 @@ class ConfluentClient:
         return [offset for _, _, offset in sorted(reports)]
 
     def _consumer(self) -> Consumer:
-        return Consumer(self._common | {"group.id": "unused", "enable.auto.commit": False, "check.crcs": True})
+        settings = {"group.id": "unused", "enable.auto.commit": False, "check.crcs": True, "fetch.wait.max.ms": 50}
+        return Consumer(self._common | settings)
 
     def read(self, topic: str, partition: int, offset: int, count: int) -> list[Received]:
         consumer = self._consumer()

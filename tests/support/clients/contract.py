@@ -37,7 +37,7 @@ class Received(NamedTuple):
     message: Message
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818
     """The node answered with an error; ``code`` is Kafka's number for it."""
 
     def __init__(self, code: int, message: str = "") -> None:

@@ -41,7 +41,7 @@ class KafkaPythonClient:
     """The pure Python client."""
 
     name = "kafka-python"
-    codecs = (NONE, GZIP) + tuple(c for c, has in ((SNAPPY, has_snappy), (LZ4, has_lz4), (ZSTD, has_zstd)) if has())
+    codecs = (NONE, GZIP, *(c for c, has in ((SNAPPY, has_snappy), (LZ4, has_lz4), (ZSTD, has_zstd)) if has()))
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

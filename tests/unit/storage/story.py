@@ -14,6 +14,7 @@ from penstock.storage.producers import ProducedBatch
 from penstock.testing.files import MemoryFiles
 
 RETAINING = replace(SMALL, retention_bytes=3_000)
+EXPIRING = replace(SMALL, retention_ms=400)
 
 
 class Story:

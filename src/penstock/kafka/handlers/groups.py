@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
+from uuid import uuid4
 
 from penstock.broker.groups.coordinator import shard_of
-from penstock.broker.groups.group import Group, Member, State
-from penstock.broker.groups.messages import Join, Joined, MemberIdentity, Rejected, Sync, Synced
-from penstock.errors import GroupError, InvalidGroupId, InvalidRequest, PenstockError
+from penstock.broker.groups.group import Group, State
+from penstock.broker.groups.members import Member
+from penstock.broker.groups.messages import Delete, Join, Leave, MemberIdentity, Promised, Sync
+from penstock.errors import CoordinatorLoading, InvalidRequest, PenstockError, RebalanceInProgress
 from penstock.kafka.errors import error_code
 from penstock.kafka.exchange import Exchange
 from penstock.kafka.handlers.table import Handler
@@ -17,17 +17,21 @@ from penstock.kafka.protocol import group_messages as wire
 from penstock.kafka.protocol.broker_messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.kafka.protocol.errors import ErrorCode
 
-T = TypeVar("T")
-
 _KEY_GROUP: Final = 0
+_DEAD: Final = "Dead"  # how Kafka calls a group that nobody knows
+_FIRST_MANY_KEYS_VERSION: Final = 4
 _FIRST_ID_FIRST_VERSION: Final = 4  # from here on a joining member can be sent away with an id (KIP-394)
+_FIRST_NULL_PROTOCOL_VERSION: Final = 7
+_FIRST_SKIP_ASSIGNMENT_VERSION: Final = 9
+_FIRST_MANY_LEAVERS_VERSION: Final = 3
 
 
 async def find_coordinator(exchange: Exchange, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Versions 0 to 4. From 4 on one request asks for many keys."""
-    keys = request.coordinator_keys if exchange.version >= 4 else (request.key,)
+    has_many = exchange.version >= _FIRST_MANY_KEYS_VERSION
+    keys = request.coordinator_keys if has_many else (request.key,)
     found = tuple([await _find_coordinator(exchange, key, request.key_type) for key in keys])
-    if exchange.version >= 4:
+    if has_many:
         return FindCoordinatorResponse(coordinators=found)
     (only,) = found
     return FindCoordinatorResponse(
@@ -41,75 +45,67 @@ async def find_coordinator(exchange: Exchange, request: FindCoordinatorRequest) 
 
 async def _find_coordinator(exchange: Exchange, key: str, key_type: int) -> Coordinator:
     broker = exchange.broker
+    if key_type != _KEY_GROUP:
+        error = InvalidRequest(f"Coordinators of type {key_type} are not known here; groups are type 0.")
+        return _no_coordinator(key, error_code(error), error.message)
     try:
-        if key_type != _KEY_GROUP:
-            raise InvalidRequest(f"Coordinators of type {key_type} are not known here; groups are type 0.")
-        if not key:
-            raise InvalidGroupId("A group id must not be empty.")
         topic = await broker.ensure_offsets_topic()
-        partition = topic.partitions[shard_of(key, len(topic.partitions))]
-        node = broker.metadata.nodes.get(partition.leader)
-    except PenstockError as error:
-        return Coordinator(
-            key=key, node_id=-1, host="", port=-1, error_code=error_code(error), error_message=error.message
-        )
+    except PenstockError as error:  # whatever it is, clients know to try again after this code only
+        return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
+    partition = topic.partitions[shard_of(key, len(topic.partitions))]
+    node = broker.metadata.nodes.get(partition.leader)
     if node is None:
-        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group's partition has no leader now.")
     host, port = exchange.address_of(node)
     return Coordinator(key=key, node_id=node.node_id, host=host, port=port, error_code=ErrorCode.NONE)
 
 
+def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message)
+
+
 async def join_group(exchange: Exchange, request: wire.JoinGroupRequest) -> wire.JoinGroupResponse:
     """Versions 0 to 9. From 1 on with a rebalance timeout, from 5 on with static members."""
-    future: asyncio.Future[Joined | Rejected] = asyncio.get_running_loop().create_future()
     timeout_ms = request.session_timeout_ms if exchange.version == 0 else request.rebalance_timeout_ms
+    client_id = exchange.client_id or ""
     join = Join(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
-        client_id=exchange.client_id or "",
+        client_id=client_id,
         client_host=f"/{exchange.peer_host}",
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=timeout_ms,
         protocol_type=request.protocol_type,
         protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+        fresh_id=f"{request.group_instance_id or client_id or 'member'}-{uuid4()}",
         takes_id_first=exchange.version >= _FIRST_ID_FIRST_VERSION,
+        can_skip_assignment=exchange.version >= _FIRST_SKIP_ASSIGNMENT_VERSION,
     )
     try:
-        exchange.broker.groups.join(request.group_id, join, _resolve(future))
-    except GroupError as error:
-        return _not_joined(exchange, request.member_id, error)
-    outcome = await future
-    if isinstance(outcome, Rejected):
-        return _not_joined(exchange, outcome.member_id or request.member_id, outcome.error)
+        answer = await exchange.broker.groups.ask(request.group_id, join)
+    except PenstockError as error:
+        return _not_joined(exchange, request.member_id, error_code(error))
+    if isinstance(answer, Promised):
+        return _not_joined(exchange, answer.member_id, ErrorCode.MEMBER_ID_REQUIRED)
     return wire.JoinGroupResponse(
         error_code=ErrorCode.NONE,
-        generation_id=outcome.generation,
-        protocol_type=outcome.protocol_type,
-        protocol_name=outcome.protocol,
-        leader=outcome.leader_id,
-        skip_assignment=outcome.skips_assignment,
-        member_id=outcome.member_id,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol,
+        leader=answer.leader_id,
+        skip_assignment=answer.skips_assignment,
+        member_id=answer.member_id,
         members=tuple(
             wire.JoinGroupResponseMember(member_id=member_id, group_instance_id=instance_id, metadata=metadata)
-            for member_id, instance_id, metadata in outcome.members
+            for member_id, instance_id, metadata in answer.members
         ),
     )
 
 
-def _resolve(future: asyncio.Future[T]) -> Callable[[T], None]:
-    """Answer once; the client may be gone by then."""
-
-    def resolve(value: T) -> None:
-        if not future.done():
-            future.set_result(value)
-
-    return resolve
-
-
-def _not_joined(exchange: Exchange, member_id: str, error: GroupError) -> wire.JoinGroupResponse:
+def _not_joined(exchange: Exchange, member_id: str, code: ErrorCode) -> wire.JoinGroupResponse:
     return wire.JoinGroupResponse(
-        error_code=error_code(error),
-        protocol_name=None if exchange.version >= 7 else "",
+        error_code=code,
+        protocol_name=None if exchange.version >= _FIRST_NULL_PROTOCOL_VERSION else "",
         leader="",
         member_id=member_id,
         members=(),
@@ -118,27 +114,26 @@ def _not_joined(exchange: Exchange, member_id: str, error: GroupError) -> wire.J
 
 async def sync_group(exchange: Exchange, request: wire.SyncGroupRequest) -> wire.SyncGroupResponse:
     """Versions 0 to 5. From 5 on both sides name the protocol, so that a mix-up is noticed."""
-    future: asyncio.Future[Synced | Rejected] = asyncio.get_running_loop().create_future()
     sync = Sync(
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-        generation=request.generation_id,
+        identity=MemberIdentity(
+            member_id=request.member_id, instance_id=request.group_instance_id, generation=request.generation_id
+        ),
         protocol_type=request.protocol_type,
         protocol=request.protocol_name,
         assignments=tuple((given.member_id, given.assignment) for given in request.assignments),
     )
     try:
-        exchange.broker.groups.sync(request.group_id, sync, _resolve(future))
-    except GroupError as error:
+        answer = await exchange.broker.groups.ask(request.group_id, sync)
+    except CoordinatorLoading:
+        # The round is lost with the memory it was in; older clients do not expect to hear that the log is being read.
+        return wire.SyncGroupResponse(error_code=error_code(RebalanceInProgress()), assignment=b"")
+    except PenstockError as error:
         return wire.SyncGroupResponse(error_code=error_code(error), assignment=b"")
-    outcome = await future
-    if isinstance(outcome, Rejected):
-        return wire.SyncGroupResponse(error_code=error_code(outcome.error), assignment=b"")
     return wire.SyncGroupResponse(
         error_code=ErrorCode.NONE,
-        protocol_type=outcome.protocol_type,
-        protocol_name=outcome.protocol,
-        assignment=outcome.assignment,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol,
+        assignment=answer.assignment,
     )
 
 
@@ -147,30 +142,35 @@ def heartbeat(exchange: Exchange, request: wire.HeartbeatRequest) -> wire.Heartb
     identity = MemberIdentity(
         member_id=request.member_id, instance_id=request.group_instance_id, generation=request.generation_id
     )
+    code = ErrorCode.NONE
     try:
         exchange.broker.groups.heartbeat(request.group_id, identity)
-    except GroupError as error:
-        return wire.HeartbeatResponse(error_code=error_code(error))
-    return wire.HeartbeatResponse(error_code=ErrorCode.NONE)
+    except CoordinatorLoading:
+        pass  # Java's client takes this answer for fatal; sessions start when the log is read, so nothing is missed
+    except PenstockError as error:
+        code = error_code(error)
+    return wire.HeartbeatResponse(error_code=code)
 
 
 async def leave_group(exchange: Exchange, request: wire.LeaveGroupRequest) -> wire.LeaveGroupResponse:
     """Versions 0 to 5. From 3 on many members can be removed at once, static ones by their instance."""
-    if exchange.version < 3:
-        outcome = await _leave(exchange, request.group_id, wire.MemberIdentity(member_id=request.member_id))
-        return wire.LeaveGroupResponse(error_code=outcome.error_code)
-    members = [await _leave(exchange, request.group_id, member) for member in request.members]
-    return wire.LeaveGroupResponse(error_code=ErrorCode.NONE, members=tuple(members))
-
-
-async def _leave(exchange: Exchange, group_id: str, member: wire.MemberIdentity) -> wire.MemberResponse:
-    identity = MemberIdentity(member_id=member.member_id, instance_id=member.group_instance_id)
-    code = ErrorCode.NONE
+    has_many = exchange.version >= _FIRST_MANY_LEAVERS_VERSION
+    members = request.members if has_many else (wire.MemberIdentity(member_id=request.member_id),)
+    leave = Leave(tuple(MemberIdentity(member_id=one.member_id, instance_id=one.group_instance_id) for one in members))
     try:
-        await exchange.broker.groups.leave(group_id, identity)
+        answer = await exchange.broker.groups.ask(request.group_id, leave)
     except PenstockError as error:
-        code = error_code(error)
-    return wire.MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code)
+        return wire.LeaveGroupResponse(error_code=error_code(error))
+    codes = [ErrorCode.NONE if error is None else error_code(error) for error in answer.errors]
+    if not has_many:
+        return wire.LeaveGroupResponse(error_code=codes[0])
+    return wire.LeaveGroupResponse(
+        error_code=ErrorCode.NONE,
+        members=tuple(
+            wire.MemberResponse(member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=code)
+            for one, code in zip(members, codes, strict=True)
+        ),
+    )
 
 
 def describe_groups(exchange: Exchange, request: wire.DescribeGroupsRequest) -> wire.DescribeGroupsResponse:
@@ -181,33 +181,35 @@ def describe_groups(exchange: Exchange, request: wire.DescribeGroupsRequest) -> 
 def _describe(exchange: Exchange, group_id: str) -> wire.DescribedGroup:
     try:
         group = exchange.broker.groups.find(group_id)
-    except GroupError as error:
-        return _described(group_id, error_code(error), "", None)
+    except PenstockError as error:
+        return _described(group_id, error_code(error), "")
     if group is None:
-        return _described(group_id, ErrorCode.NONE, State.DEAD.value, None)
-    return _described(group_id, ErrorCode.NONE, group.state.value, group)
-
-
-def _described(group_id: str, code: ErrorCode, state: str, group: Group | None) -> wire.DescribedGroup:
+        return _described(group_id, ErrorCode.NONE, _DEAD)
+    is_settled = group.state is State.STABLE
     return wire.DescribedGroup(
-        error_code=code,
+        error_code=ErrorCode.NONE,
         group_id=group_id,
-        group_state=state,
-        protocol_type=group.protocol_type if group else "",
-        protocol_data=(group.protocol or "") if group else "",
-        members=tuple(_describe_member(group, member) for member in group.members.values()) if group else (),
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=(group.protocol or "") if is_settled else "",
+        members=tuple(_describe_member(group, member, is_settled=is_settled) for member in group.members),
     )
 
 
-def _describe_member(group: Group, member: Member) -> wire.DescribedGroupMember:
-    is_settled = group.state is State.STABLE and group.protocol is not None
+def _described(group_id: str, code: ErrorCode, state: str) -> wire.DescribedGroup:
+    return wire.DescribedGroup(
+        error_code=code, group_id=group_id, group_state=state, protocol_type="", protocol_data="", members=()
+    )
+
+
+def _describe_member(group: Group, member: Member, *, is_settled: bool) -> wire.DescribedGroupMember:
     return wire.DescribedGroupMember(
         member_id=member.id,
         group_instance_id=member.instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
+        client_id=member.facts.client_id,
+        client_host=member.facts.client_host,
         member_metadata=member.metadata(group.protocol or "") if is_settled else b"",
-        member_assignment=member.assignment if is_settled else b"",
+        member_assignment=member.facts.assignment if is_settled else b"",
     )
 
 
@@ -215,6 +217,10 @@ def list_groups(exchange: Exchange, request: wire.ListGroupsRequest) -> wire.Lis
     """Versions 0 to 5. From 4 on filtered by state, from 5 on by type; every group here is a classic one."""
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
+    try:
+        groups = exchange.broker.groups.all_groups()
+    except PenstockError as error:
+        return wire.ListGroupsResponse(error_code=error_code(error), groups=())
     return wire.ListGroupsResponse(
         error_code=ErrorCode.NONE,
         groups=tuple(
@@ -224,7 +230,7 @@ def list_groups(exchange: Exchange, request: wire.ListGroupsRequest) -> wire.Lis
                 group_state=group.state.value,
                 group_type="classic",
             )
-            for group in exchange.broker.groups.groups
+            for group in groups
             if (not states or group.state.value.lower() in states) and (not types or "classic" in types)
         ),
     )
@@ -236,7 +242,7 @@ async def delete_groups(exchange: Exchange, request: wire.DeleteGroupsRequest) -
     for group_id in request.groups_names:
         code = ErrorCode.NONE
         try:
-            await exchange.broker.groups.delete(group_id)
+            await exchange.broker.groups.ask(group_id, Delete())
         except PenstockError as error:
             code = error_code(error)
         results.append(wire.DeletableGroupResult(group_id=group_id, error_code=code))

@@ -1,0 +1,72 @@
+"""A journal in memory that can be slow, full and broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from penstock.broker.groups.records import Change, from_record, to_record
+from penstock.errors import DiskFull, LogFailed, PenstockError
+from penstock.records import Record
+
+Done = Callable[[PenstockError | None], None]
+
+
+class MemoryJournal:
+    """Keeps records as bytes, as a log would. What is written is committed at once unless ``is_slow``."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.committed = 0
+        self.is_slow = False
+        self.is_full = False
+        self.failure: LogFailed | None = None
+        self._waiting: list[tuple[int, Done]] = []
+
+    @property
+    def end_offset(self) -> int:
+        return len(self.records)
+
+    def append(self, changes: Sequence[Change], at_ms: int) -> int:
+        if self.failure is not None:
+            raise self.failure
+        if self.is_full:
+            raise DiskFull("The test disk is full.")
+        self.records += [to_record(change, self.end_offset + at, at_ms) for at, change in enumerate(changes)]
+        if not self.is_slow:
+            self.commit()
+        return self.end_offset
+
+    def when_committed(self, offset: int, done: Done) -> None:
+        if self.committed >= offset:
+            done(None)
+        elif self.failure is not None:
+            done(self.failure)
+        else:
+            self._waiting.append((offset, done))
+
+    def commit(self) -> None:
+        """Make durable what is written, and tell whoever waits for it."""
+        self.committed = self.end_offset
+        self._tell(None)
+
+    def fail(self) -> None:
+        """Lose what was not committed, and take no more."""
+        self.failure = LogFailed("The test disk fails.")
+        del self.records[self.committed :]
+        self._tell(self.failure)
+
+    def crash(self) -> None:
+        """What a new process finds: all that was committed, and nobody who waits."""
+        del self.records[self.committed :]
+        self._waiting.clear()
+        self.failure = None
+        self.is_full = self.is_slow = False
+
+    def replay(self) -> Iterator[tuple[Change, int]]:
+        for record in self.records:
+            yield from_record(record), record.timestamp
+
+    def _tell(self, error: PenstockError | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for _, done in waiting:
+            done(error)
