@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import shutil
 import socket
 import struct
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from bench.fuzzing.mutation import mutate
-from bench.fuzzing.part import Finding, memory_limit, time_limit
+from bench.fuzzing.part import Finding, memory_limit, scratch_directory, time_limit
 from bench.fuzzing.requests import PARTITIONS, TOPICS, is_costly, make_frame
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, Fsync
@@ -41,7 +39,6 @@ _GRACE_S = 0.03
 _MAY_WAIT = (FetchRequest, JoinGroupRequest, SyncGroupRequest)  # answered when something happens
 _FRAME_LIMIT = 16 << 20
 _API_VERSIONS = 18
-_SHARED_MEMORY = Path("/dev/shm")
 
 
 class LocalSocket:
@@ -108,13 +105,8 @@ class Dispatch:
     name = "dispatch"
 
     def run(self, seed: int) -> int:
-        place = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-        directory = Path(tempfile.mkdtemp(prefix="penstock-fuzz-", dir=place))
-        try:
-            with memory_limit(), time_limit(_BATCH_LIMIT_S, "a batch of requests"):
-                return asyncio.run(_Batch(seed, directory).run())
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+        with scratch_directory() as directory, memory_limit(), time_limit(_BATCH_LIMIT_S, "a batch of requests"):
+            return asyncio.run(_Batch(seed, directory).run())
 
     def close(self) -> None:
         """Nothing is kept."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import resource
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 import psutil
 
 MEMORY_ROOM_BYTES = 2 << 30
+_SHARED_MEMORY = Path("/dev/shm")
 
 
-class Finding(Exception):  # noqa: N818
+class Finding(Exception):
     """Something that must not happen, happened. The message says what; the seed of its batch repeats it."""
 
 
@@ -48,6 +51,15 @@ def time_limit(seconds: float, what: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+
+
+@contextlib.contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """A directory for one batch, in memory where there is such a place: what is tested is not the disk."""
+    with tempfile.TemporaryDirectory(
+        prefix="penstock-fuzz-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None, ignore_cleanup_errors=True
+    ) as directory:
+        yield Path(directory)
 
 
 @contextlib.contextmanager

@@ -7,13 +7,11 @@ as it was appended.
 from __future__ import annotations
 
 import random
-import shutil
-import tempfile
 from collections import Counter
 from pathlib import Path
 
 from bench.fuzzing.mutation import mutate
-from bench.fuzzing.part import Finding, memory_limit, time_limit
+from bench.fuzzing.part import Finding, memory_limit, scratch_directory, time_limit
 from penstock.errors import OffsetOutOfRange, PenstockError
 from penstock.records import Codec, Record, encode_batch, iter_batches, parse_header
 from penstock.storage.config import LogConfig
@@ -46,11 +44,8 @@ class Recovery:
         return _CASES
 
     def _on_disk(self, rng: random.Random, case: int) -> None:
-        directory = Path(tempfile.mkdtemp(prefix="penstock-fuzz-"))
-        try:
+        with scratch_directory() as directory:
             self._case(rng, DiskFiles(), directory / "log", case)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
 
     def _case(self, rng: random.Random, files: Files, directory: Path, case: int) -> None:
         config = LogConfig(segment_bytes=rng.choice((400, 2_000, 10_000)), index_interval_bytes=rng.choice((64, 4096)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.clients.aio import AioKafkaClient
 from tests.support.clients.confluent import ConfluentClient
-from tests.support.clients.contract import GZIP, LZ4, NONE, SNAPPY, ZSTD, Client, Message, Refused, in_order
+from tests.support.clients.contract import GZIP, LZ4, NONE, NOW_MS, SNAPPY, ZSTD, Client, Message, Refused, in_order
 from tests.support.clients.kafka_python import KafkaPythonClient
 from tests.support.node import Node
 from tests.support.stored import codec_name, stored_batches
@@ -39,7 +39,7 @@ def varied_messages(count: int, partitions: int = 1) -> list[Message]:
             key=None if number % 5 == 4 and number % 7 != 3 else b"key-%d" % (number % 11),
             headers=(("number", b"%d" % number), ("empty", b""), ("naïve", b"\xff\x00")) if number % 3 == 0 else (),
             partition=number % partitions,
-            timestamp_ms=1_700_000_000_000 + number,
+            timestamp_ms=NOW_MS + number,
         )
         for number in range(count)
     ]
@@ -93,12 +93,12 @@ def test_seeking_into_the_middle_of_a_batch_starts_at_that_very_message(client: 
 
 def test_offsets_are_found_by_time(client: Client, topic: str) -> None:
     client.create_topic(topic)
-    client.produce(topic, [Message(b"v", timestamp_ms=1_700_000_000_000 + 1000 * number) for number in range(50)])
-    assert client.offset_at(topic, 0, 1_700_000_000_000) == 0
-    assert client.offset_at(topic, 0, 1_700_000_020_500) == 21
-    assert client.offset_at(topic, 0, 1_700_000_049_000) == 49
+    client.produce(topic, [Message(b"v", timestamp_ms=NOW_MS + 1000 * number) for number in range(50)])
+    assert client.offset_at(topic, 0, NOW_MS) == 0
+    assert client.offset_at(topic, 0, NOW_MS + 20_500) == 21
+    assert client.offset_at(topic, 0, NOW_MS + 49_000) == 49
     # librdkafka says "the end" where there is nothing, the others say nothing at all.
-    assert client.offset_at(topic, 0, 1_800_000_000_000) in (None, 50)
+    assert client.offset_at(topic, 0, NOW_MS + 1_000_000_000) in (None, 50)
 
 
 def test_the_bounds_of_a_partition_are_its_first_and_next_offset(client: Client, topic: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.acceptance.conftest import NodeMaker
 from tests.support.clients.confluent import ConfluentClient
-from tests.support.clients.contract import Refused
+from tests.support.clients.contract import NOW_MS, Refused
 from tests.support.disk import Disk, can_mount
 from tests.support.ledger import Books, entries_by_producer, read_partition
 from tests.support.node import Node
@@ -40,12 +40,12 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def node(make_node: NodeMaker, disk: Disk) -> Node:
-    return make_node(data_dir=disk.path / "data").start()
+    return make_node(data_dir=disk.path / "data", storage__housekeeping_interval_ms=200).start()
 
 
 def produce_once(node: Node, topic: str, value: bytes) -> tuple[int, str | None]:
     """One produce without any client that tries again; the error code and message in the answer."""
-    batch = bytes(encode_batch([Record(0, 1_700_000_000_000, None, value, ())]))
+    batch = bytes(encode_batch([Record(0, NOW_MS, None, value, ())]))
     data = TopicProduceData(name=topic, partition_data=(PartitionProduceData(index=0, records=batch),))
     request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=5_000, topic_data=(data,))
     answer = ask(node.kafka_port, bytes(encode_request(request, PRODUCE_VERSION, 1, "test")))
@@ -121,7 +121,7 @@ def test_a_topic_asked_for_on_a_full_disk_can_be_used_once_there_is_space(node: 
     disk.free()
     with contextlib.suppress(Refused):  # it may exist by now, or not
         client.create_topic(topic)
-    assert produce_once(node, topic, b"x") == (0, None)
+    wait_for(lambda: produce_once(node, topic, b"x") == (0, None))
 
 
 def wait_for(condition, limit_s: float = 20.0) -> None:

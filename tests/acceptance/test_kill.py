@@ -24,15 +24,26 @@ def seeded() -> random.Random:
     return random.Random(seed)
 
 
-def kill_at_random_moments(node: Node, kills: int, rng: random.Random) -> None:
+def kill_at_random_moments(node: Node, kills: int, rng: random.Random, books: list[Books]) -> None:
+    """Kill and restart the node, each time at some moment after producers were heard again."""
     for _ in range(kills):
-        time.sleep(rng.uniform(0.05, 0.8))
+        wait_for_progress(books)
+        time.sleep(rng.uniform(0.0, 0.8))
         node.kill()
         if rng.random() < 0.3:  # not even the start is safe
             node.launch()
             time.sleep(rng.uniform(0.0, 0.6))
             node.kill()
         node.restart()
+
+
+def wait_for_progress(books: list[Books], limit_s: float = 30.0) -> None:
+    """Return once something more is acknowledged. On a busy machine clients take seconds to come back."""
+    before = sum(each.acked_count for each in books)
+    deadline = time.monotonic() + limit_s
+    while sum(each.acked_count for each in books) == before:
+        assert time.monotonic() < deadline, "no producer got through to the node"
+        time.sleep(0.01)
 
 
 def check_exactly_once(node: Node, topic: str, books: list[Books]) -> int:
@@ -61,7 +72,7 @@ def storm(node: Node, topic: str, kills: int) -> int:
         Books(f"p{n}", node.bootstrap, topic, PARTITIONS, **{"enable.idempotence": True, "acks": "all"}).start()
         for n in range(3)
     ]
-    kill_at_random_moments(node, kills, rng)
+    kill_at_random_moments(node, kills, rng, books)
     assert [each.finish() for each in books] == [0, 0, 0], "some messages were never answered"
     return check_exactly_once(node, topic, books)
 
@@ -89,7 +100,7 @@ def test_what_the_leader_acknowledged_survives_a_kill(make_node: NodeMaker, topi
     ConfluentClient(node.bootstrap).create_topic(topic, partitions=PARTITIONS, segment_bytes="262144")
     config = {"acks": "1", "enable.idempotence": False, "max.in.flight.requests.per.connection": 1}
     books = Books("p", node.bootstrap, topic, PARTITIONS, **config).start()
-    kill_at_random_moments(node, 2, rng)
+    kill_at_random_moments(node, 2, rng, [books])
     assert books.finish() == 0
     assert books.acked_count > 100
     for partition in range(PARTITIONS):
@@ -104,7 +115,7 @@ def test_a_stopped_node_comes_back_with_everything_and_without_a_scan(make_node:
     client = ConfluentClient(node.bootstrap)
     client.create_topic(topic, partitions=PARTITIONS)
     books = Books("p", node.bootstrap, topic, PARTITIONS, **{"enable.idempotence": True, "acks": "all"}).start()
-    time.sleep(0.3)
+    wait_for_progress([books])
     assert node.stop() == 0
     node.restart()
     assert books.finish() == 0

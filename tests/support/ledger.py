@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 _QUEUE_MESSAGES = 2_000
-_FLUSH_LIMIT_S = 60.0
+_FLUSH_LIMIT_S = 90.0
 
 
 class Entry(NamedTuple):
@@ -46,7 +46,7 @@ class Books:
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
-                "message.timeout.ms": 120_000,
+                "message.timeout.ms": 0,  # never give up: whatever is sent is to arrive
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
                 "retry.backoff.ms": 20,

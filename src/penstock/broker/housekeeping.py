@@ -10,6 +10,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.clock import Clock
 from penstock.errors import PenstockError
+from penstock.storage.compaction import plan_compaction
 
 log = logging.getLogger(__name__)
 
@@ -22,19 +23,29 @@ class Housekeeping:
         self._config = config
         self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = asyncio.Event()
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(self._sync_forever()), asyncio.create_task(self._tidy_forever())]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Begin nothing new, and return once what is under way is done: threads work on files that are closed next."""
+        self._is_stopping.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _pause(self, duration_ms: int) -> None:
+        try:
+            async with asyncio.timeout(duration_ms / 1000):
+                await self._is_stopping.wait()
+        except TimeoutError:
+            return
 
     async def _sync_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.fsync_interval_ms / 1000)
+        while not self._is_stopping.is_set():
+            await self._pause(self._config.fsync_interval_ms)
             self.sync_round()
+            if self._replicas.has_unopened:
+                await self._replicas.open_missing()
 
     def sync_round(self) -> None:
         """Ask for a sync wherever records have waited for one, or a segment waits to be sealed."""
@@ -45,14 +56,15 @@ class Housekeeping:
                 self._replicas.request_sync(partition)
 
     async def _tidy_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.housekeeping_interval_ms / 1000)
+        while not self._is_stopping.is_set():
+            await self._pause(self._config.housekeeping_interval_ms)
             await self.tidy_round()
 
     async def tidy_round(self) -> None:
-        """Let retention and compaction look at every partition once, and open what could not be opened before."""
-        await self._replicas.open_missing()
+        """Let retention and compaction look at every partition once."""
         for partition in self._replicas:
+            if self._is_stopping.is_set():
+                return
             try:
                 await self._tidy(partition)
             except PenstockError as error:
@@ -62,4 +74,19 @@ class Housekeeping:
         dropped = partition.log.expire(self._clock.now_ms())
         if dropped:
             await asyncio.to_thread(partition.log.delete_files, dropped)
+        if partition.settings.log.is_compacting:
+            await self._compact(partition)
         await asyncio.sleep(0)
+
+    async def _compact(self, partition: Partition) -> None:
+        """One pass of compaction, if one is worth it: the long steps beside the loop, the switch on it."""
+        compaction = plan_compaction(partition.log, self._clock.now_ms(), limit_offset=partition.high_watermark)
+        if compaction is None:
+            return
+        try:
+            await asyncio.to_thread(compaction.run)
+        except PenstockError:
+            compaction.abandon()
+            raise
+        compaction.apply()
+        await asyncio.to_thread(compaction.finish)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
@@ -19,7 +19,14 @@ READ_BYTES_MAX: Final = 4 * 1024 * 1024
 # Bytes taken off the log at a time: a caller who wants one message should not pay for megabytes.
 _STEP_BYTES: Final = 256 * 1024
 
-Start = int | Literal["earliest", "latest"]
+
+class Since(NamedTuple):
+    """From the first message at or after a point in time on."""
+
+    timestamp_ms: int
+
+
+Start = int | Literal["earliest", "latest"] | Since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +82,9 @@ def _resolve(partition: Partition, start: Start) -> int:
         return partition.log.start_offset
     if start == "latest":
         return partition.high_watermark
+    if isinstance(start, Since):
+        found = partition.log.find_time(start.timestamp_ms)
+        return partition.high_watermark if found is None else min(found.offset, partition.high_watermark)
     return start
 
 

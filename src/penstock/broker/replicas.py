@@ -58,6 +58,7 @@ class Replicas:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_log: dict[Log, Partition] = {}
         self._listeners: list[LeadershipListener] = []
+        self.has_unopened = False
         self._on_synced: Callable[[Log, float], None] = lambda *_: None
         self._commit = GroupCommit(lambda log, seconds: self._on_synced(log, seconds), threads=config.sync_threads)
         self._threads = ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="penstock-open")
@@ -135,12 +136,14 @@ class Replicas:
             if isinstance(opened, Log):
                 self._adopt(topic, assigned, opened)
             elif isinstance(opened, PenstockError):
+                self.has_unopened = True
                 log.error("%s-%d cannot be opened yet: %s", topic.name, assigned.partition, opened.message)
             else:
                 raise opened
 
     async def open_missing(self) -> None:
         """Try again to open what could not be opened, as when the disk was full."""
+        self.has_unopened = False
         for topic in tuple(self._metadata.topics.values()):
             missing = [assigned for assigned in topic.partitions if not self.has(topic.name, assigned.partition)]
             if missing:

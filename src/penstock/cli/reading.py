@@ -24,6 +24,8 @@ _PAGE_MESSAGES: Final = 1_000
 _POLL_S: Final = 0.1
 _LONG_POLL_MS: Final = 20_000
 _OUT_OF_RANGE: Final = 416
+
+
 _NO_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -126,7 +128,7 @@ class TopicReader:
         if start.is_latest:
             return span.end
         if start.moment is not None:
-            return self._find(partition, span, start.moment)
+            return self._find(partition, start.moment)
         if start.offset is None:
             return span.start
         if start.offset < 0:
@@ -137,17 +139,13 @@ class TopicReader:
             )
         return min(max(start.offset, span.start), span.end)
 
-    def _find(self, partition: int, span: _Span, moment: datetime) -> int:
-        """The first offset at or after a moment, by halving: times are taken to rise with offsets."""
-        low, high = span.start, span.end
-        while low < high:
-            middle = (low + high) // 2
-            found = self._ask(partition, middle, 1)["messages"]
-            if found and _moment(found[0]) < moment:
-                low = found[0]["offset"] + 1
-            else:
-                high = middle
-        return low
+    def _find(self, partition: int, moment: datetime) -> int:
+        """The first offset at or after a moment."""
+        path = ("v1", "topics", self._topic, "messages")
+        page = self._rest.get(*path, partition=partition, since=moment.isoformat(), limit=1)
+        found = page["messages"]
+        offset: int = found[0]["offset"] if found else page["next_offset"]
+        return offset
 
 
 def _moment(message: Message) -> datetime:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from penstock.broker.publishing import publish, publish_each
-from penstock.broker.reading import ReadResult, read_messages
+from penstock.broker.reading import ReadResult, Since, Start, read_messages
 from penstock.errors import PenstockError
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, reply
@@ -41,6 +42,10 @@ class ReadQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | Literal["earliest", "latest"],
         Meta(description="Where to begin: an offset, earliest, or latest, which is after the last message."),
     ] = "earliest"
+    since: Annotated[
+        Annotated[datetime, Meta(tz=True)] | None,
+        Meta(description="Begin at the first message at or after this instant instead of at an offset (RFC 3339)."),
+    ] = None
     limit: Annotated[int, Meta(ge=1, le=10_000, description="How many messages at most.")] = 100
     timeout_ms: Annotated[
         int, Meta(ge=0, le=60_000, description="How long to wait for a message if there is none yet.")
@@ -91,11 +96,12 @@ async def read(door: Door, call: Call[None, ReadQuery]) -> MessagesPage:
 
 async def _read(door: Door, call: Call[None, ReadQuery], wait_ms: int, offset: int | None = None) -> ReadResult:
     query = call.query
+    start: Start = query.offset if query.since is None else Since(int(query.since.timestamp() * 1000))
     return await read_messages(
         door.broker,
         call.topic,
         query.partition,
-        query.offset if offset is None else offset,
+        start if offset is None else offset,
         limit=query.limit,
         wait_ms=wait_ms,
         max_bytes=door.config.read_bytes_max,

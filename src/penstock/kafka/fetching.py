@@ -137,11 +137,12 @@ class _FetchJob:
         self._answer.complete(frame.pieces)
 
     def _count(self, attempt: _Attempt) -> None:
-        for topic, wanted in zip(attempt.topics, self._request.topics, strict=True):
-            for result in topic.partitions:
+        for topic, asked in zip(attempt.topics, self._request.topics, strict=True):
+            for result, wanted in zip(topic.partitions, asked.partitions, strict=True):
                 if result.records is not None:
-                    stats = self._broker.stats.topic(self._name_of(wanted))
+                    stats = self._broker.stats.topic(self._name_of(asked))
                     stats.bytes_consumed += result.records.size
+                    stats.messages_consumed += max(0, result.records.next_offset - wanted.offset)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

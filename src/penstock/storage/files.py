@@ -86,6 +86,7 @@ class FileSlice:
     file: File
     position: int
     size: int
+    next_offset: int = -1  # of the first record behind it, where that is known
 
     def __len__(self) -> int:
         return self.size

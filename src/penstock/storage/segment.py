@@ -222,12 +222,18 @@ class Segment:
             if self.holes:
                 end = self.holes.clip(position, end)
             if end > position:
-                return FileSlice(self.file, position, end - position)
+                return FileSlice(self.file, position, end - position, self._offset_at(end))
             past = self.holes.skip(position)
             if past == position:
                 return None
             position = past
         return None
+
+    def _offset_at(self, position: int) -> int:
+        """The offset of the batch at a boundary; -1 where damage leaves that unknown."""
+        if position == self.size:
+            return (self._index or self.index).next_offset
+        return -1 if self.holes else int.from_bytes(self.file.read(position, 8), "big")
 
     def locate(self, offset: int) -> int:
         """The position of the batch that holds ``offset``, or of the next one if none does."""

@@ -79,7 +79,7 @@ def test_a_deleted_topic_is_gone(client: httpx.Client, topic: str) -> None:
 
 @pytest.mark.parametrize("method", ["DELETE", "PATCH"])
 def test_the_brokers_own_topics_cannot_be_touched(client: httpx.Client, method: str) -> None:
-    answer = client.request(method, "/v1/topics/__state", json={"configs": {}})
+    answer = client.request(method, "/v1/topics/__consumer_offsets", json={"configs": {}})
     assert (answer.status_code, answer.json()["code"]) == (403, "policy_violation")
-    assert client.post("/v1/topics", json={"name": "__state"}).status_code == 403
-    assert client.post("/v1/topics/__state/publish", json={"value": "x"}).status_code == 403
+    assert client.post("/v1/topics", json={"name": "__consumer_offsets"}).status_code == 403
+    assert client.post("/v1/topics/__consumer_offsets/publish", json={"value": "x"}).status_code == 403

@@ -6,10 +6,12 @@ all of them. Every call has an end: a client that waits longer than `PATIENCE_S`
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 PATIENCE_S: Final = 20.0
+NOW_MS: Final = time.time_ns() // 1_000_000  # old timestamps would be retention's business
 
 NONE = "none"
 GZIP = "gzip"
@@ -27,7 +29,7 @@ class Message(NamedTuple):
     key: bytes | None = None
     headers: Headers = ()
     partition: int = 0
-    timestamp_ms: int = 1_700_000_000_000
+    timestamp_ms: int = NOW_MS
 
 
 class Received(NamedTuple):
@@ -37,7 +39,7 @@ class Received(NamedTuple):
     message: Message
 
 
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):
     """The node answered with an error; ``code`` is Kafka's number for it."""
 
     def __init__(self, code: int, message: str = "") -> None:

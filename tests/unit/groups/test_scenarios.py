@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-
 from tests.unit.groups.transcript import Transcript
 
 SCENARIOS = sorted(Path(__file__).with_name("scenarios").glob("*.txt"))

@@ -21,6 +21,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from tests.unit.groups.journal import MemoryJournal
+
 from penstock.broker.groups.config import GroupConfig
 from penstock.broker.groups.messages import (
     Commit,
@@ -42,7 +44,6 @@ from penstock.broker.groups.messages import (
 from penstock.broker.groups.records import GroupKey, OffsetKey, StoredGroup, StoredOffset, from_record
 from penstock.broker.groups.shard import GroupShard
 from penstock.errors import GroupError, NotCoordinator
-from tests.unit.groups.journal import MemoryJournal
 
 GROUP = "g"
 TICK_MS = 50
@@ -211,13 +212,14 @@ class Transcript:
         self._ask(client.name, Commit(client.identity(generation), offsets), told)
 
     def do_fetch(self, place: str) -> None:
+        self.shard.check()
+        group = self.shard.groups.get(GROUP)
+        topic, at = place.split("/")
+        kept = group.offsets.get((topic, int(at))) if group else None
+
         def show(error: object) -> None:
-            group = self.shard.groups.get(GROUP)
-            topic, at = place.split("/")
-            kept = group.offsets.get((topic, int(at))) if group else None
             self.out.append(f"{place} is at {'refused' if error else kept.offset if kept else 'nothing'}")
 
-        self.shard.check()
         self.shard.when_settled(show)
 
     def do_delete(self, *places: str) -> None:

@@ -159,15 +159,13 @@ class GroupCoordinator:
         """The group as it is at this moment, or None where there is none."""
         return self._shard(group_id).groups.get(group_id)
 
-    async def find_settled(self, group_id: str) -> Group | None:
-        """The group, once all that can be seen of it is committed."""
-        shard = self._shard(group_id)
+    async def settled(self, group_id: str) -> None:
+        """Return once all that could be seen of the group at the time of this call is committed."""
         future: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-        shard.when_settled(partial(_resolve, future))
+        self._shard(group_id).when_settled(partial(_resolve, future))
         error = await future
         if error is not None:
             raise NotCoordinator(error.message)
-        return shard.groups.get(group_id)
 
     def all_groups(self) -> list[Group]:
         """Every group coordinated here; `CoordinatorLoading` while some are not known yet."""

@@ -164,20 +164,25 @@ def _wanted(
 
 
 async def _fetch(exchange: Exchange, group_id: str, wanted: _Wanted | None) -> _Found:
+    """Read first, then wait until what was read is committed: nobody starts from an offset that can still be lost."""
+    groups = exchange.broker.groups
     try:
-        group = await exchange.broker.groups.find_settled(group_id)
+        rows = _rows(groups.find(group_id), exchange.broker.metadata.topics, wanted)
+        await groups.settled(group_id)
     except PenstockError as error:
         return _Found(error_code(error), [])
-    topics = exchange.broker.metadata.topics
+    return _Found(ErrorCode.NONE, rows)
+
+
+def _rows(group: Group | None, topics: Mapping[str, Topic], wanted: _Wanted | None) -> list[tuple[str, list[_Row]]]:
     if wanted is not None:
-        rows = [(name, [_row(group, topics, name, index) for index in indexes]) for name, indexes in wanted]
-        return _Found(ErrorCode.NONE, rows)
+        return [(name, [_row(group, topics, name, index) for index in indexes]) for name, indexes in wanted]
     by_topic: dict[str, list[_Row]] = {}
     for name, index in sorted(group.offsets if group else ()):
         row = _row(group, topics, name, index)
         if row.offset != _NO_OFFSET:
             by_topic.setdefault(name, []).append(row)
-    return _Found(ErrorCode.NONE, list(by_topic.items()))
+    return list(by_topic.items())
 
 
 def _row(group: Group | None, topics: Mapping[str, Topic], name: str, index: int) -> _Row:

@@ -1,0 +1,120 @@
+"""Housekeeping on a real broker: retention, compaction and background syncs take effect while the node runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+from penstock.broker.broker import Broker
+from penstock.broker.config import BrokerConfig
+from penstock.broker.partition import Partition
+from penstock.clock import SystemClock
+from penstock.cluster.controller import TopicSpec
+from penstock.records import Record, decode_records, encode_batch
+from penstock.storage.files import DiskFiles
+
+Story = Callable[[Broker], Coroutine[None, None, None]]
+
+
+def tell(directory: Path, story: Story, **options: int) -> None:
+    async def run() -> None:
+        config = BrokerConfig(node_id=1, data_dir=directory / "data", **options)  # type: ignore[arg-type]
+        broker = Broker(config, DiskFiles(), SystemClock())
+        broker.start()
+        try:
+            async with asyncio.timeout(30):
+                await story(broker)
+        finally:
+            await broker.close()
+
+    asyncio.run(run())
+
+
+async def topic(broker: Broker, **configs: str) -> Partition:
+    settings = {name.replace("_", "."): value for name, value in configs.items()}
+    await broker.create_topic(TopicSpec(name="t", partitions=1, configs=settings))
+    return broker.partition("t", 0)
+
+
+def write(partition: Partition, clock_ms: int, key: bytes, value: bytes | None) -> None:
+    batch = encode_batch([Record(0, clock_ms, key, value)])
+    partition.append(memoryview(batch), clock_ms, is_durable=False)
+
+
+def values(partition: Partition) -> dict[bytes | None, bytes | None]:
+    return {
+        record.key: record.value
+        for batch in partition.log.batches(partition.log.start_offset)
+        for record in decode_records(batch.read())
+    }
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+def test_old_segments_go_while_the_node_runs(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        partition = await topic(broker, retention_ms="1", segment_bytes="2048")
+        for _ in range(50):
+            write(partition, broker.clock.now_ms() - 60_000, b"k", b"x" * 200)
+        await until(lambda: partition.log.start_offset == 50)
+        assert partition.log.size_bytes == 0
+
+    tell(tmp_path, story, housekeeping_interval_ms=30)
+
+
+def test_a_compacted_topic_keeps_the_last_value_of_each_key(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        partition = await topic(broker, cleanup_policy="compact", segment_bytes="2048", min_cleanable_dirty_ratio="0")
+        for number in range(200):
+            write(partition, broker.clock.now_ms(), b"key-%d" % (number % 5), b"%03d" % number + b"x" * 100)
+        before = partition.log.size_bytes
+        await until(lambda: partition.log.size_bytes < before / 5)
+        found = values(partition)
+        assert {key: (value or b"")[:3] for key, value in found.items()} == {
+            b"key-%d" % index: b"%03d" % (195 + index) for index in range(5)
+        }
+
+    tell(tmp_path, story, housekeeping_interval_ms=30, fsync_interval_ms=20)
+
+
+def test_records_nobody_waits_for_are_synced_all_the_same(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        partition = await topic(broker)
+        write(partition, broker.clock.now_ms(), b"k", b"v")
+        assert partition.log.durable_offset == 0
+        await until(lambda: partition.log.durable_offset == 1)
+
+    tell(tmp_path, story, fsync_interval_ms=20)
+
+
+def test_a_deleted_topic_leaves_nothing_behind_and_its_name_can_be_used_again(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        partition = await topic(broker)
+        write(partition, 1, b"k", b"old")
+        await broker.delete_topic("t")
+        assert not (tmp_path / "data" / "logs" / "t").exists()
+        again = await topic(broker)
+        assert again.log.end_offset == 0
+
+    tell(tmp_path, story)
+
+
+def test_everything_is_there_again_after_a_restart(tmp_path: Path) -> None:
+    async def first(broker: Broker) -> None:
+        partition = await topic(broker, retention_ms="-1")
+        for number in range(10):
+            write(partition, 1, b"%d" % number, b"v")
+
+    async def second(broker: Broker) -> None:
+        partition = broker.partition("t", 0)
+        assert len(values(partition)) == 10
+        assert partition.leader_epoch == 1  # a new reign
+        assert partition.high_watermark == 10
+        assert broker.topic_settings("t").log.retention_ms == -1
+
+    tell(tmp_path, first)
+    tell(tmp_path, second)
