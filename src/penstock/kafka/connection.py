@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 Piece = bytes | bytearray | memoryview | FileSlice
 
-_BUFFER_BYTES: Final = 64 * 1024
+_BUFFER_BYTES: Final = 16 * 1024  # to begin with: most connections are idle most of the time
+_BUFFER_BUSY_BYTES: Final = 256 * 1024  # of a client that fills what it is given
 # A buffer that had to grow for a large request stays this large for the next ones.
 _BUFFER_KEEP_BYTES: Final = 4 * 1024 * 1024
 _GROWTH: Final = 4
@@ -212,12 +213,15 @@ class Connection:
     def _make_room(self) -> None:
         """Keep free space behind the unread bytes, enough for the rest of a request that has begun."""
         unread = self._end - self._start
+        is_filled = self._end == len(self._buffer)
         if unread == 0:
             self._start = self._end = 0
             if len(self._buffer) > _BUFFER_KEEP_BYTES:
                 self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+            elif is_filled and len(self._buffer) < _BUFFER_BUSY_BYTES:
+                self._buffer = memoryview(bytearray(_BUFFER_BUSY_BYTES))
             return
-        needed = _BUFFER_BYTES
+        needed = _BUFFER_BUSY_BYTES if is_filled else _BUFFER_BYTES
         if unread >= FRAME_PREFIX_BYTES:
             frame = FRAME_PREFIX_BYTES + read_frame_length(self._buffer, self._start, limit=self._max_request_bytes)
             if frame > len(self._buffer):
@@ -226,7 +230,7 @@ class Connection:
             needed = max(needed, frame)
         if needed > len(self._buffer):
             # Twice what is needed, so that the next requests of this size come in whole and nothing is moved for them.
-            roomy = min(max(2 * needed, needed), max(_BUFFER_KEEP_BYTES, needed))
+            roomy = max(needed, min(2 * needed, _BUFFER_KEEP_BYTES))
             grown = memoryview(bytearray(roomy))
             grown[:unread] = self._buffer[self._start : self._end]
             self._buffer = grown
