@@ -1,0 +1,51 @@
+"""The examples run as they are, against a real node, and the README shows what they do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.node import Node
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(example: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(example), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_first_steps_reads_its_ten_orders_back(node: Node) -> None:
+    lines = run(ROOT / "examples" / "first_steps.py", node.bootstrap).splitlines()
+    assert sorted(line.split("b'")[2] for line in lines) == sorted(f"order {number}'" for number in range(10))
+
+
+def test_plain_http_reads_its_message_back(node: Node) -> None:
+    assert '{"celsius":21.5}' in run(ROOT / "examples" / "plain_http.py", node.http_url)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_says_what_it_is_and_has_a_test(example: Path) -> None:
+    assert example.read_text().startswith('"""')
+    assert f'"{example.name}"' in Path(__file__).read_text()
+
+
+def test_the_readme_shows_the_first_steps_as_they_are() -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    example = (ROOT / "examples" / "first_steps.py").read_text()
+    shown = [line.strip().replace('"127.0.0.1:9092"', "servers") for line in snippet.splitlines() if line.strip()]
+    there = [line.strip() for line in example.splitlines()]
+    assert [line for line in shown if line not in there] == []
+
+
+def test_every_file_the_readme_links_to_exists() -> None:
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
