@@ -10,6 +10,10 @@ import asyncio
 import time
 
 import pytest
+from tests.support.clients.confluent import ConfluentClient
+from tests.support.group import wait_until
+from tests.support.node import Node
+from tests.support.wire import ask
 
 from penstock.kafka.protocol.broker_messages import FindCoordinatorRequest
 from penstock.kafka.protocol.headers import decode_response, encode_request
@@ -19,10 +23,6 @@ from penstock.kafka.protocol.offset_messages import (
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from tests.support.clients.confluent import ConfluentClient
-from tests.support.group import wait_until
-from tests.support.node import Node
-from tests.support.wire import ask
 
 VERSION = 8
 SECONDS = 2.0

@@ -9,6 +9,7 @@ the disk is repaired and members behave, and the group has to become stable with
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
@@ -35,6 +36,7 @@ from penstock.broker.groups.messages import (
     Sync,
     Synced,
 )
+from penstock.broker.groups.records import OffsetKey, StoredOffset, from_record
 from penstock.broker.groups.shard import GroupShard
 from penstock.errors import FencedInstance, GroupError, NotCoordinator, UnknownMember
 
@@ -74,8 +76,6 @@ class Twin:
         self.protocols: dict[int, str] = {}
         self.leaders: dict[int, str] = {}
         self.given: dict[int, dict[str, bytes]] = {}  # what leaders gave, by generation and member
-        # What was written for each place, oldest first, each with where the log ended after that.
-        self.written: dict[tuple[str, int], list[tuple[int, int | None]]] = {place: [(0, None)] for place in PLACES}
 
     def on_joined(self, answer: Joined) -> None:
         generation = answer.generation
@@ -86,13 +86,8 @@ class Twin:
             leader = self.leaders.setdefault(generation, answer.member_id)
             assert leader == answer.member_id, "two leaders in one generation"
 
-    def on_rolled_back(self, generation: int, log_end: int) -> None:
-        """A crash made undone what nobody had been told of: a generation not shared out, offsets not committed."""
-        for written in self.written.values():
-            written[:] = [entry for entry in written if entry[0] <= log_end]
-        self.forget_after(generation)
-
     def forget_after(self, generation: int) -> None:
+        """A crash made undone a generation that was not shared out, or the group was deleted and counts from 1."""
         self.newest = generation
         for known in (self.protocols, self.leaders, self.given):
             for later in [each for each in known if each > generation]:
@@ -122,10 +117,12 @@ class GroupMachine(RuleBasedStateMachine):
         self.asked = 0
         self.fresh = 0
         self.offset = 0
+        self.acked: list[tuple[tuple[str, int], int]] = []
         self.shard = self.new_shard()
 
     def new_shard(self) -> GroupShard:
-        shard = GroupShard(self.journal, self.config, lambda: self.now_ms, lambda: self.now_ms)
+        self.deferred: list[Callable[[], None]] = []
+        shard = GroupShard(self.journal, self.config, lambda: self.now_ms, lambda: self.now_ms, self.deferred.append)
         shard.open(shard.read_log())
         return shard
 
@@ -272,27 +269,38 @@ class GroupMachine(RuleBasedStateMachine):
         self.offset += 1
         offset = self.offset
         newest = self.twin.newest
-        before = self.journal.end_offset
         is_empty = self.group is None or self.group.state is State.EMPTY
 
         def settled(answer: Settled) -> None:
             assert not answer.refused
             assert identity.generation == newest or (identity.generation < 0 and is_empty), "a zombie committed"
+            at = self.last_written(place, offset)
+            assert at is not None
+            assert at < self.journal.committed, "told before it was safe"
+            self.acked.append((place, offset))
 
         self.ask(Commit(identity, (OffsetCommit(*place, offset, -1, "", "id"),)), settled)
-        if self.journal.end_offset > before:
-            self.twin.written[place].append((self.journal.end_offset, offset))
+
+    def last_written(self, place: tuple[str, int], offset: int | None) -> int | None:
+        """Where the log says that this was committed, or that it is gone."""
+        for at in range(self.journal.end_offset - 1, -1, -1):
+            change = from_record(self.journal.records[at])
+            key, value = change.key, change.value
+            found = value.offset if isinstance(value, StoredOffset) else None
+            if isinstance(key, OffsetKey) and (key.topic, key.partition) == place and found == offset:
+                return at
+        return None
 
     @rule(place=places)
     def fetch(self, place: tuple[str, int]) -> None:
         if not self.shard.is_ready:
             return
         kept = self.group.offsets.get(place) if self.group else None
-        log_end, offset = self.twin.written[place][-1]
-        assert (kept.offset if kept else None) == offset
+        at = self.last_written(place, kept.offset if kept else None)
+        assert at is not None or kept is None
 
         def show(error: object) -> None:
-            assert error is not None or self.journal.committed >= log_end, "shown before it was safe"
+            assert error is not None or at is None or self.journal.committed > at, "shown before it was safe"
 
         self.shard.when_settled(show)
 
@@ -300,10 +308,15 @@ class GroupMachine(RuleBasedStateMachine):
     def delete(self) -> None:
         before = self.journal.end_offset
         self.ask(Delete(), lambda _: None)
-        if self.journal.end_offset > before:
-            for written in self.twin.written.values():
-                written.append((self.journal.end_offset, None))
-            self.twin.forget_after(0)  # a group that is made again counts from 1
+        if self.journal.end_offset > before and self.group is None:
+            self.twin.forget_after(0)
+
+    @rule()
+    def turn(self) -> None:
+        """The event loop gets to what was put off."""
+        deferred, self.deferred[:] = self.deferred[:], []
+        for work in deferred:
+            work()
 
     # -- time and faults ----------------------------------------------------------------------------------------------
 
@@ -339,9 +352,9 @@ class GroupMachine(RuleBasedStateMachine):
         self.journal.crash()
         self.unanswered.clear()  # the connections are gone
         self.shard = self.new_shard()
-        self.twin.on_rolled_back(self.group.generation if self.group else 0, self.journal.end_offset)
-        for place in PLACES:
-            self.fetch(place)
+        self.twin.forget_after(self.group.generation if self.group else 0)
+        for place, offset in self.acked:
+            assert self.last_written(place, offset) is not None, "a committed offset was lost"
 
     @rule()
     def hand_over(self) -> None:
@@ -356,7 +369,7 @@ class GroupMachine(RuleBasedStateMachine):
     def the_log_tells_the_same_story(self) -> None:
         if not getattr(self, "shard", None) or not self.shard.is_ready:
             return
-        twin = GroupShard(self.journal, self.config, lambda: 0, lambda: 0).read_log()
+        twin = GroupShard(self.journal, self.config, lambda: 0, lambda: 0, self.deferred.append).read_log()
         there = {key: group for key, group in self.shard.groups.items() if not _is_volatile(group)}
         assert set(there) == set(twin)
         for key, group in there.items():
@@ -376,7 +389,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert member.sync_reply is None or group.state is State.COMPLETING
             waiting += member.is_waiting
         assert waiting <= len(self.unanswered)
-        if self.journal.committed == self.journal.end_offset:
+        if self.journal.committed == self.journal.end_offset and not self.deferred:
             assert waiting == len(self.unanswered), "a request was lost"
         assert (group.state is State.EMPTY) <= (not group.members)
         if group.state is State.STABLE:

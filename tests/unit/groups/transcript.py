@@ -102,7 +102,7 @@ class Transcript:
         return self.out
 
     def _start(self) -> GroupShard:
-        shard = GroupShard(self.journal, self.config, lambda: self.now_ms, lambda: self.now_ms)
+        shard = GroupShard(self.journal, self.config, lambda: self.now_ms, lambda: self.now_ms, lambda work: work())
         shard.open(shard.read_log())
         return shard
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from penstock.broker.groups.config import GroupConfig
@@ -30,6 +30,7 @@ _EXPIRY_APART_TICKS: Final = 20  # shards take turns, so that none of them is fe
 _GAP_MAX_MS: Final = 1_000
 
 
+@lru_cache(maxsize=10_000)
 def shard_of(group_id: str, shards: int) -> int:
     """The partition a group belongs to, by Java's hash of its name, as in Kafka."""
     units = group_id.encode("utf-16-be", "surrogatepass")
@@ -110,7 +111,8 @@ class GroupCoordinator:
     def on_leadership_gained(self, partition: Partition) -> None:
         if partition.id.topic == OFFSETS_TOPIC:
             journal = PartitionJournal(partition, syncs=self._syncs)
-            shard = GroupShard(journal, self._config, self._time.now_ms, self._clock.now_ms)
+            soon = asyncio.get_running_loop().call_soon
+            shard = GroupShard(journal, self._config, self._time.now_ms, self._clock.now_ms, soon)
             self._shards[partition.id.partition] = shard
             self._spawn(self._load(shard, partition))
 
