@@ -20,6 +20,7 @@ from typing import Final
 from penstock import __version__
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, Fsync
+from penstock.broker.groups.config import GroupConfig
 from penstock.clock import Clock, SystemClock
 from penstock.cluster.records import Endpoint
 from penstock.cluster.topic_config import TopicSettings
@@ -176,7 +177,20 @@ def broker_config(settings: Settings, endpoints: tuple[Endpoint, ...]) -> Broker
         default_partitions=topic.partitions,
         default_replication_factor=topic.replication_factor,
         topic_defaults=topic_settings(settings),
+        groups=group_config(settings),
+        offsets_partitions=settings.groups.offsets_partitions,
         housekeeping_interval_ms=storage.housekeeping_interval_ms,
+    )
+
+
+def group_config(settings: Settings) -> GroupConfig:
+    groups = settings.groups
+    return GroupConfig(
+        session_timeout_min_ms=groups.session_timeout_min_ms,
+        session_timeout_max_ms=groups.session_timeout_max_ms,
+        initial_delay_ms=groups.initial_delay_ms,
+        members_max=groups.members_max,
+        offsets_retention_ms=groups.offsets_retention_ms,
     )
 
 

@@ -97,10 +97,16 @@ class DefaultSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Consumer groups. Checked and shown; the groups of the next milestone use it."""
+    """Consumer groups. Kafka clients bring their own timeouts; these bound them, or serve who brings none."""
 
     session_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 45 * SECOND_MS
     heartbeat_interval_ms: Annotated[int, Duration(100)] = 3 * SECOND_MS
+    session_timeout_min_ms: Annotated[int, Duration(1)] = 6 * SECOND_MS
+    session_timeout_max_ms: Annotated[int, Duration(1)] = HOUR_MS // 2
+    initial_delay_ms: Annotated[int, Duration(0)] = 3 * SECOND_MS
+    members_max: Annotated[int, Whole(1)] = 10_000
+    offsets_retention_ms: Annotated[int, Duration(SECOND_MS)] = 168 * HOUR_MS
+    offsets_partitions: Annotated[int, Whole(1, 1_000)] = 16
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,3 +196,5 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "defaults.topic.min_insync_replicas", reason
     if groups.heartbeat_interval_ms >= groups.session_timeout_ms:
         yield "groups.heartbeat_interval_ms", "must be shorter than groups.session_timeout_ms, best a third of it"
+    if not groups.session_timeout_min_ms <= groups.session_timeout_ms <= groups.session_timeout_max_ms:
+        yield "groups.session_timeout_ms", "must be between groups.session_timeout_min_ms and _max_ms"
