@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.groups.transcript import Transcript
+
+from penstock.broker.groups.states import TRANSITIONS, VERDICTS, State
 
 SCENARIOS = sorted(Path(__file__).with_name("scenarios").glob("*.txt"))
 INDENT = "    "
@@ -35,3 +39,26 @@ def test_scenario_goes_as_told(path: Path) -> None:
         path.write_text(found)
         return
     assert found == told
+
+
+class Visited(dict[State, Any]):
+    """A row of a table that notes which of its cells are looked up."""
+
+    def __init__(self, row: Mapping[State, Any]) -> None:
+        super().__init__(row)
+        self.seen: set[State] = set()
+
+    def __getitem__(self, state: State) -> Any:
+        self.seen.add(state)
+        return super().__getitem__(state)
+
+
+@pytest.mark.parametrize("table", [VERDICTS, TRANSITIONS], ids=["verdicts", "transitions"])
+def test_every_rule_has_a_story(table: dict[Any, Mapping[State, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {key: Visited(row) for key, row in table.items()}
+    for key, row in rows.items():
+        monkeypatch.setitem(table, key, row)
+    for path in SCENARIOS:
+        played(path.read_text())
+    untold = [(key.name, state.name) for key, row in rows.items() for state in set(row) - row.seen]
+    assert not untold

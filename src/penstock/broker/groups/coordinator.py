@@ -48,16 +48,19 @@ class PatientClock:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ticked_at = clock.monotonic()
-        self._ticked_ms = 0
+        self._ticked_ms = 0.0
 
     def now_ms(self) -> int:
-        elapsed_ms = int((self._clock.monotonic() - self._ticked_at) * 1000)
-        return self._ticked_ms + min(elapsed_ms, _GAP_MAX_MS)
+        return int(self._reach(self._clock.monotonic()))
 
     def tick(self) -> None:
         """To be called several times a second; a longer gap counts as a second."""
-        self._ticked_ms = self.now_ms()
-        self._ticked_at = self._clock.monotonic()
+        now = self._clock.monotonic()
+        self._ticked_ms = self._reach(now)
+        self._ticked_at = now
+
+    def _reach(self, now: float) -> float:
+        return self._ticked_ms + min((now - self._ticked_at) * 1000, _GAP_MAX_MS)
 
 
 class GroupCoordinator:

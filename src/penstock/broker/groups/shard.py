@@ -66,6 +66,7 @@ class GroupShard:
         self._defer = defer
         self._pending: list[tuple[Group, Outcome]] = []  # commits to be written together
         self._end = journal.end_offset
+        self._is_refused = False  # the last write was
         self._refusal: GroupError | None = CoordinatorLoading()
         self.groups: dict[str, Group] = {}
 
@@ -182,6 +183,9 @@ class GroupShard:
             except PenstockError as error:
                 self._on_refused(decisions, replies, error)
                 return
+            if self._is_refused:
+                log.warning("Groups can be stored again.")
+                self._is_refused = False
             self._apply(decisions, at_ms)
         for group, _ in decisions:
             if group.is_forgettable:
@@ -202,7 +206,9 @@ class GroupShard:
             for decision in decisions:  # too much for one batch, so each for itself
                 self._perform([decision])
             return
-        log.warning("%d groups could not be stored: %s", len(decisions), error.message)
+        if not self._is_refused:
+            log.warning("Groups cannot be stored at the moment: %s", error.message)
+        self._is_refused = True
         _reject(replies, error)
 
     def _on_committed(self, replies: Replies, error: PenstockError | None) -> None:
