@@ -59,6 +59,7 @@ class Broker:
             self._data.close()
             raise
         self._commits = asyncio.Lock()
+        self._trims = asyncio.Lock()
         self._producer_ids: deque[int] = deque()
         self._housekeeping = Housekeeping(self.replicas, config, clock)
         self.groups = GroupCoordinator(config.groups, clock, syncs=self.syncs_before_ack)
@@ -188,9 +189,12 @@ class Broker:
         target = partition.high_watermark if offset == -1 else offset
         if target < -1 or target > partition.high_watermark:
             raise InvalidRequest(f"{partition.id} is committed up to {partition.high_watermark}, not to {offset}.")
-        if target > partition.log.start_offset:
-            dropped = partition.log.trim(target)
-            await asyncio.to_thread(partition.log.delete_files, dropped)
+        async with self._trims:
+            log = partition.log
+            if target > log.start_offset:
+                await asyncio.to_thread(log.save_start, target)
+                dropped = log.trim(target, is_saved=True) if target > log.start_offset else []  # retention was faster
+                await asyncio.to_thread(log.delete_files, dropped)
         return partition.log.start_offset
 
     async def allocate_producer_id(self) -> int:

@@ -258,7 +258,11 @@ class Log:
 
     # -- shrinking ----------------------------------------------------------------------------------------------------
 
-    def trim(self, offset: int) -> list[Segment]:
+    def save_start(self, offset: int) -> None:
+        """Note durably where the log is about to begin, so that `trim` need not. Runs in any thread."""
+        save_start(self.files, self.directory, offset)
+
+    def trim(self, offset: int, *, is_saved: bool = False) -> list[Segment]:
         """Move the log's start up to ``offset``, durably; the segments that fell out, for `delete_files`."""
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(
@@ -266,7 +270,8 @@ class Log:
             )
         if offset == self.start_offset:
             return []
-        save_start(self.files, self.directory, offset)
+        if not is_saved:
+            self.save_start(offset)
         self.start_offset = offset
         if offset == self.end_offset:
             self._roll_if_possible()
