@@ -69,6 +69,7 @@ class Node:
         """Take nothing more, answer what was taken, and close the data directory in good order."""
         grace_seconds = self.settings.broker.shutdown_timeout_ms / 1000 * _DOOR_GRACE_SHARE
         doors, self._doors = self._doors, []
+        await self.broker.groups.stop()  # members waiting for each other would hold their connections open
         try:
             async with asyncio.timeout(grace_seconds):
                 await asyncio.gather(*(door.stop() for door in doors))

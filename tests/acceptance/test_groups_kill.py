@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import time
 from pathlib import Path
 
@@ -66,3 +68,37 @@ def test_an_offset_that_was_committed_is_there_after_every_kill(make_node: NodeM
             assert found[3].offset < 0
     for consumer in groups:
         consumer.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_groups_outlive_a_storm(make_node: NodeMaker, topic: str, tmp_path: Path) -> None:
+    """The node dies again and again while members come, leave and crash."""
+    kills = int(os.environ.get("PENSTOCK_TEST_KILLS", "25"))
+    seed = int(os.environ.get("PENSTOCK_TEST_SEED", random.randrange(1 << 32)))
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    node = make_node().start()
+    ConfluentClient(node.bootstrap).create_topic(topic, partitions=PARTITIONS)
+    feed = Feed(node.bootstrap, topic, PARTITIONS, pause_s=0.05)
+    fleet = Fleet(tmp_path / "fleet", node.bootstrap, "storm", topic)
+    clients = ("confluent", "kafka-python", "aiokafka")
+    try:
+        for client in clients:
+            fleet.join(client, "range")
+        for _ in range(kills):
+            time.sleep(rng.uniform(0.1, 4.0))
+            running = [member for member in fleet.members if member.is_running]
+            if len(running) > 2 and rng.random() < 0.4:
+                rng.choice(running).crash()
+            if len(running) < 4:
+                fleet.join(rng.choice(clients), "range")
+            time.sleep(rng.uniform(0.0, 1.0))
+            node.kill()
+            node.restart()
+        sent = feed.stop()
+        wait_until("everything is read", lambda: fleet.values() >= sent, patience_s=90)
+        doubled = check_at_least_once(sent, fleet.stories)
+        print(f"{len(sent)} messages, {doubled} of them more than once, {kills} kills, {len(fleet.members)} members")
+    finally:
+        fleet.end()

@@ -148,6 +148,11 @@ class Broker:
                 pass  # two groups came at once
         return self.metadata.topic(OFFSETS_TOPIC)
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether there can be any group: the first one creates the topic they are kept in."""
+        return OFFSETS_TOPIC in self.metadata.topics
+
     def _offsets_partitions(self) -> int:
         topic = self.metadata.topics.get(OFFSETS_TOPIC)
         return len(topic.partitions) if topic else 0

@@ -37,5 +37,5 @@ class BrokerConfig:
     topic_defaults: TopicSettings = field(default_factory=TopicSettings)
     groups: GroupConfig = field(default_factory=GroupConfig)
     # Partitions of the offsets topic when it is first created: how many nodes can share the work of coordinating.
-    offsets_partitions: int = 16
+    offsets_partitions: int = 8
     housekeeping_interval_ms: int = 10_000

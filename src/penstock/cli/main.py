@@ -21,6 +21,7 @@ _COMMANDS = {
     "dev": ("penstock.cli.dev:dev", "Start a broker with a sample topic, to try things out."),
     "serve": ("penstock.cli.serve:serve", "Run a node."),
     "topic": ("penstock.cli.topic:topic", "Create, list, describe, change and delete topics."),
+    "group": ("penstock.cli.group:group", "List, describe, move and delete consumer groups."),
     "produce": ("penstock.cli.produce:produce", "Send messages from standard input or files."),
     "consume": ("penstock.cli.consume:consume", "Read messages, from any offset or time, once or for ever."),
     "config": ("penstock.cli.config:config", "Check settings, and show where each comes from."),

@@ -106,7 +106,7 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     initial_delay_ms: Annotated[int, Duration(0)] = 3 * SECOND_MS
     members_max: Annotated[int, Whole(1)] = 10_000
     offsets_retention_ms: Annotated[int, Duration(SECOND_MS)] = 168 * HOUR_MS
-    offsets_partitions: Annotated[int, Whole(1, 1_000)] = 16
+    offsets_partitions: Annotated[int, Whole(1, 1_000)] = 8
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):

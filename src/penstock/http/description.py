@@ -21,6 +21,7 @@ _PATH_PARAMETER: Final = re.compile(r"{(\w+)}")
 _TAGS: Final = {
     "messages": "Publish messages and read them.",
     "topics": "Create, describe, change and delete topics.",
+    "groups": "Look at consumer groups and their lag, move their offsets, delete them.",
     "health": "For whoever watches over the node.",
     "admin": "The node and its cluster as JSON.",
     "description": "The API's description and the status page.",

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from penstock import __version__
+from penstock.broker.groups.report import progress_of
 from penstock.broker.partition import Partition
 from penstock.broker.stats import Histogram
+from penstock.errors import CoordinatorLoading
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply
 from penstock.http.figures import TopicFigures, topic_figures
@@ -66,6 +68,7 @@ class NodeCollector:
         yield from self._node()
         yield from self._logs()
         yield from self._topics()
+        yield from self._groups()
         stats = self._door.broker.stats
         yield _histogram("penstock_log_append_latency_seconds", "Writing a batch to its log.", stats.append_latency)
         yield _histogram("penstock_log_sync_latency_seconds", "Making a log durable.", stats.sync_latency)
@@ -112,6 +115,26 @@ class NodeCollector:
             for code, count in figures.produce_errors.items():
                 errors.add_metric([figures.topic, code], count)
         yield errors
+
+    def _groups(self) -> Iterable[Metric]:
+        broker = self._door.broker
+        try:
+            groups = broker.groups.all_groups()
+        except CoordinatorLoading:
+            return  # some are not known yet, and half of them would look like the others had gone
+        yield _gauge("penstock_groups", "Consumer groups coordinated here.", [], [([], len(groups))])
+        lags = [
+            ([group.id, row.topic, str(row.partition)], row.lag)
+            for group in groups
+            for row in progress_of(broker, group)
+            if row.lag is not None
+        ]
+        yield _gauge(
+            "penstock_consumer_lag",
+            "Messages between a group's committed offset and the end of the partition.",
+            ["group", "topic", "partition"],
+            lags[: self._door.config.metrics_partitions_max],
+        )
 
 
 def _by_topic(partitions: list[Partition], value: Callable[[Partition], int]) -> list[tuple[list[str], int]]:

@@ -141,6 +141,14 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.StorageError: 503,
     errors.DiskFull: 507,
     errors.StartupError: 500,
+    errors.GroupError: 409,
+    errors.GroupNotFound: 404,
+    errors.UnknownMember: 404,
+    errors.InvalidGroupId: 422,
+    errors.InvalidSessionTimeout: 422,
+    errors.OffsetMetadataTooLarge: 413,
+    errors.NotCoordinator: 503,
+    errors.CoordinatorLoading: 503,
 }
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.http import admin, health, messages, metrics, status_page, topics
+from penstock.http import admin, groups, health, messages, metrics, status_page, topics
 from penstock.http.description import describe
 from penstock.http.door import Door
 from penstock.http.exchange import JSON, Call, Reply
@@ -58,6 +58,17 @@ OPERATIONS: Final = (
         "topics",
         topics.TopicDetail,
         errors=_TOPIC_ERRORS,
+    ),
+    Operation("GET", "/v1/groups", groups.list_groups, "groups", groups.GroupList, errors=(503,)),
+    Operation("GET", "/v1/groups/{group}", groups.describe_group, "groups", groups.GroupDetail, errors=(404, 503)),
+    Operation("DELETE", "/v1/groups/{group}", groups.delete_group, "groups", None, 204, errors=(403, 404, 409, 503)),
+    Operation(
+        "POST",
+        "/v1/groups/{group}/reset",
+        groups.reset_group,
+        "groups",
+        groups.GroupDetail,
+        errors=(400, 403, 404, 408, 409, 413, 416, 422, 503, 507),
     ),
     Operation("GET", "/livez", health.livez, "health", health.Liveness),
     Operation("GET", "/readyz", health.readyz, "health", health.Health, also=(503,)),

@@ -199,7 +199,13 @@ class GroupShard:
             for change in outcome.changes:
                 group.apply(change, at_ms, now_ms)
                 if isinstance(change.value, StoredGroup):
-                    log.info("%r", group)
+                    log.info(
+                        "Group %s: %s, generation %d, %d members.",
+                        group.id,
+                        group.state.value,
+                        group.generation,
+                        len(group.members),
+                    )
 
     def _on_refused(self, decisions: Decisions, replies: Replies, error: PenstockError) -> None:
         if isinstance(error, MessageTooLarge) and len(decisions) > 1:

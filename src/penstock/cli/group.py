@@ -1,0 +1,122 @@
+"""``penstock group``: consumer groups looked at, moved and deleted, over REST."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import Any, Final
+
+import click
+
+from penstock.cli.exits import CommandError, Exit
+from penstock.cli.moments import Moment
+from penstock.cli.options import output_option, url_option
+from penstock.cli.output import count_of, echo_json, echo_table, is_for_people
+from penstock.cli.rest import Rest
+
+_OFFSET_COLUMNS: Final = {
+    "topic": "topic",
+    "partition": "partition",
+    "committed_offset": "committed",
+    "high_watermark": "end",
+    "lag": "lag",
+    "member_id": "member",
+}
+
+
+@click.group()
+def group() -> None:
+    """List, describe, move and delete consumer groups."""
+
+
+@group.command("list")
+@output_option
+@url_option
+def list_groups(output: str | None, url: str) -> None:
+    """List groups; as JSON, one line each."""
+    groups = Rest(url).get("v1", "groups")["groups"]
+    if is_for_people(output):
+        columns = ("group", "state", "protocol", "members", "lag")
+        echo_table(columns, [[_cell(found[column]) for column in columns] for found in groups])
+    else:
+        for found in groups:
+            echo_json(found)
+
+
+@group.command()
+@click.argument("name")
+@output_option
+@url_option
+def describe(name: str, output: str | None, url: str) -> None:
+    """Show a group with its members, offsets and lag. Exit code 3 if there is none of that name."""
+    _show(Rest(url).get("v1", "groups", name), output)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--max", "lag_max", type=click.IntRange(min=0), help="Exit code 1 if the lag is above this.")
+@url_option
+def lag(name: str, lag_max: int | None, url: str) -> None:
+    """Print how many messages a group is behind, in all."""
+    behind: int = Rest(url).get("v1", "groups", name)["lag"]
+    click.echo(behind)
+    if lag_max is not None and behind > lag_max:
+        raise CommandError(f"Group {name} is {behind} messages behind, more than {lag_max}.")
+
+
+@group.command()
+@click.argument("name")
+@click.argument("topic")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these.")
+@click.option("--to", metavar="WHERE", help="An offset, earliest, or latest.")
+@click.option("--since", type=Moment(), help="A time such as 2026-01-31T12:00:00Z, or 2h for two hours ago.")
+@output_option
+@url_option
+def reset(
+    name: str,
+    topic: str,
+    partitions: tuple[int, ...],
+    to: str | None,
+    since: datetime | None,
+    output: str | None,
+    url: str,
+) -> None:
+    """Move a group's offsets in TOPIC. The group must have no members; exit code 4 if it has."""
+    if (to is None) == (since is None):
+        raise click.UsageError("Give either --to or --since.")
+    body: dict[str, Any] = {"topic": topic}
+    if partitions:
+        body["partitions"] = list(partitions)
+    if since is not None:
+        body["since"] = since.isoformat()
+    else:
+        body["to"] = int(to) if to is not None and to.isdigit() else to
+    _show(Rest(url).post("v1", "groups", name, "reset", body=body), output)
+
+
+@group.command()
+@click.argument("name")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@url_option
+def delete(name: str, yes: bool, url: str) -> None:
+    """Forget a group without members, and its offsets. Exit code 4 if it has members."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise CommandError("Deleting cannot be undone; without a terminal to ask on, say --yes.", Exit.USAGE)
+        click.confirm(f"Delete group {name} and its offsets?", abort=True)
+    Rest(url).delete("v1", "groups", name)
+    click.echo(f"Deleted group {name}.", err=True)
+
+
+def _show(detail: dict[str, Any], output: str | None) -> None:
+    if not is_for_people(output):
+        echo_json(detail)
+        return
+    members = count_of(detail["members"], "member")
+    click.echo(f"Group {detail['group']}: {detail['state']}, {members}, lag {detail['lag']}")
+    rows = [[_cell(row[column]) for column in _OFFSET_COLUMNS] for row in detail["offsets"]]
+    echo_table(tuple(_OFFSET_COLUMNS.values()), rows)
+
+
+def _cell(value: object) -> object:
+    return "-" if value is None else value
