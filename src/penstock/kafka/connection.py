@@ -34,8 +34,6 @@ _BUFFER_BUSY_BYTES: Final = 256 * 1024  # of a client that fills what it is give
 _BUFFER_KEEP_BYTES: Final = 4 * 1024 * 1024
 _GROWTH: Final = 4
 _UNANSWERED_MAX: Final = 256
-_UNSENT_PIECES_MAX: Final = 64
-_SEND_PIECES_MAX: Final = 64
 
 
 # struct tcp_info up to and with tcpi_min_rtt, in microseconds (linux/tcp.h); shorter on kernels before 4.6.
@@ -116,7 +114,10 @@ class Connection:
 
     def round_trip_us(self) -> int:
         """The shortest time a packet took to the client and back, as far as the kernel knows."""
-        info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        try:
+            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        except OSError:
+            return _ROUND_TRIP_UNKNOWN_US
         if len(info) < _TCP_INFO_BYTES:
             return _ROUND_TRIP_UNKNOWN_US
         (shortest,) = _MIN_RTT.unpack_from(info, _TCP_INFO_BYTES - _MIN_RTT.size)
@@ -126,7 +127,7 @@ class Connection:
         """Drop the connection and whatever was still to be sent."""
         if self.is_closed:
             return
-        self.is_closed = True
+        self.is_closed = self.is_closing = True
         if reason:
             log.info("Closing the connection of %s: %s", self.peer, reason)
         self._pause_reading()
@@ -161,12 +162,19 @@ class Connection:
             self._barrier = answer
         return answer
 
+    def answer_now(self, response: bytes | bytearray) -> None:
+        """Answer the request that is being handled; where nobody waits before it, it needs no place in the queue."""
+        if self._answers:
+            self.expect_answer(is_barrier=False).complete([response])
+        else:
+            self._unsent.append(response)
+
     @property
     def _is_blocked(self) -> bool:
         return (
             self._barrier is not None
+            or self._is_writing  # the socket takes no more: the client does not read
             or len(self._answers) >= _UNANSWERED_MAX
-            or len(self._unsent) >= _UNSENT_PIECES_MAX
             or self.is_closing
         )
 
@@ -203,14 +211,16 @@ class Connection:
         """Hand on every complete request in the buffer, unless something asks to wait."""
         self._is_in_loop = True
         try:
-            while self._end - self._start >= FRAME_PREFIX_BYTES and not self.is_closed and not self._is_blocked:
-                length = read_frame_length(self._buffer, self._start, limit=self._max_request_bytes)
+            buffer, end, limit, dispatch = self._buffer, self._end, self._max_request_bytes, self._dispatcher.dispatch
+            while not self._is_blocked:
                 begin = self._start + FRAME_PREFIX_BYTES
-                stop = begin + length
-                if stop > self._end:
+                if begin > end:
+                    break
+                stop = begin + read_frame_length(buffer, self._start, limit=limit)
+                if stop > end:
                     break
                 self._start = stop
-                self._dispatcher.dispatch(self, self._buffer[begin:stop])
+                dispatch(self, buffer[begin:stop])
             if not self.is_closed:
                 self._make_room()
         except ProtocolError as error:
@@ -334,23 +344,24 @@ class Connection:
             self._go_on()
 
     def _send_bytes(self) -> None:
+        """Send everything up to the next slice of a file: headers and small responses, so joining them costs little."""
         unsent = self._unsent
-        batch: list[bytes | bytearray | memoryview] = []
+        pieces: list[bytes | bytearray | memoryview] = []
         flags = 0
-        for piece in unsent:
+        while unsent:
+            piece = unsent[0]
             if isinstance(piece, FileSlice):
                 flags = socket.MSG_MORE  # the records follow at once: let both leave in one packet
                 break
-            batch.append(piece)
-            if len(batch) == _SEND_PIECES_MAX:
-                break
-        sent = self._sock.sendmsg(batch, (), flags)
-        for piece in batch:
-            if sent < len(piece):
-                unsent[0] = memoryview(piece)[sent:]
-                return
-            sent -= len(piece)
+            pieces.append(piece)
             unsent.popleft()
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        sent = 0
+        try:
+            sent = self._sock.send(data, flags)
+        finally:
+            if sent < len(data):
+                unsent.appendleft(memoryview(data)[sent:])
 
     def _send_slice(self, piece: FileSlice) -> None:
         source = piece.file.fileno()

@@ -43,7 +43,7 @@ _WORTH_READING_BYTES: Final = 16 * 1024
 
 
 def _budget(request: Fetch, connection: Connection) -> int:
-    """How much one response is to hold: what the way to the client needs, between what it asks for at least and most."""
+    """How much one response is to hold: what the way to the client needs, within what the client asks for."""
     needed = max(_RESPONSE_BYTES, connection.round_trip_us() * _BYTES_FOR_MICROSECOND)
     return max(request.min_bytes, min(request.max_bytes, needed))
 

@@ -64,7 +64,6 @@ class ProduceHandler:
             return False
         shape, records = repeated
         is_all = shape.acks == ACKS_ALL
-        answer = connection.expect_answer(is_barrier=False)
         try:
             partition = self._broker.partition(shape.topic, shape.partition)
             if is_all:
@@ -74,19 +73,20 @@ class ProduceHandler:
             )
         except PenstockError as error:
             failed = ProducedTopic(shape.topic, [self._failed(shape.topic, shape.partition, error)])
-            answer.complete([encode_produce_response(version, correlation_id, [failed])])
+            connection.answer_now(encode_produce_response(version, correlation_id, [failed]))
             return True
         start_offset = partition.log.start_offset
         took = self._clock.monotonic() - began
         self._stats.append_latency.observe(took)
         if is_all and next_offset > partition.high_watermark:
+            answer = connection.expect_answer(is_barrier=False)
             results = [ProducedPartition(shape.partition, 0, base_offset, append_time_ms, start_offset)]
             pending = _Pending(self._broker, version, correlation_id, answer, began)
             pending.topics.append(ProducedTopic(shape.topic, results))
             pending.wait([_Wait(partition, next_offset, results, 0)], shape.timeout_ms)
         else:
             self._stats.produce_latency.observe(took)
-            answer.complete([shape.response(correlation_id, base_offset, append_time_ms, start_offset)])
+            connection.answer_now(shape.response(correlation_id, base_offset, append_time_ms, start_offset))
         return True
 
     def handle(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
