@@ -216,7 +216,7 @@ def test_a_slow_reader_gets_everything_in_the_end(node: Node, topic: str) -> Non
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100 * MIB)
     request = FetchRequest(
         max_wait_ms=0,
-        min_bytes=9_000_000,
+        min_bytes=9_010_000,
         max_bytes=100 * MIB,
         topics=(FetchTopic(topic=topic, partitions=(partition,)),),
         forgotten_topics_data=(),
