@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from penstock.kafka.protocol.errors import ProtocolError
+from penstock.errors import PenstockError
 from penstock.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame_length
 from penstock.kafka.protocol.produce_shape import ProduceShapes
 from penstock.storage.files import FileSlice
@@ -223,8 +223,12 @@ class Connection:
                 dispatch(self, buffer[begin:stop])
             if not self.is_closed:
                 self._make_room()
-        except ProtocolError as error:
+        except PenstockError as error:
             self.close(error.message)
+            return
+        except Exception:  # a bug of ours must not leave a client waiting for an answer that never comes
+            log.exception("A request of %s met a bug; its connection is closed.", self.peer)
+            self.close()
             return
         finally:
             self._is_in_loop = False

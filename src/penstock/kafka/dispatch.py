@@ -27,8 +27,6 @@ from penstock.kafka.protocol.schema import Api, Message
 
 log = logging.getLogger(__name__)
 
-HandlerFunction = Callable[[Exchange, Any], Message | Awaitable[Message]]
-
 
 class KafkaDispatcher:
     """Every API this door answers."""
