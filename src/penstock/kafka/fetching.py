@@ -35,8 +35,10 @@ READ_COMMITTED: Final = 1
 
 
 # What one response holds at least, if there is so much: little enough to be in the client's caches still when it looks
-# at the records, enough to be worth a trip for a request that names a hundred partitions (docs/decisions/0006).
-_RESPONSE_BYTES: Final = 2 * 1024 * 1024
+# at the records, and more for a request that names many partitions, each of which costs both sides something
+# (docs/decisions/0006).
+_RESPONSE_BYTES: Final = 512 * 1024
+_BYTES_FOR_PARTITION: Final = 16 * 1024
 # A longer way takes more on each trip, so that it stays filled: this much for each microsecond.
 _BYTES_FOR_MICROSECOND: Final = 2048
 _WORTH_READING_BYTES: Final = 16 * 1024
@@ -44,7 +46,9 @@ _WORTH_READING_BYTES: Final = 16 * 1024
 
 def _budget(request: Fetch, connection: Connection) -> int:
     """How much one response is to hold: what the way to the client needs, within what the client asks for."""
-    needed = max(_RESPONSE_BYTES, connection.round_trip_us() * _BYTES_FOR_MICROSECOND)
+    partitions = sum(len(topic.partitions) for topic in request.topics)
+    near = _RESPONSE_BYTES + partitions * _BYTES_FOR_PARTITION
+    needed = max(near, connection.round_trip_us() * _BYTES_FOR_MICROSECOND)
     return max(request.min_bytes, min(request.max_bytes, needed))
 
 
