@@ -55,7 +55,7 @@ async def read_messages(
     """
     partition = broker.partition(topic, index)
     partition.check_leader()
-    offset = _resolve(partition, start)
+    offset = resolve_start(partition, start)
     result = _read(partition, offset, limit, max_bytes)
     if result.messages or wait_ms <= 0:
         return result
@@ -77,7 +77,8 @@ async def read_messages(
     return result
 
 
-def _resolve(partition: Partition, start: Start) -> int:
+def resolve_start(partition: Partition, start: Start) -> int:
+    """The offset that a start stands for; a number is taken as it is."""
     if start == "earliest":
         return partition.log.start_offset
     if start == "latest":

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.broker.groups.group import Group
 from penstock.broker.groups.messages import Commit, MemberIdentity, OffsetCommit, Where
 from penstock.broker.partition import Partition
-from penstock.broker.reading import Since
+from penstock.broker.reading import Start, resolve_start
 from penstock.errors import GroupNotEmpty, OffsetOutOfRange, PenstockError
 
 _PREFIX: Final = struct.Struct(">hi")  # version, topics
 _LENGTH: Final = struct.Struct(">h")
 _COUNT: Final = struct.Struct(">i")
-
-Target = int | Literal["earliest", "latest"] | Since
 
 
 class Progress(NamedTuple):
@@ -84,7 +82,7 @@ def assigned_to(assignment: bytes) -> list[Where]:
     return places
 
 
-async def reset_offsets(broker: Broker, group_id: str, topic: str, indexes: Iterable[int] | None, to: Target) -> None:
+async def reset_offsets(broker: Broker, group_id: str, topic: str, indexes: Iterable[int] | None, to: Start) -> None:
     """Move an empty group's offsets in a topic, in all partitions or some, to an offset, an end or a point in time."""
     found = broker.metadata.topic(topic)
     group = broker.groups.find(group_id)
@@ -94,7 +92,7 @@ async def reset_offsets(broker: Broker, group_id: str, topic: str, indexes: Iter
     partitions = [broker.partition(topic, index) for index in chosen]
     commits = tuple(
         OffsetCommit(
-            topic, partition.id.partition, _resolve(partition, to), partition.leader_epoch, "", found.topic_id.hex
+            topic, partition.id.partition, _target(partition, to), partition.leader_epoch, "", found.topic_id.hex
         )
         for partition in partitions
     )
@@ -103,16 +101,10 @@ async def reset_offsets(broker: Broker, group_id: str, topic: str, indexes: Iter
         raise error
 
 
-def _resolve(partition: Partition, to: Target) -> int:
-    if to == "earliest":
-        return partition.log.start_offset
-    if to == "latest":
-        return partition.high_watermark
-    if isinstance(to, Since):
-        found = partition.log.find_time(to.timestamp_ms)
-        return partition.high_watermark if found is None else min(found.offset, partition.high_watermark)
-    if not partition.log.start_offset <= to <= partition.high_watermark:
+def _target(partition: Partition, to: Start) -> int:
+    offset = resolve_start(partition, to)
+    if not partition.log.start_offset <= offset <= partition.high_watermark:
         raise OffsetOutOfRange(
-            f"{partition.id} holds offsets {partition.log.start_offset} to {partition.high_watermark}, not {to}."
+            f"{partition.id} holds offsets {partition.log.start_offset} to {partition.high_watermark}, not {offset}."
         )
-    return to
+    return offset
