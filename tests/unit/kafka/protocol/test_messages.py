@@ -14,9 +14,10 @@ from typing import Any
 import kio.index
 import kio.serial
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 from kafka.protocol import admin, consumer, metadata, producer, sasl
+from kio.serial.errors import OutOfBoundValue
 from kio.static.constants import EntityType
 
 from penstock.kafka.protocol.apis import APIS
@@ -121,7 +122,10 @@ def test_kio_reads_what_we_write_and_writes_what_we_read(cls, messages_of, in_ve
     for version in known:
         ours = in_version(message, version)
         raw = encode(ours, version)
-        theirs, size = kio.serial.entity_reader(kio_class(cls, version))(raw, 0)
+        try:
+            theirs, size = kio.serial.entity_reader(kio_class(cls, version))(raw, 0)
+        except OutOfBoundValue:
+            reject()  # an instant before 1970, which kio has no value for and the protocol does
         assert size == len(raw)
         assert_same_as_kio(ours, theirs, version)
         out = io.BytesIO()
