@@ -153,6 +153,12 @@ class ProducerFenced(PenstockError):
     code = "producer_fenced"
 
 
+class CoordinatorFenced(PenstockError):
+    """Another node coordinates this transaction by now."""
+
+    code = "coordinator_fenced"
+
+
 # -- leadership and the cluster ----------------------------------------------------------------------------------------
 
 
@@ -238,7 +244,27 @@ class DataDirectoryError(StartupError):
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-class GroupError(PenstockError):
+class CoordinationError(PenstockError):
+    """A coordinator refuses the request."""
+
+    code = "coordination_error"
+
+
+class NotCoordinator(CoordinationError):
+    """This node does not coordinate what the request is about; ask who does."""
+
+    code = "not_coordinator"
+    retriable = True
+
+
+class CoordinatorLoading(CoordinationError):
+    """The coordinator is still reading its log; try again in a moment."""
+
+    code = "coordinator_loading"
+    retriable = True
+
+
+class GroupError(CoordinationError):
     """A group's coordinator refuses the request."""
 
     code = "group_error"
@@ -311,21 +337,102 @@ class GroupFull(GroupError):
     code = "group_full"
 
 
+class PartitionNotAssigned(GroupError):
+    """The partition is not this member's in the group's present generation."""
+
+    code = "partition_not_assigned"
+
+
+class MemberBusy(GroupError):
+    """Another call of this member is still being answered."""
+
+    code = "member_busy"
+    retriable = True
+
+
+class FencedMemberEpoch(GroupError):
+    """The member's epoch is not the group's idea of it; it has to give up its partitions and join again."""
+
+    code = "fenced_member_epoch"
+
+
+class StaleMemberEpoch(GroupError):
+    """The member has moved on to another epoch; it has to send a heartbeat and try again with that one."""
+
+    code = "stale_member_epoch"
+
+
+class UnreleasedInstance(GroupError):
+    """Another process still runs as this static member; stop it first."""
+
+    code = "unreleased_instance"
+
+
+class UnsupportedAssignor(GroupError):
+    """There is no server-side assignor of that name."""
+
+    code = "unsupported_assignor"
+
+
+class InvalidRegularExpression(GroupError):
+    """The pattern is not a regular expression in RE2's syntax."""
+
+    code = "invalid_regular_expression"
+
+
 class OffsetMetadataTooLarge(GroupError):
     """The text kept with a committed offset is too long."""
 
     code = "offset_metadata_too_large"
 
 
-class NotCoordinator(GroupError):
-    """This node does not coordinate the group; ask who does."""
+# -- transactions ------------------------------------------------------------------------------------------------------
 
-    code = "not_coordinator"
+
+class TransactionError(CoordinationError):
+    """A transaction's coordinator refuses the request."""
+
+    code = "transaction_error"
+
+
+class InvalidTxnState(TransactionError):
+    """The transaction is not in a state in which that can be done."""
+
+    code = "invalid_transaction_state"
+
+
+class InvalidTransactionTimeout(TransactionError):
+    """The transaction timeout is outside what this cluster allows."""
+
+    code = "invalid_transaction_timeout"
+
+
+class InvalidProducerIdMapping(TransactionError):
+    """The producer id is not the one that this transactional id has now; start the producer anew."""
+
+    code = "invalid_producer_id_mapping"
+
+
+class ConcurrentTransactions(TransactionError):
+    """The last transaction of this transactional id is still being ended; try again in a moment."""
+
+    code = "concurrent_transactions"
     retriable = True
 
 
-class CoordinatorLoading(GroupError):
-    """The group's coordinator is still reading its log; try again in a moment."""
+class TransactionAbortable(TransactionError):
+    """The transaction can only be aborted now; abort it and begin anew."""
 
-    code = "coordinator_loading"
-    retriable = True
+    code = "transaction_abortable"
+
+
+class TransactionalIdNotFound(TransactionError):
+    """There is no such transactional id."""
+
+    code = "transactional_id_not_found"
+
+
+class TransactionalIdMissing(TransactionError):
+    """Transactional records came in a request that names no transactional id."""
+
+    code = "transactional_id_missing"

@@ -80,7 +80,7 @@ class Housekeeping:
 
     async def _compact(self, partition: Partition) -> None:
         """One pass of compaction, if one is worth it: the long steps beside the loop, the switch on it."""
-        compaction = plan_compaction(partition.log, self._clock.now_ms(), limit_offset=partition.high_watermark)
+        compaction = plan_compaction(partition.log, self._clock.now_ms(), limit_offset=partition.last_stable_offset)
         if compaction is None:
             return
         try:

@@ -4,6 +4,9 @@ A leader appends; the *stable end* is what it may count on: what is synced, and 
 for no more than that. The high watermark is the smallest stable end of all replicas in sync; readers see up to there
 and ``acks=all`` is answered from there. So a record that was promised to be durable is never shown before it is.
 
+The *last stable offset* is where readers of committed transactions stop: at the high watermark, at the first record of
+an open transaction, or of one whose marker is written but not yet below the high watermark, whichever comes first.
+
 Everything runs on the event loop's thread; only syncing happens elsewhere, and reports back through `on_synced`.
 """
 
@@ -27,9 +30,18 @@ from penstock.errors import (
     UnknownLeaderEpoch,
 )
 from penstock.model import TopicPartition, is_internal
-from penstock.records import accept_batch, decode_records, parse_header, stamp_append_time
+from penstock.records import (
+    accept_batch,
+    decode_records,
+    encode_marker,
+    parse_header,
+    peek_transaction,
+    stamp_append_time,
+)
+from penstock.storage.aborted import AbortedTransaction
 from penstock.storage.files import FileSlice
 from penstock.storage.log import Log
+from penstock.storage.producers import OpenTransaction
 
 Committed = Callable[[PenstockError | None], None]
 
@@ -48,11 +60,19 @@ class Appended(NamedTuple):
     append_time_ms: int
 
 
+class _Decided(NamedTuple):
+    """A transaction whose marker is written, and may not be committed yet."""
+
+    first_offset: int
+    next_offset: int
+
+
 class Partition:
     """A replica of a partition, leading or not."""
 
     __slots__ = (
         "_append_waiters",
+        "_decided",
         "_stable_end",
         "_syncer",
         "_watchers",
@@ -83,6 +103,9 @@ class Partition:
         self.high_watermark = log.durable_offset
         self._append_waiters: deque[tuple[int, Committed]] = deque()
         self._watchers: set[Callable[[], None]] = set()
+        # In the order of their markers, and only those that began before all that were decided after them: so the
+        # first one is always the one that began first.
+        self._decided: deque[_Decided] = deque()
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else "not leader"
@@ -122,10 +145,11 @@ class Partition:
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
-    def append(self, batch: memoryview, now_ms: int, *, is_durable: bool) -> Appended:
+    def append(self, batch: memoryview, now_ms: int, *, is_durable: bool, is_internal: bool = False) -> Appended:
         """Check a producer's batch and write it, patching it in place. `when_committed` tells when it is safe.
 
-        ``is_durable`` keeps it unseen until it is synced; otherwise being written is enough.
+        ``is_durable`` keeps it unseen until it is synced; otherwise being written is enough. ``is_internal`` says that
+        the broker itself made the batch, which then may name a producer without having a sequence number.
         """
         if not self.is_leader:
             self.check_leader()
@@ -135,7 +159,7 @@ class Partition:
                 f"The batch has {len(batch)} bytes; {self.id.topic!r} takes up to {settings.max_message_bytes} "
                 "(max.message.bytes)."
             )
-        header = accept_batch(batch)
+        header = accept_batch(batch, is_internal=is_internal) if is_internal else accept_batch(batch)
         if settings.log.is_compacting:
             _check_keys(batch)
         log = self.log
@@ -164,6 +188,99 @@ class Partition:
         if self.is_internal:
             raise PolicyViolation(f"{self.id.topic!r} holds the broker's own state; only the broker writes to it.")
         return self.append(batch, now_ms, is_durable=is_durable)
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def end_transaction(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        is_commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        is_durable: bool,
+    ) -> Appended:
+        """Write the marker that commits or aborts what the producer wrote here since its last one.
+
+        It is written also where nothing is open, because it fences: an epoch above the one known here raises it, and
+        the next batch of the producer begins at sequence 0. `ProducerFenced` if a newer epoch is known already.
+        """
+        self.check_leader()
+        log = self.log
+        log.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        first_offset = log.producers.open.get(producer_id)
+        marker = memoryview(
+            encode_marker(
+                producer_id,
+                producer_epoch,
+                is_commit=is_commit,
+                coordinator_epoch=coordinator_epoch,
+                timestamp_ms=now_ms,
+            )
+        )
+        base_offset = log.append(marker, parse_header(marker), self.leader_epoch)
+        if first_offset is not None:
+            self._decide(_Decided(first_offset, log.end_offset))
+        self._settle(is_durable=is_durable)
+        return Appended(base_offset, log.end_offset, -1)
+
+    def _decide(self, ended: _Decided) -> None:
+        decided = self._decided
+        self._forget_committed()
+        while decided and decided[-1].first_offset > ended.first_offset:
+            decided.pop()  # began later and is committed earlier, so it never is what readers wait for
+        decided.append(ended)
+
+    def _forget_committed(self) -> None:
+        decided, high_watermark = self._decided, self.high_watermark
+        while decided and decided[0].next_offset <= high_watermark:
+            decided.popleft()
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything before is decided: committed for certain, or named by `aborted_in`."""
+        high_watermark = self.high_watermark
+        first_open = self.log.producers.first_open
+        if first_open is None and not self._decided:
+            return high_watermark
+        self._forget_committed()
+        unstable = high_watermark if first_open is None else first_open
+        if self._decided:
+            unstable = min(unstable, self._decided[0].first_offset)
+        # Retention may have passed the beginning of an open transaction.
+        return min(high_watermark, max(unstable, self.log.start_offset))
+
+    def lacks_transaction(self, batch: memoryview) -> bool:
+        """Whether a batch is transactional while its producer has no transaction of that very epoch open here.
+
+        Then its coordinator has to confirm the transaction before the batch may be appended, or one that arrives late
+        would open a transaction that nobody ends (KIP-890). Looks at the header only, and judges nothing.
+        """
+        named = peek_transaction(batch)
+        return named is not None and not self.log.producers.has_open(*named)
+
+    def transactions(self) -> list[OpenTransaction]:
+        """The open transactions, oldest first."""
+        return self.log.producers.transactions()
+
+    def aborted_in(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of these offsets may meet, by their first offset.
+
+        Damage can leave it unknown where a slice ends (-1); it ends no later than at the last stable offset.
+        """
+        found = self.log.aborted.between(first_offset, end_offset if end_offset >= 0 else self.last_stable_offset)
+        return sorted(found, key=lambda entry: entry.first_offset) if len(found) > 1 else found
+
+    # -- committing ---------------------------------------------------------------------------------------------------
+
+    def _settle(self, *, is_durable: bool) -> None:
+        """See to it that what was just written becomes stable: by a sync, or at once."""
+        if is_durable:
+            self._syncer.request(self.log)
+        else:
+            self._stable_end = self.log.end_offset
+            self._advance()
 
     def when_committed(self, offset: int, done: Committed) -> None:
         """Call ``done`` once everything before ``offset`` is committed, at once if it is, or with what went wrong."""
@@ -202,9 +319,13 @@ class Partition:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int) -> FileSlice | None:
-        """Committed batches from ``offset`` on; None where the reader has seen everything there is."""
-        return self.log.read(offset, max_bytes, self.high_watermark)
+    def read(self, offset: int, max_bytes: int, *, is_committed_only: bool = False) -> FileSlice | None:
+        """Batches below the high watermark from ``offset`` on; None where the reader has seen everything there is.
+
+        ``is_committed_only`` stops at the last stable offset. What was aborted before it is among the batches still.
+        """
+        limit = self.last_stable_offset if is_committed_only else self.high_watermark
+        return self.log.read(offset, max_bytes, limit)
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call ``wake`` whenever there may be more to read, until `unwatch`."""

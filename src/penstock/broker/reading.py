@@ -1,6 +1,7 @@
 """Messages out of a partition, for the doors that speak of messages and not of batches.
 
-Only what is committed is seen. Looking never consumes: the caller says from which offset, and is told from which to go
+Only what is committed is seen: nothing of an open transaction or behind its beginning, and nothing of an aborted one.
+Looking never consumes: the caller says from which offset, and is told from which to go
 on. An answer is bounded in messages and in bytes, and a reader at the end of the log can wait there for more.
 """
 
@@ -13,7 +14,9 @@ from typing import Final, Literal, NamedTuple
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
 from penstock.errors import CorruptRecords, PenstockError, UnknownTopic
-from penstock.records import BatchHeader, Record, decode_records, iter_batches
+from penstock.records import Record, decode_records, iter_batches
+from penstock.storage.aborted import AbortedRanges
+from penstock.storage.files import FileSlice
 
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 # Bytes taken off the log at a time: a caller who wants one message should not pay for megabytes.
@@ -81,19 +84,20 @@ def resolve_start(partition: Partition, start: Start) -> int:
     """The offset that a start stands for; a number is taken as it is."""
     if start == "earliest":
         return partition.log.start_offset
+    end = partition.last_stable_offset
     if start == "latest":
-        return partition.high_watermark
+        return end
     if isinstance(start, Since):
         found = partition.log.find_time(start.timestamp_ms)
-        return partition.high_watermark if found is None else min(found.offset, partition.high_watermark)
+        return end if found is None else min(found.offset, end)
     return start
 
 
 def _read(partition: Partition, offset: int, limit: int, max_bytes: int) -> ReadResult:
     page = _Page(offset, limit, max_bytes)
     while not page.is_full:
-        found = partition.read(page.next_offset, min(_STEP_BYTES, max_bytes))
-        if found is None or not page.fill(memoryview(found.read()), partition):
+        found = partition.read(page.next_offset, min(_STEP_BYTES, max_bytes), is_committed_only=True)
+        if found is None or not page.fill(found, partition):
             break
     partition.stats.messages_consumed += len(page.messages)
     partition.stats.bytes_consumed += page.size
@@ -119,14 +123,19 @@ class _Page:
     def is_full(self) -> bool:
         return len(self.messages) >= self._limit or self.size >= self._max_bytes
 
-    def fill(self, data: memoryview, partition: Partition) -> bool:
-        """Take what fits from the batches in ``data``; whether reading on makes sense."""
+    def fill(self, found: FileSlice, partition: Partition) -> bool:
+        """Take what fits from the batches that were found; whether reading on makes sense."""
         before = self.next_offset
+        aborted = AbortedRanges(partition.aborted_in(before, found.next_offset))
+        data = memoryview(found.read())
         for position, header in iter_batches(data):
             if header.next_offset <= self.next_offset:
                 continue
+            if header.is_control or header in aborted:
+                self.next_offset = header.next_offset
+                continue
             try:
-                records = _records(data[position : position + header.size], header)
+                records = decode_records(data[position : position + header.size])
             except PenstockError as error:
                 if self.messages:
                     return False  # what is readable first; the next call meets this batch at its start
@@ -149,8 +158,3 @@ class _Page:
                 self.next_offset = record.offset + 1
                 return
         self.next_offset = batch_end
-
-
-def _records(batch: memoryview, header: BatchHeader) -> list[Record]:
-    """What a batch says to applications: control batches are the broker's own."""
-    return [] if header.is_control else decode_records(batch)

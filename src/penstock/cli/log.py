@@ -174,12 +174,15 @@ def _batch_json(facts: BatchFacts) -> dict[str, object]:
         "codec": header.codec.name.lower(),
         "is_transactional": header.is_transactional,
         "is_control": header.is_control,
+        "marker": None if facts.marker is None else facts.marker.name,
     }
 
 
 def _record_json(facts: RecordFacts) -> dict[str, object]:
     record = facts.record
     line: dict[str, object] = {"offset": record.offset, "timestamp": _time(record.timestamp)}
+    if facts.batch.marker is not None:
+        return line | {"marker": facts.batch.marker.name, "producer_id": facts.batch.header.producer_id}
     for name, data in (("key", record.key), ("value", record.value)):
         line |= _twin(name, data)
     if record.headers:

@@ -71,10 +71,9 @@ class TopicReader:
             spans = self._spans()
             for partition, span in spans.items():
                 self._positions.setdefault(partition, span.start)
-            ends = {at: span.end for at, span in spans.items() if span.end > self._positions[at]}
-            if ends:
-                yield from self._merge(ends)
-            else:
+            before = dict(self._positions)
+            yield from self._merge({at: span.end for at, span in spans.items() if span.end > before[at]})
+            if self._positions == before:  # at the end, or before a transaction that is still open
                 time.sleep(_POLL_S)
 
     def _merge(self, ends: dict[int, int]) -> Iterator[Message]:
@@ -101,7 +100,7 @@ class TopicReader:
         place = {"topic": self._topic, "partition": partition}
         return [{**place, **message} for message in page["messages"]]
 
-    def _ask(self, partition: int, offset: int, limit: int, wait_ms: int = 0) -> Any:
+    def _ask(self, partition: int, offset: int | str, limit: int, wait_ms: int = 0) -> Any:
         path = ("v1", "topics", self._topic, "messages")
         timeout = wait_ms or None
         return self._rest.get(
@@ -125,8 +124,9 @@ class TopicReader:
     # -- where to begin -----------------------------------------------------------------------------------------------
 
     def _position(self, partition: int, span: _Span, start: Start) -> int:
-        if start.is_latest:
-            return span.end
+        if start.is_latest:  # of what can be read: an open transaction ends it before the partition does
+            offset: int = self._ask(partition, "latest", 1)["next_offset"]
+            return offset
         if start.moment is not None:
             return self._find(partition, start.moment)
         if start.offset is None:

@@ -3,6 +3,9 @@
 Versions 4 to 12 name topics, from 13 on they are meant by id. Fetch sessions (from 7 on) are never granted: session id
 0 tells the client to send full requests. A fetch that finds too little waits, up to its ``max_wait_ms``, for any of its
 partitions to move.
+
+With isolation level read_committed a fetch ends at the last stable offset, and says which of the transactions it may
+meet were aborted: leaving those out is the client's part.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from penstock.kafka.errors import error_code
 from penstock.kafka.protocol.errors import ErrorCode
 from penstock.kafka.protocol.fetch import (
     FIRST_TOPIC_ID_VERSION,
+    AbortedRange,
     Fetch,
     FetchedPartition,
     FetchedTopic,
@@ -197,19 +201,27 @@ class _FetchJob:
     def _read(self, name: str, wanted: PartitionFetch, left: int, *, is_first: bool) -> FetchedPartition[FileSlice]:
         if not name:
             return FetchedPartition(wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+        is_committed_only = self._request.isolation_level == READ_COMMITTED
         try:
             partition = self._broker.partition(name, wanted.partition)
             partition.check_leader(wanted.current_leader_epoch)
             found = None
             if left >= _WORTH_READING_BYTES or is_first:  # at least one batch is returned, however large (KIP-74)
-                found = partition.read(wanted.offset, min(wanted.max_bytes, max(left, 1)))
+                max_bytes = min(wanted.max_bytes, max(left, 1))
+                found = partition.read(wanted.offset, max_bytes, is_committed_only=is_committed_only)
         except PenstockError as error:
             return FetchedPartition(wanted.partition, error_code(error))
-        high_watermark = partition.high_watermark
         if found is not None and found.size > left and not is_first:
             found = None
         return FetchedPartition(
-            wanted.partition, 0, high_watermark, high_watermark, partition.log.start_offset, None, -1, found
+            wanted.partition,
+            0,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log.start_offset,
+            _aborted_in(partition, wanted.offset, found) if is_committed_only else None,
+            -1,
+            found,
         )
 
     def _name_of(self, topic: TopicFetch) -> str:
@@ -218,3 +230,11 @@ class _FetchJob:
             return topic.name
         known = self._broker.metadata.topic_by_id(topic.topic_id)
         return "" if known is None else known.name
+
+
+def _aborted_in(partition: Partition, offset: int, found: FileSlice | None) -> list[AbortedRange]:
+    """The aborted transactions that the client meets in the batches it is about to get."""
+    if found is None:
+        return []
+    entries = partition.aborted_in(offset, found.next_offset)
+    return [AbortedRange(entry.producer_id, entry.first_offset) for entry in entries]

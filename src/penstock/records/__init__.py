@@ -10,24 +10,31 @@ from penstock.records.batch import (
 )
 from penstock.records.compression import Codec, compress, decompress
 from penstock.records.header import (
+    CONTROL_BIT,
     HEADER,
     HEADER_BYTES,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     accept_batch,
     assign,
     check_batch,
     iter_batches,
     parse_header,
+    peek_transaction,
     stamp_append_time,
 )
+from penstock.records.marker import Marker, encode_marker, read_marker
 from penstock.records.partitioner import KeyHash, Partitioner, RoundRobin, key_hash, murmur2
 
 __all__ = [
+    "CONTROL_BIT",
     "HEADER",
     "HEADER_BYTES",
+    "TRANSACTIONAL_BIT",
     "BatchHeader",
     "Codec",
     "KeyHash",
+    "Marker",
     "Partitioner",
     "Record",
     "RoundRobin",
@@ -39,11 +46,14 @@ __all__ = [
     "decode_records",
     "decompress",
     "encode_batch",
+    "encode_marker",
     "filter_batch",
     "find_timestamp",
     "iter_batches",
     "key_hash",
     "murmur2",
     "parse_header",
+    "peek_transaction",
+    "read_marker",
     "stamp_append_time",
 ]

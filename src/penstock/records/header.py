@@ -47,6 +47,7 @@ _INT64: Final = Struct(">q")
 _INT32: Final = Struct(">i")
 _INT16: Final = Struct(">h")
 _UINT32: Final = Struct(">I")
+_TRANSACTION: Final = Struct(">h20xqh")  # attributes, producer id, producer epoch
 
 
 class BatchHeader(NamedTuple):
@@ -137,10 +138,11 @@ def check_batch(buffer: memoryview) -> BatchHeader:
     return header
 
 
-def accept_batch(buffer: memoryview) -> BatchHeader:
+def accept_batch(buffer: memoryview, *, is_internal: bool = False) -> BatchHeader:
     """Judge what a producer sent for one partition: exactly one batch that may go into a log.
 
-    Records are not looked at, so compressed batches stay compressed.
+    Records are not looked at, so compressed batches stay compressed. Only what the broker itself writes into a
+    transaction (``is_internal``) may go without sequence numbers: it never sends anything twice.
     """
     if len(buffer) < HEADER_BYTES or buffer[_MAGIC_AT] != MAGIC:
         raise _not_a_batch(buffer)
@@ -163,11 +165,22 @@ def accept_batch(buffer: memoryview) -> BatchHeader:
     if count > _records_max(length - _LENGTH_MIN, attributes & CODEC_MASK):
         raise InvalidRecord(f"A batch of {length + LENGTH_EXCLUDES} bytes has no room for {count} records.")
     if producer_id >= 0:
-        if sequence < 0 or epoch < 0:
+        if (sequence < 0 and not (is_internal and sequence == NO_SEQUENCE)) or epoch < 0:
             raise InvalidRecord("A batch with a producer id needs an epoch and a sequence number.")
     elif attributes & TRANSACTIONAL_BIT:
         raise InvalidRecord("A transactional batch needs a producer id.")
     return header
+
+
+def peek_transaction(buffer: ReadableBuffer) -> tuple[int, int] | None:
+    """The producer id and epoch that a transactional batch claims, None for any other; judges nothing.
+
+    For a decision to be taken before the batch is accepted. What is too short for a batch is none.
+    """
+    if len(buffer) < HEADER_BYTES:
+        return None
+    attributes, producer_id, epoch = _TRANSACTION.unpack_from(buffer, _CRC_FROM)
+    return (producer_id, epoch) if attributes & TRANSACTIONAL_BIT else None
 
 
 def assign(buffer: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:

@@ -8,22 +8,26 @@ A pass has four steps, so that the long one can run beside the owner of the log:
 3. `apply` (owner thread) makes the log read the new segments.
 4. `finish` (any thread) puts the new files in the old ones' place (see ``swap``) and notes how far it came.
 
-Offsets never change. These stay: records without a key, control batches, batches whose records cannot be decoded,
-segments with damage, as an empty batch every batch that the producer table remembers (or a retry would be stored
-twice), and a tombstone until ``delete_retention_ms`` after the pass that first met it.
+Offsets never change. These stay: records without a key, batches whose records cannot be decoded, segments with damage,
+as an empty batch every batch that the producer table remembers (or a retry would be stored twice), and a tombstone
+until ``delete_retention_ms`` after the pass that first met it.
+
+A pass ends below the first open transaction, so each one it meets is decided. Records of aborted ones go. A marker goes
+once no record of its transaction is left, unless it is the last one of a producer that the table remembers, or ends an
+aborted transaction that the log's index names: readers who are told of the transaction wait for that marker.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import CorruptRecords, StorageError, UnsupportedCompression
-from penstock.records import BatchHeader, Record, decode_records, filter_batch, parse_header
+from penstock.records import BatchHeader, Record, decode_records, filter_batch, parse_header, read_marker
 from penstock.storage.cleaned_to import CleanedTo
 from penstock.storage.config import LogConfig
 from penstock.storage.files import Files
@@ -50,25 +54,21 @@ class Rewritten:
     end_offset: int
 
 
-def _never(_: BatchHeader) -> bool:
-    return False
-
-
 def plan_compaction(
     owner: Log,
     now_ms: int,
     *,
     limit_offset: int | None = None,
-    is_aborted: Callable[[BatchHeader], bool] = _never,
     keys_max: int = KEYS_MAX,
 ) -> Compaction | None:
-    """A pass over the log's sealed segments below ``limit_offset`` (the high watermark), if one is worth its cost.
+    """A pass over the log's sealed segments below ``limit_offset`` (the last stable offset), if one is worth its cost.
 
-    ``is_aborted`` says of a transactional batch that its transaction was aborted: its records are no values of their
-    keys. Whoever passes it keeps ``limit_offset`` at or below the last stable offset.
+    Without a limit it is everything durable before the first open transaction.
     """
     config = owner.config
-    segments = _eligible(owner, now_ms, owner.durable_offset if limit_offset is None else limit_offset)
+    limit = owner.durable_offset if limit_offset is None else limit_offset
+    first_open = owner.producers.first_open
+    segments = _eligible(owner, now_ms, limit if first_open is None else min(limit, first_open))
     cleaned_to = CleanedTo.load(owner.files, owner.directory)
     dirty_bytes = sum(segment.size for segment, end in segments if end > cleaned_to.offset)
     total_bytes = sum(segment.size for segment, _ in segments)
@@ -77,7 +77,7 @@ def plan_compaction(
     if not segments or not (is_dirty or is_due):
         return None
     owner.pin(segments[0][0].base_offset)
-    return Compaction(owner, segments, cleaned_to, now_ms, is_aborted, keys_max)
+    return Compaction(owner, segments, cleaned_to, now_ms, keys_max)
 
 
 def _eligible(owner: Log, now_ms: int, limit_offset: int) -> list[tuple[Segment, int]]:
@@ -101,7 +101,6 @@ class Compaction:
         segments: list[tuple[Segment, int]],
         cleaned_to: CleanedTo,
         now_ms: int,
-        is_aborted: Callable[[BatchHeader], bool],
         keys_max: int,
     ) -> None:
         self._owner = owner
@@ -111,9 +110,10 @@ class Compaction:
         self._segments = segments
         self._cleaned_to = cleaned_to
         self._now_ms = now_ms
-        self._is_aborted = is_aborted
         self._keys_max = keys_max
+        self._aborted = owner.aborted.ranges()
         self._remembered = owner.producers.remembered()
+        self._undone: set[int] = set()  # producers of whom records were kept since their last marker
         self._last_offsets: dict[bytes, int] = {}
         self._drop_tombstones_below = cleaned_to.tombstones_below(now_ms, self._config.delete_retention_ms)
         self._damaged: set[int] = set()
@@ -147,7 +147,7 @@ class Compaction:
         return reached
 
     def _map_batch(self, batch: memoryview, header: BatchHeader) -> None:
-        if header.is_control or self._is_aborted(header):
+        if header.is_control or header in self._aborted:
             return
         for record in self._decode(batch):
             if record.key is not None:
@@ -195,20 +195,22 @@ class Compaction:
     def _filter(self, batch: memoryview, header: BatchHeader) -> memoryview | None:
         """What is left of a batch: all of it, a part, an empty one that a producer still needs, or nothing."""
         if header.is_control:
-            return batch
+            return batch if self._marker_stays(batch, header) else None
+        kept = self._filter_records(batch, header)
+        count = parse_header(kept).count
+        if count and header.is_transactional:
+            self._undone.add(header.producer_id)
+        return None if not count and header.base_offset not in self._remembered else kept
+
+    def _filter_records(self, batch: memoryview, header: BatchHeader) -> memoryview:
+        is_aborted = header in self._aborted
         try:
-            filtered = filter_batch(batch, lambda record: self._stays(record, header))
+            filtered = filter_batch(batch, lambda record: not is_aborted and self._stays(record))
         except (CorruptRecords, UnsupportedCompression):
             return batch
-        if filtered is None and header.count:
-            return batch
-        left = batch if filtered is None else memoryview(filtered)
-        is_empty = parse_header(left).count == 0
-        return None if is_empty and header.base_offset not in self._remembered else left
+        return batch if filtered is None else memoryview(filtered)
 
-    def _stays(self, record: Record, header: BatchHeader) -> bool:
-        if self._is_aborted(header):
-            return False
+    def _stays(self, record: Record) -> bool:
         if record.key is None:
             return True
         if self._last_offsets.get(_digest(record.key), -1) > record.offset:
@@ -218,6 +220,18 @@ class Compaction:
                 return False
             self._tombstones += 1
         return True
+
+    def _marker_stays(self, batch: memoryview, header: BatchHeader) -> bool:
+        has_records = header.producer_id in self._undone
+        self._undone.discard(header.producer_id)
+        # Damage may hide records, and a segment with damage stays as it is: no marker behind it can be spared.
+        if has_records or self._damaged or header.base_offset in self._remembered or self._aborted.has_marker(header):
+            return True
+        try:
+            read_marker(batch)
+        except CorruptRecords:
+            return True  # a control batch of some other kind
+        return False
 
     def _batches(self, segment: Segment, end_offset: int) -> Iterator[tuple[memoryview, BatchHeader]]:
         """Every batch of a segment, through a file of our own: the owner may be reading through its."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import CorruptRecords, StorageError, UnsupportedCompression
-from penstock.records import BatchHeader, Record, decode_records
+from penstock.records import BatchHeader, Marker, Record, decode_records, read_marker
 from penstock.storage.epochs import EpochStart, LeaderEpochs
 from penstock.storage.files import Files
 from penstock.storage.holes import Hole
@@ -87,6 +87,7 @@ class BatchFacts:
     segment: int  # base offset of the segment
     position: int
     header: BatchHeader
+    marker: Marker | None = None  # how a transaction ended, if that is what the batch says
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,17 @@ def _dump(files: Files, directory: Path, offset: int) -> Iterator[tuple[BatchFac
         for found in scan(view, 0, base_offset, following):
             if not isinstance(found, Hole) and found[1].next_offset > offset:
                 position, header = found
-                yield BatchFacts(base_offset, position, header), view[position : position + header.size]
+                batch = view[position : position + header.size]
+                yield BatchFacts(base_offset, position, header, _marker_of(batch, header)), batch
+
+
+def _marker_of(batch: memoryview, header: BatchHeader) -> Marker | None:
+    if not header.is_control:
+        return None
+    try:
+        return read_marker(batch)
+    except CorruptRecords:
+        return None
 
 
 def _decode(batch: memoryview) -> list[Record] | None:

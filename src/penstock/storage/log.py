@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import DiskFull, LogFailed, OffsetOutOfRange, StorageError
-from penstock.records import BatchHeader, assign
+from penstock.records import CONTROL_BIT, BatchHeader, assign
+from penstock.storage.aborted import note_marker
 from penstock.storage.config import LogConfig
 from penstock.storage.files import Files, FileSlice
 from penstock.storage.log_start import load_start, save_start
@@ -51,6 +52,7 @@ class Log:
         found = recover(self.files, self.directory, self.config, self.opened)
         self.producers = found.producers
         self.epochs = found.epochs
+        self.aborted = found.aborted
         self.bytes_cut = found.bytes_cut
         self._snapshots = found.snapshots
         # Segments that may hold bytes not yet durable or have no index file yet, oldest first.
@@ -65,6 +67,7 @@ class Log:
             segments.append(self._new_segment(start))
         self._segments = Segments(segments)
         self.start_offset = max(start, segments[0].base_offset)
+        self.aborted.drop_below(self.start_offset)
         self.end_offset = self._segments.active.next_offset
         self.durable_offset = self.end_offset  # recovery synced what it scanned
         self._pending_snapshots: dict[int, bytes] = {}  # by the offset they stand for
@@ -131,8 +134,16 @@ class Log:
         if leader_epoch > self.epochs.latest:
             self.epochs.begin(leader_epoch, base_offset)
         if header.producer_id >= 0:
-            self.producers.note(header, base_offset)
+            if header.attributes & CONTROL_BIT:
+                self._end_transaction(batch, header, base_offset)
+            else:
+                self.producers.note(header, base_offset)
         self.end_offset = next_offset
+
+    def _end_transaction(self, batch: memoryview, header: BatchHeader, base_offset: int) -> None:
+        aborted = note_marker(self.producers, batch, header, base_offset)
+        if aborted is not None:
+            self.aborted.add(aborted)
 
     def roll(self) -> None:
         """Seal the active segment and begin a new one. The next `sync` makes both facts durable."""
@@ -196,6 +207,7 @@ class Log:
             for segment in sealed:
                 self._save_producers(segment.next_offset, self._pending_snapshots.pop(segment.next_offset, None))
                 self.epochs.save()
+                self.aborted.save()
                 segment.save_index()
                 segment.settle()
                 self._forget_dirty(segment)
@@ -225,6 +237,7 @@ class Log:
         try:
             self._save_producers(self.end_offset, self.producers.encode(self.end_offset))
             self.epochs.save()
+            self.aborted.save()
             self._segments.active.save_index()
         except StorageError as error:
             log.warning("The next start has to scan the last segment of %s: %s", self.directory, error.message)
@@ -273,6 +286,7 @@ class Log:
         if not is_saved:
             self.save_start(offset)
         self.start_offset = offset
+        self.aborted.drop_below(offset)
         if offset == self.end_offset:
             self._roll_if_possible()
         return self._drop(self._segments.count_below(offset))
@@ -284,6 +298,7 @@ class Log:
         self.producers.expire(now_ms, self.config.producer_expiry_ms)
         dropped = self._drop(count_expired(self.segments, self.start_offset, self.config, now_ms))
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
+        self.aborted.drop_below(self.start_offset)
         return dropped
 
     def _roll_if_possible(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.records import BatchHeader
+from penstock.storage.aborted import AbortedTransactions, note_marker
 from penstock.storage.config import LogConfig
 from penstock.storage.epochs import LeaderEpochs
 from penstock.storage.files import Files
@@ -39,6 +40,7 @@ class Recovered:
     segments: list[Segment]
     producers: ProducerTable
     epochs: LeaderEpochs
+    aborted: AbortedTransactions
     snapshots: list[int]
     unindexed: list[Segment]  # sealed or not, they still need an index file
     bytes_scanned: int
@@ -65,7 +67,11 @@ class _Recovery:
         self._snapshots = sorted(self._sizes["producers"])
         self._segments = self._list_segments(opened)
         self._epochs = LeaderEpochs(files, directory / EPOCHS_FILE)
+        self._aborted = AbortedTransactions(files, directory)
         self._producers = ProducerTable()
+        # Where the file of aborted transactions is of no use: who had one open, from the first batch there is on. The
+        # producers' snapshot knows that only as of its own offset.
+        self._witness: ProducerTable | None = None
         self._replay_from = 0
         self._bytes_scanned = 0
         self._bytes_cut = 0
@@ -85,24 +91,29 @@ class _Recovery:
         ]
 
     def run(self) -> Recovered:
-        has_epochs = self._epochs.load()
+        has_files = self._epochs.load()
+        if not self._aborted.load():
+            has_files = False
+            self._witness = ProducerTable()
         end = 0
         tail = self._find_tail()
         if self._segments:
             last = self._segments[-1]
             last.is_sealed = False
-            clean_end = self._load_clean(last)
+            clean_end = self._load_clean(last) if has_files else None
             self._load_producers(self._segments[tail].base_offset, clean_end)
-            self._replay_sealed(tail, has_epochs=has_epochs)
+            self._replay_sealed(tail, has_files=has_files)
             if clean_end is None or self._replay_from < clean_end:
                 self._scan_tail(tail)
             end = last.next_offset
-            self._epochs.cut(end)
+        self._epochs.cut(end)
+        self._aborted.cut(end)
         self._remove_strays(end)
         return Recovered(
             segments=self._segments,
             producers=self._producers,
             epochs=self._epochs,
+            aborted=self._aborted,
             snapshots=self._snapshots,
             unindexed=[
                 segment
@@ -144,18 +155,21 @@ class _Recovery:
                 self._producers, self._replay_from = table, offset
                 return
 
-    def _replay_sealed(self, tail: int, *, has_epochs: bool) -> None:
+    def _replay_sealed(self, tail: int, *, has_files: bool) -> None:
         """Walk sealed segments again where a file that would have spared it is missing or damaged."""
         for segment, following in zip(self._segments[:tail], self._segments[1:], strict=False):
-            if has_epochs and self._replay_from >= following.base_offset:
+            if has_files and self._replay_from >= following.base_offset:
                 continue
             self._bytes_scanned += segment.size
-            for found in scan(segment.file.view(), 0, segment.base_offset, following.base_offset):
+            view = segment.file.view()
+            for found in scan(view, 0, segment.base_offset, following.base_offset):
                 if not isinstance(found, Hole):
-                    self._note(found[1])
+                    self._note(view, *found)
 
     def _scan_tail(self, tail: int) -> None:
-        self._epochs.cut(self._segments[tail].base_offset)  # the batches know better
+        # What was saved of the tail may tell of batches that are lost: those that are there know better.
+        self._epochs.cut(self._segments[tail].base_offset)
+        self._aborted.cut(self._segments[tail].base_offset)
         for at, segment in enumerate(self._segments[tail:], tail):
             end_offset = None if segment is self._segments[-1] else self._segments[at + 1].base_offset
             self._scan(segment, end_offset, may_cut=not self._has_valid_batch_after(at))
@@ -182,7 +196,7 @@ class _Recovery:
                 holes.append(found)
             else:
                 index.add(found[1], found[1].base_offset, found[0], self._config.index_interval_bytes)
-                self._note(found[1])
+                self._note(view, *found)
         if may_cut and holes and holes[-1].end == size:
             size = holes.pop().start
             self._cut(segment, size)
@@ -203,11 +217,26 @@ class _Recovery:
         )
         segment.file.truncate(size)
 
-    def _note(self, header: BatchHeader) -> None:
+    def _note(self, view: memoryview, position: int, header: BatchHeader) -> None:
         if header.leader_epoch > self._epochs.latest:
             self._epochs.begin(header.leader_epoch, header.base_offset)
-        if header.producer_id >= 0 and header.base_offset >= self._replay_from:
-            self._producers.note(header, header.base_offset)
+        if header.producer_id < 0:
+            return
+        batch = view[position : position + header.size]
+        if header.base_offset >= self._replay_from:
+            self._note_producer(self._producers, batch, header, finds_aborted=self._witness is None)
+        if self._witness is not None:
+            self._note_producer(self._witness, batch, header, finds_aborted=True)
+
+    def _note_producer(
+        self, table: ProducerTable, batch: memoryview, header: BatchHeader, *, finds_aborted: bool
+    ) -> None:
+        if not header.is_control:
+            table.note(header, header.base_offset)
+            return
+        aborted = note_marker(table, batch, header, header.base_offset)
+        if aborted is not None and finds_aborted:
+            self._aborted.add(aborted)
 
     def _remove_strays(self, end_offset: int) -> None:
         """Remove snapshots of offsets that are no more, before the log reaches them again, and indexes of no log."""

@@ -26,6 +26,7 @@ class FakeTopic:
         self.partitions = list(partitions)
         self.ends = ends or [messages[-1][0] + 1 if messages else 0 for messages in partitions]
         self.starts = [messages[0][0] if messages else 0 for messages in partitions]
+        self.stable: dict[int, int] = {}  # where an open transaction begins
         self.page = page
         self.requests = 0
 
@@ -43,13 +44,15 @@ class FakeTopic:
         if "since" in params:
             return self._since(partition, datetime.fromisoformat(params["since"]))
         offset = params["offset"]
+        if offset == "latest":
+            return {"messages": [], "next_offset": self.stable.get(partition, self.ends[partition])}
         if offset < self.starts[partition]:
             raise RefusedError(416, "offset_out_of_range", "gone")
         found = [pair for pair in self.partitions[partition] if pair[0] >= offset][: min(self.page, params["limit"])]
         is_all = not found or found[-1] == self.partitions[partition][-1]
         return {
             "messages": [{"offset": found_at, "timestamp": at(second).isoformat()} for found_at, second in found],
-            "next_offset": self.ends[partition] if is_all else found[-1][0] + 1,
+            "next_offset": self.stable.get(partition, self.ends[partition]) if is_all else found[-1][0] + 1,
         }
 
     def _since(self, partition: int, moment: datetime) -> Any:
@@ -129,3 +132,32 @@ def test_a_follower_finds_new_partitions_from_their_start() -> None:
     topic.starts.append(0)
     topic.ends.append(1)
     assert [message["partition"] for message in islice(reader.follow(), 1)] == [1]
+
+
+def test_before_an_open_transaction_a_follower_waits_without_asking_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = FakeTopic([(0, 0), (1, 1)], [(0, 0)], ends=[5, 1])
+    topic.stable = {0: 2}
+    reader = TopicReader(topic, "t", None)  # type: ignore[arg-type]
+    assert len(list(reader.read(Start()))) == 3
+    pauses = []
+
+    def commit(seconds: float) -> None:
+        pauses.append(seconds)
+        topic.partitions[0] += [(2, 2), (3, 3)]
+        topic.stable = {}
+
+    monkeypatch.setattr("time.sleep", commit)
+    assert [message["offset"] for message in islice(reader.follow(), 2)] == [2, 3]
+    assert len(pauses) == 1
+
+
+def test_the_latest_is_where_an_open_transaction_begins() -> None:
+    topic = FakeTopic([(0, 0), (1, 1)], ends=[5])
+    topic.stable = {0: 2}
+    reader = TopicReader(topic, "t", None)  # type: ignore[arg-type]
+    assert list(reader.read(Start(is_latest=True))) == []
+    topic.partitions[0] += [(2, 2)]
+    topic.stable = {}
+    assert [message["offset"] for message in islice(reader.follow(), 1)] == [2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.storage.samples import DIRECTORY, append, base_of, fill, make_batch, open_log
 
-from penstock.records import decode_records
+from penstock.records import Record, decode_records, encode_batch, encode_marker
 from penstock.records.header import seal
 from penstock.storage.holes import Hole
 from penstock.storage.index import Index
@@ -122,3 +122,22 @@ def test_an_empty_directory_is_an_empty_log() -> None:
     files.make_directory(DIRECTORY)
     report = inspect_log(files, DIRECTORY)
     assert (report.start_offset, report.end_offset, report.segments) == (0, 0, ())
+
+
+def test_markers_are_named() -> None:
+    files = MemoryFiles()
+    log = open_log(files)
+    fill(log, 1)
+    for is_commit in (True, False):
+        marker = encode_marker(7, 0, is_commit=is_commit, coordinator_epoch=4, timestamp_ms=1_000)
+        append(log, memoryview(marker))
+    odd = encode_batch([Record(0, 1_000, b"?", b"?")], producer_id=7, producer_epoch=0, is_control=True)
+    append(log, memoryview(odd))
+    log.close()
+    assert [facts.marker and facts.marker.name for facts in dump_batches(files, DIRECTORY)] == [
+        None,
+        "commit",
+        "abort",
+        None,
+    ]
+    assert [facts.batch.marker for facts in dump_records(files, DIRECTORY)][1:3] == [(True, 4), (False, 4)]

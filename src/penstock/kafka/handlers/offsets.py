@@ -8,6 +8,7 @@ from penstock.broker.partition import Partition
 from penstock.errors import InvalidRequest, PenstockError
 from penstock.kafka.errors import error_code
 from penstock.kafka.exchange import Exchange
+from penstock.kafka.fetching import READ_COMMITTED
 from penstock.kafka.handlers.table import Handler
 from penstock.kafka.protocol.errors import ErrorCode
 from penstock.kafka.protocol.offset_messages import (
@@ -31,23 +32,33 @@ _LATEST_TIERED: Final = -5  # from version 9 on (KIP-1005); nothing is tiered he
 
 
 def list_offsets(exchange: Exchange, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Versions 1 to 9: the offset of a point in time, or of one of the special points above."""
+    """Versions 1 to 9: the offset of a point in time, or of one of the special points above.
+
+    From 2 on a reader of committed transactions is told of nothing at or behind the last stable offset.
+    """
+    is_committed_only = request.isolation_level == READ_COMMITTED
     return ListOffsetsResponse(
         topics=tuple(
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=tuple(_list(exchange, topic.name, wanted) for wanted in topic.partitions),
+                partitions=tuple(
+                    _list(exchange, topic.name, wanted, is_committed_only=is_committed_only)
+                    for wanted in topic.partitions
+                ),
             )
             for topic in request.topics
         )
     )
 
 
-def _list(exchange: Exchange, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+def _list(
+    exchange: Exchange, topic: str, wanted: ListOffsetsPartition, *, is_committed_only: bool
+) -> ListOffsetsPartitionResponse:
     try:
         partition = exchange.broker.partition(topic, wanted.partition_index)
         partition.check_leader(wanted.current_leader_epoch)
-        offset, timestamp, epoch = _find(partition, wanted.timestamp)
+        limit = partition.last_stable_offset if is_committed_only else partition.high_watermark
+        offset, timestamp, epoch = _find(partition, wanted.timestamp, limit)
     except PenstockError as error:
         return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error_code(error))
     return ListOffsetsPartitionResponse(
@@ -59,11 +70,11 @@ def _list(exchange: Exchange, topic: str, wanted: ListOffsetsPartition) -> ListO
     )
 
 
-def _find(partition: Partition, timestamp: int) -> tuple[int, int, int]:
-    """(offset, timestamp, leader epoch); -1 where there is none."""
+def _find(partition: Partition, timestamp: int, limit: int) -> tuple[int, int, int]:
+    """(offset, timestamp, leader epoch) of something below ``limit``; -1 where there is none."""
     log = partition.log
     if timestamp == _LATEST:
-        return partition.high_watermark, -1, partition.leader_epoch
+        return limit, -1, partition.leader_epoch
     if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         epochs = log.epochs.items()
         first = next((start.epoch for start in reversed(epochs) if start.start_offset <= log.start_offset), -1)
@@ -73,7 +84,7 @@ def _find(partition: Partition, timestamp: int) -> tuple[int, int, int]:
     if timestamp < _LATEST_TIERED:
         raise InvalidRequest(f"{timestamp} is no point in time.")
     found = log.max_timestamp() if timestamp == _MAX_TIMESTAMP else log.find_time(timestamp)
-    if found is None or found.offset >= partition.high_watermark:
+    if found is None or found.offset >= limit:
         return -1, -1, -1
     return found.offset, found.timestamp, found.leader_epoch
 
