@@ -160,7 +160,7 @@ class Partition:
                 "(max.message.bytes)."
             )
         header = accept_batch(batch, is_internal=is_internal) if is_internal else accept_batch(batch)
-        if settings.log.is_compacting:
+        if settings.log.is_compacting and not is_internal:
             _check_keys(batch)
         log = self.log
         if header.producer_id >= 0:

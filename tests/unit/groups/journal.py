@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from penstock.broker.coordination.journal import Decided, Written
+from penstock.broker.coordination.messages import ProducerIdentity
 from penstock.broker.groups.records import Change, from_record, to_record
 from penstock.errors import DiskFull, LogFailed, PenstockError
 from penstock.records import Record
@@ -15,7 +17,8 @@ class MemoryJournal:
     """Keeps records as bytes, as a log would. What is written is committed at once unless ``is_slow``."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[Record | Decided] = []
+        self._producers: dict[int, int] = {}  # by offset
         self.committed = 0
         self.is_slow = False
         self.is_full = False
@@ -26,15 +29,23 @@ class MemoryJournal:
     def end_offset(self) -> int:
         return len(self.records)
 
-    def append(self, changes: Sequence[Change], at_ms: int) -> int:
+    def append(self, changes: Sequence[Change], at_ms: int, producer: ProducerIdentity | None = None) -> int:
         if self.failure is not None:
             raise self.failure
         if self.is_full:
             raise DiskFull("The test disk is full.")
+        producer_id = -1 if producer is None else producer.producer_id
+        self._producers.update(dict.fromkeys(range(self.end_offset, self.end_offset + len(changes)), producer_id))
         self.records += [to_record(change, self.end_offset + at, at_ms) for at, change in enumerate(changes)]
         if not self.is_slow:
             self.commit()
         return self.end_offset
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """Write a marker, as whoever coordinates the transaction does."""
+        self.records.append(Decided(producer_id, is_commit))
+        if not self.is_slow:
+            self.commit()
 
     def when_committed(self, offset: int, done: Done) -> None:
         if self.committed >= offset:
@@ -62,9 +73,12 @@ class MemoryJournal:
         self.failure = None
         self.is_full = self.is_slow = False
 
-    def replay(self) -> Iterator[tuple[Change, int]]:
-        for record in self.records:
-            yield from_record(record), record.timestamp
+    def replay(self) -> Iterator[Written[Change] | Decided]:
+        for at, record in enumerate(self.records):
+            if isinstance(record, Decided):
+                yield record
+            else:
+                yield Written(from_record(record), record.timestamp, self._producers[at])
 
     def _tell(self, error: PenstockError | None) -> None:
         waiting, self._waiting = self._waiting, []

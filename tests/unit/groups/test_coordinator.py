@@ -12,9 +12,11 @@ import pytest
 from tests.unit.groups.test_partition_journal import World
 from tests.unit.groups.transcript import subscription
 
+from penstock.broker.coordination.coordinator import PatientClock, shard_of
+from penstock.broker.coordination.journal import PartitionJournal
 from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.coordinator import GroupCoordinator, PatientClock, shard_of
-from penstock.broker.groups.journal import PartitionJournal
+from penstock.broker.groups.consumer.topics import NoTopics
+from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.groups.messages import Commit, Join, Leave, MemberIdentity
 from penstock.errors import CoordinatorLoading, InvalidGroupId, NotCoordinator
 from penstock.kafka.exchange import Exchange
@@ -72,7 +74,7 @@ def test_time_stands_still_while_the_node_does() -> None:
 
 
 async def coordinator_of(world: World) -> GroupCoordinator:
-    coordinator = GroupCoordinator(GroupConfig(), Clock(), syncs=False)
+    coordinator = GroupCoordinator(GroupConfig(), Clock(), NoTopics(), syncs=False)
     coordinator.start(lambda: 1)
     coordinator.on_leadership_gained(world.partition)
     return coordinator

@@ -84,7 +84,8 @@ def test_a_hundred_groups_of_ten_stay_stable_for_an_hour_at_little_cost() -> Non
                 crowd.shard.tick()
         beats += crowd.beat_all()
     spent = time.process_time() - started
-    assert all(group.state is State.STABLE and group.generation == 1 for group in crowd.shard.groups.values())
+    groups = [machine.group for machine in crowd.shard.machines.values()]
+    assert all(group.state is State.STABLE and group.generation == 1 for group in groups)
     print(f"{beats:,} heartbeats and {ticks // 20:,} ticks of 100 groups in {spent:.2f} s")
     assert spent < 20
 
@@ -100,7 +101,7 @@ def test_one_more_member_of_fifty_settles_at_once() -> None:
         crowd.join("g", f"m{member}", is_new=False)
     crowd.sync_all("g")
     spent = time.process_time() - started
-    group = crowd.shard.groups["g"]
+    group = crowd.shard.machines["g"].group
     assert (group.state, group.generation, len(group.members)) == (State.STABLE, 2, 51)
     print(f"a round of 51 members: {spent * 1000:.1f} ms of work")
     assert spent < 1

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.groups.journal import MemoryJournal
 from tests.unit.groups.transcript import subscription
 
+from penstock.broker.coordination.messages import Rejected, Request
 from penstock.broker.groups.config import GroupConfig
 from penstock.broker.groups.group import Group, State
 from penstock.broker.groups.messages import (
@@ -30,15 +31,13 @@ from penstock.broker.groups.messages import (
     MemberIdentity,
     OffsetCommit,
     Promised,
-    Rejected,
-    Request,
     Settled,
     Sync,
     Synced,
 )
 from penstock.broker.groups.records import OffsetKey, StoredOffset, from_record
 from penstock.broker.groups.shard import GroupShard
-from penstock.errors import FencedInstance, GroupError, NotCoordinator, UnknownMember
+from penstock.errors import CoordinationError, FencedInstance, NotCoordinator, UnknownMember
 
 GROUP = "g"
 DYNAMIC, STATIC = 3, 2
@@ -128,7 +127,8 @@ class GroupMachine(RuleBasedStateMachine):
 
     @property
     def group(self) -> Group | None:
-        return self.shard.groups.get(GROUP)
+        found = self.shard.machines.get(GROUP)
+        return None if found is None else found.group
 
     def ask(self, request: Request[Any], on_answer: Any, on_error: Any = lambda _: None) -> None:
         self.asked += 1
@@ -150,7 +150,7 @@ class GroupMachine(RuleBasedStateMachine):
 
         try:
             self.shard.ask(GROUP, request, reply)
-        except GroupError as error:
+        except CoordinationError as error:
             assert number in self.unanswered, "refused and answered"
             del self.unanswered[number]
             on_error(error)
@@ -204,7 +204,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.ask(request, joined, self.on_error(client))
 
     def on_error(self, client: Client) -> Any:
-        def react(error: GroupError) -> None:
+        def react(error: CoordinationError) -> None:
             if isinstance(error, (UnknownMember, FencedInstance)):
                 client.forget()
 
@@ -237,7 +237,7 @@ class GroupMachine(RuleBasedStateMachine):
         client = self.clients[at]
         try:
             self.shard.heartbeat(GROUP, client.identity)
-        except GroupError as error:
+        except CoordinationError as error:
             self.on_error(client)(error)
         else:
             assert client.generation == self.twin.newest
@@ -370,10 +370,10 @@ class GroupMachine(RuleBasedStateMachine):
         if not getattr(self, "shard", None) or not self.shard.is_ready:
             return
         twin = GroupShard(self.journal, self.config, lambda: 0, lambda: 0, self.deferred.append).read_log()
-        there = {key: group for key, group in self.shard.groups.items() if not _is_volatile(group)}
+        there = {key: group for key, group in self.shard.machines.items() if not _is_volatile(group.group)}
         assert set(there) == set(twin)
         for key, group in there.items():
-            assert group.stored == twin[key].stored
+            assert group.group.stored == twin[key].group.stored
             assert {where: group.offsets.get(where) for where in group.offsets} == {
                 where: twin[key].offsets.get(where) for where in twin[key].offsets
             }
@@ -425,7 +425,7 @@ class GroupMachine(RuleBasedStateMachine):
             return
         try:
             self.shard.heartbeat(GROUP, client.identity)
-        except GroupError as error:
+        except CoordinationError as error:
             self.on_error(client)(error)
             self.send_join(client)
         else:

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.coordination.journal import PartitionJournal
+from penstock.broker.coordination.messages import ProducerIdentity, Rejected
+from penstock.broker.groups import records
 from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.journal import PartitionJournal
-from penstock.broker.groups.messages import Commit, MemberIdentity, OffsetCommit, Rejected, Settled
+from penstock.broker.groups.messages import Commit, CommitInTransaction, MemberIdentity, OffsetCommit, Settled
 from penstock.broker.groups.records import OFFSETS_TOPIC, Change, GroupKey, StoredGroup, StoredMember
 from penstock.broker.groups.shard import GroupShard
 from penstock.broker.partition import Partition
 from penstock.broker.stats import TopicStats
 from penstock.cluster.topic_config import TopicSettings
-from penstock.errors import LogFailed, MessageTooLarge, NotCoordinator
+from penstock.errors import LogFailed, MessageTooLarge, NotCoordinator, ProducerFenced
 from penstock.model import TopicPartition
 from penstock.records import Record, encode_batch
 from penstock.storage.config import LogConfig
@@ -45,7 +47,7 @@ class World:
         name = TopicPartition(OFFSETS_TOPIC, 0)
         self.partition = Partition(name, Log.open(files, DIRECTORY, settings.log), settings, TopicStats(), self.syncer)
         self.partition.lead(1)
-        journal = PartitionJournal(self.partition, syncs=True)
+        journal = PartitionJournal(self.partition, records, syncs=True)
         self.shard = GroupShard(journal, GroupConfig(), lambda: 0, lambda: 1_000, lambda work: work())
         self.shard.open(self.shard.read_log())
         self.answers: list[Any] = []
@@ -64,9 +66,39 @@ class World:
         self.partition.on_synced()
 
     def committed(self) -> int | None:
-        group = self.shard.groups.get("g")
+        group = self.shard.machines.get("g")
         kept = group.offsets.get(("orders", 0)) if group else None
         return kept.offset if kept else None
+
+
+@pytest.mark.parametrize(("is_commit", "expected"), [(True, 9), (False, 5)])
+def test_offsets_of_a_transaction_lie_in_the_log_as_part_of_it(*, is_commit: bool, expected: int) -> None:
+    world = World(MemoryFiles())
+    world.commit(5)
+    row = OffsetCommit("orders", 0, 9, -1, "", "id")
+    request = CommitInTransaction(MemberIdentity(member_id=""), ProducerIdentity(77, 3), (row,))
+    world.shard.ask("g", request, world.answers.append)
+    world.sync()
+    assert world.answers == [Settled({}), Settled({})]
+    (opened,) = world.partition.transactions()
+    assert (opened.producer_id, opened.producer_epoch, opened.first_offset) == (77, 3, 1)
+    assert World(world.files).committed() == 5
+    world.partition.end_transaction(77, 3, is_commit=is_commit, coordinator_epoch=0, now_ms=2_000, is_durable=True)
+    world.shard.end_transaction(77, is_commit=is_commit)
+    assert world.committed() == expected
+    world.sync()
+    assert World(world.files).committed() == expected
+
+
+def test_a_fenced_producer_is_told_so() -> None:
+    world = World(MemoryFiles())
+    row = OffsetCommit("orders", 0, 9, -1, "", "id")
+    for epoch in (3, 2):
+        request = CommitInTransaction(MemberIdentity(member_id=""), ProducerIdentity(77, epoch), (row,))
+        world.shard.ask("g", request, world.answers.append)
+        world.sync()
+    assert world.answers[0] == Settled({})
+    assert isinstance(world.answers[1].error, ProducerFenced)
 
 
 def test_a_commit_is_answered_when_it_is_synced_and_found_by_the_next_process() -> None:
@@ -138,9 +170,9 @@ def stored(members: int) -> Change:
 def test_a_generation_of_a_thousand_members_fits_a_batch() -> None:
     """Six megabytes of JSON, and all members say much the same."""
     world = World(MemoryFiles())
-    journal = PartitionJournal(world.partition, syncs=False)
+    journal = PartitionJournal(world.partition, records, syncs=False)
     journal.append([stored(1_000)], 1)
-    assert World(world.files).shard.groups["g"].generation == 1
+    assert World(world.files).shard.machines["g"].group.generation == 1
 
 
 def test_commits_that_do_not_fit_one_batch_are_written_one_by_one() -> None:

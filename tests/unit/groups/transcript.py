@@ -23,6 +23,7 @@ from typing import Any
 
 from tests.unit.groups.journal import MemoryJournal
 
+from penstock.broker.coordination.messages import Rejected, Request
 from penstock.broker.groups.config import GroupConfig
 from penstock.broker.groups.messages import (
     Commit,
@@ -35,15 +36,13 @@ from penstock.broker.groups.messages import (
     MemberIdentity,
     OffsetCommit,
     Promised,
-    Rejected,
-    Request,
     Settled,
     Sync,
     Synced,
 )
 from penstock.broker.groups.records import GroupKey, OffsetKey, StoredGroup, StoredOffset, from_record
 from penstock.broker.groups.shard import GroupShard
-from penstock.errors import GroupError, NotCoordinator
+from penstock.errors import CoordinationError, NotCoordinator
 
 GROUP = "g"
 TICK_MS = 50
@@ -96,7 +95,7 @@ class Transcript:
         verb, *words = line.split()
         try:
             getattr(self, f"do_{verb}")(*words)
-        except GroupError as error:
+        except CoordinationError as error:
             self.out.append(f"refused: {error.code}")
         self._note_records()
         return self.out
@@ -118,7 +117,7 @@ class Transcript:
 
         try:
             self.shard.ask(GROUP, request, reply)
-        except GroupError as error:
+        except CoordinationError as error:
             self.out.append(f"{who}: refused: {error.code}")
 
     # -- members ------------------------------------------------------------------------------------------------------
@@ -132,7 +131,7 @@ class Transcript:
         client.joins += 1
         self._fresh += not client.id
         version = int(chosen.get("version", 9))
-        metadata = subscription(*chosen.get("wants", "orders").split(","), owned=chosen.get("owns", "").encode())
+        metadata = self._metadata(client, chosen)
         session_ms = milliseconds(chosen.get("session", "45s"))
         request = Join(
             member_id=client.id,
@@ -160,6 +159,12 @@ class Transcript:
 
         self._ask(client.name, request, told)
 
+    def _metadata(self, _client: Client, chosen: dict[str, str]) -> bytes:
+        return subscription(*chosen.get("wants", "orders").split(","), owned=chosen.get("owns", "").encode())
+
+    def _topic_id(self, _topic: str) -> str:
+        return "id"
+
     def do_sync(self, word: str, *words: str) -> None:
         client, generation = self._client(word)
         given = [pair.split("=") for pair in words if pair != "gives"]
@@ -179,7 +184,7 @@ class Transcript:
         client, generation = self._client(word)
         try:
             self.shard.heartbeat(GROUP, client.identity(generation))
-        except GroupError as error:
+        except CoordinationError as error:
             self.out.append(f"{client.name}: refused: {error.code}")
         else:
             self.out.append(f"{client.name}: fine")
@@ -203,7 +208,9 @@ class Transcript:
             client = Client("nobody")
         metadata = "m" * next((int(each.split("=")[1]) for each in words if each.startswith("metadata=")), 0)
         rows = [re.fullmatch(r"(\w+)/(\d+)=(-?\d+)", each) for each in words if not each.startswith("metadata=")]
-        offsets = tuple(OffsetCommit(row[1], int(row[2]), int(row[3]), -1, metadata, "id") for row in rows if row)
+        offsets = tuple(
+            OffsetCommit(row[1], int(row[2]), int(row[3]), -1, metadata, self._topic_id(row[1])) for row in rows if row
+        )
 
         def told(answer: Settled) -> str:
             refused = [f"{topic}/{at} refused: {why.code}" for (topic, at), why in answer.refused.items()]
@@ -213,7 +220,7 @@ class Transcript:
 
     def do_fetch(self, place: str) -> None:
         self.shard.check()
-        group = self.shard.groups.get(GROUP)
+        group = self.shard.machines.get(GROUP)
         topic, at = place.split("/")
         kept = group.offsets.get((topic, int(at))) if group else None
 
@@ -237,7 +244,7 @@ class Transcript:
         self.shard.expire()
 
     def do_describe(self) -> None:
-        group = self.shard.groups.get(GROUP)
+        group = self.shard.machines.get(GROUP)
         self.out.append("no such group" if group is None else repr(group)[1:-1])
 
     # -- time and faults ----------------------------------------------------------------------------------------------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from penstock.broker.coordination.messages import Outcome, Reply
 from penstock.broker.groups.config import GroupConfig
 from penstock.broker.groups.members import Member, Roster, facts_of
-from penstock.broker.groups.messages import Join, Joined, MemberIdentity, Outcome, Promised, Reply
+from penstock.broker.groups.messages import Join, Joined, MemberIdentity, Promised
+from penstock.broker.groups.records import Change
 from penstock.broker.groups.rounds import Round
 from penstock.broker.groups.states import VERDICTS, Event, Verdict
 from penstock.broker.groups.subscription import CONSUMER_PROTOCOL, wants_the_same
@@ -20,7 +22,7 @@ class Admission:
         self._roster = roster
         self._round = current
 
-    def join(self, request: Join, now_ms: int, reply: Reply, outcome: Outcome) -> None:
+    def join(self, request: Join, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
         """Take in a member, have it rejoin, or send it away with an id to come back with."""
         predecessor = None if request.member_id else self._roster.of_instance(request.instance_id)
         self._check(request, predecessor)
@@ -66,13 +68,13 @@ class Admission:
 
     # -- members that are new -----------------------------------------------------------------------------------------
 
-    def _keep_promise(self, request: Join, now_ms: int, reply: Reply, outcome: Outcome) -> None:
+    def _keep_promise(self, request: Join, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
         if request.instance_id is not None:
             raise UnknownMember(f"Id {request.member_id!r} was not promised to a static member; join without it.")
         del self._roster.promised[request.member_id]
         self._welcome(request.member_id, request, now_ms, reply, outcome)
 
-    def _welcome(self, member_id: str, request: Join, now_ms: int, reply: Reply, outcome: Outcome) -> None:
+    def _welcome(self, member_id: str, request: Join, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
         member = Member(facts_of(member_id, request))
         member.is_newcomer = True
         member.join_reply = reply
@@ -87,7 +89,7 @@ class Admission:
 
     # -- members that come back ---------------------------------------------------------------------------------------
 
-    def _let_rejoin(self, request: Join, now_ms: int, reply: Reply, outcome: Outcome) -> None:
+    def _let_rejoin(self, request: Join, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
         member = self._roster.find(MemberIdentity(member_id=request.member_id, instance_id=request.instance_id))
         member.touch(now_ms)
         if member.facts.protocols != request.protocols:
@@ -103,7 +105,7 @@ class Admission:
             self._round.begin(now_ms, outcome)
         member.wait_for_join(reply, outcome)
 
-    def _let_return(self, old: Member, request: Join, now_ms: int, reply: Reply, outcome: Outcome) -> None:
+    def _let_return(self, old: Member, request: Join, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
         """A restarted static member takes its predecessor's place (KIP-345), without a round if it can."""
         new = Member(facts_of(request.fresh_id, request, old.facts.assignment))
         new.touch(now_ms)

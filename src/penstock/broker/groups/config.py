@@ -16,6 +16,9 @@ class GroupConfig:
     # Who joins for the first time has no id to send heartbeats with, and may give up unseen: it is kept this long.
     newcomer_timeout_ms: int = 300_000
     members_max: int = 10_000
+    # Members of the new protocol are told how often to be heard of, and bring no timeouts of their own.
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
     offset_metadata_bytes_max: int = 4_096
     # Offsets are forgotten this long after their group lost its last member (KIP-211).
     offsets_retention_ms: int = 7 * 24 * 3_600_000

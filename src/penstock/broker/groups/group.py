@@ -14,20 +14,19 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
+from penstock.broker.coordination.messages import Outcome, Reply, Request
 from penstock.broker.groups.admission import Admission
 from penstock.broker.groups.config import GroupConfig
 from penstock.broker.groups.members import Member, Roster
 from penstock.broker.groups.messages import (
     Commit,
+    CommitInTransaction,
     Delete,
     DeleteOffsets,
     Join,
     Leave,
     Left,
     MemberIdentity,
-    Outcome,
-    Reply,
-    Request,
     Settled,
     Sync,
     Where,
@@ -53,13 +52,15 @@ __all__ = ["Group", "GroupConfig", "Member", "State"]
 class Group:
     """The members and offsets of one group."""
 
-    def __init__(self, group_id: str, config: GroupConfig) -> None:
+    kind = "classic"
+
+    def __init__(self, group_id: str, config: GroupConfig, offsets: CommittedOffsets | None = None) -> None:
         self.id = group_id
         self._config = config
         self._roster = Roster(group_id)
         self._round = Round(group_id, config, self._roster)
         self._admission = Admission(group_id, config, self._roster, self._round)
-        self.offsets = CommittedOffsets(group_id, config)
+        self.offsets = CommittedOffsets(group_id, config) if offsets is None else offsets
         self.wake_ms: float = inf  # nothing happens by itself before this time
 
     def __repr__(self) -> str:
@@ -86,6 +87,10 @@ class Group:
         return self._round.leader_id
 
     @property
+    def member_count(self) -> int:
+        return len(self._roster)
+
+    @property
     def members(self) -> tuple[Member, ...]:
         return tuple(self._roster)
 
@@ -98,15 +103,22 @@ class Group:
     def is_forgettable(self) -> bool:
         """Whether nothing would be lost with it."""
         return (
-            self.state is State.EMPTY and not self.stored.generation and not self.offsets and not self._roster.promised
+            self.state is State.EMPTY
+            and not self.stored.generation
+            and not self.offsets
+            and not self.offsets.has_undecided
+            and not self._roster.promised
         )
 
-    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome:
+    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[Change]:
         """Decide on a request. The reply is in this outcome or a later one; a `GroupError` instead changes nothing."""
-        outcome = Outcome()
+        outcome: Outcome[Change] = Outcome()
         match request:
             case Commit():
                 self._commit(request, now_ms, reply, outcome)
+                return outcome
+            case CommitInTransaction():
+                self._commit_in_transaction(request, now_ms, reply, outcome)
                 return outcome
             case Join():
                 self._admission.join(request, now_ms, reply, outcome)
@@ -124,6 +136,10 @@ class Group:
         self.wake_ms = now_ms
         return outcome
 
+    def take_round_duration(self, now_ms: int) -> int | None:
+        """How many milliseconds a round took that is over by now and was not told of before."""
+        return self._round.take_duration(now_ms)
+
     # -- members ------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, identity: MemberIdentity, now_ms: int) -> None:
@@ -140,7 +156,7 @@ class Group:
             raise RebalanceInProgress
         return member
 
-    def _sync(self, request: Sync, now_ms: int, reply: Reply, outcome: Outcome) -> None:
+    def _sync(self, request: Sync, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
         """Give a member its assignment, as soon as the leader has brought it."""
         member = self._touch(Event.SYNC, request.identity, now_ms)
         kind, protocol = request.protocol_type, request.protocol
@@ -154,7 +170,12 @@ class Group:
         if member.id == self.leader_id:
             self._round.assign(request, now_ms, outcome)
 
-    def _leave(self, identity: MemberIdentity, now_ms: int, outcome: Outcome) -> GroupError | None:
+    def begin_round(self, now_ms: int) -> None:
+        """Have everybody join again, in a group that is stable."""
+        self._round.begin(now_ms, Outcome())  # nobody waits for anything that this could end
+        self.wake_ms = now_ms
+
+    def _leave(self, identity: MemberIdentity, now_ms: int, outcome: Outcome[Change]) -> GroupError | None:
         if self._roster.promised.pop(identity.member_id, None) is not None:
             return None
         try:
@@ -164,16 +185,16 @@ class Group:
             return error
         return None
 
-    def _lose(self, member: Member, why: str, now_ms: int, outcome: Outcome) -> None:
+    def _lose(self, member: Member, why: str, now_ms: int, outcome: Outcome[Change]) -> None:
         member.dismiss(UnknownMember(why), outcome)
         self._roster.remove(member)
         if VERDICTS[Event.LOSS][self.state] is Verdict.BEGIN:
             self._round.begin(now_ms, outcome)
         self._round.hurry(now_ms)
 
-    def tick(self, now_ms: int) -> Outcome:
+    def tick(self, now_ms: int) -> Outcome[Change]:
         """Let time pass: sessions end, promised ids lapse, rounds close."""
-        outcome = Outcome()
+        outcome: Outcome[Change] = Outcome()
         promised = self._roster.promised
         for member_id in [member_id for member_id, until_ms in promised.items() if until_ms <= now_ms]:
             del promised[member_id]
@@ -194,16 +215,16 @@ class Group:
             deadlines.append(self._round.ends_ms)
         return min(deadlines, default=inf)
 
-    def dismiss_all(self, error: PenstockError) -> Outcome:
+    def dismiss_all(self, error: PenstockError) -> Outcome[Change]:
         """End every wait, as when another node takes over."""
-        outcome = Outcome()
+        outcome: Outcome[Change] = Outcome()
         for member in self._roster:
             member.dismiss(error, outcome)
         return outcome
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
-    def _commit(self, request: Commit, now_ms: int, reply: Reply, outcome: Outcome) -> None:
+    def _commit(self, request: Commit, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
         """Remember offsets, of a member or, while the group is empty, of anybody who manages partitions by itself."""
         identity = request.identity
         is_anonymous = not identity.member_id and identity.instance_id is None
@@ -216,7 +237,17 @@ class Group:
             self._touch(Event.COMMIT, identity, now_ms)
         outcome.reply(reply, Settled(self.offsets.commit(request.offsets, outcome)))
 
-    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome) -> None:
+    def _commit_in_transaction(
+        self, request: CommitInTransaction, now_ms: int, reply: Reply, outcome: Outcome[Change]
+    ) -> None:
+        """Hold offsets for a producer, who may tell which member it reads for (KIP-447) or, as older ones do, not."""
+        identity = request.identity
+        if identity.generation >= 0 or identity.member_id or identity.instance_id is not None:
+            self._touch(Event.COMMIT, identity, now_ms)
+        outcome.producer = request.producer
+        outcome.reply(reply, Settled(self.offsets.commit(request.offsets, outcome)))
+
+    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[Change]) -> None:
         """Forget offsets, except of topics that members read."""
         refused: dict[Where, PenstockError] = {}
         if self.state is not State.EMPTY:
@@ -228,15 +259,16 @@ class Group:
         self._forget([where for where in dict.fromkeys(places) if where not in refused], outcome)
         outcome.reply(reply, Settled(refused))
 
-    def _delete(self, reply: Reply, outcome: Outcome) -> None:
+    def _delete(self, reply: Reply, outcome: Outcome[Change]) -> None:
         if VERDICTS[Event.DELETE][self.state] is Verdict.REFUSE:
             raise GroupNotEmpty(f"Group {self.id!r} has {len(self._roster)} members. Stop them first.")
-        self._forget(self.offsets, outcome)
+        self.offsets.forget(dict.fromkeys((*self.offsets, *self.offsets.places_undecided())), outcome)
+        outcome.changes.append(Change(GroupKey(self.id), None))
         outcome.reply(reply, None)
 
-    def expire_offsets(self, wall_ms: int) -> Outcome:
+    def expire_offsets(self, wall_ms: int) -> Outcome[Change]:
         """Forget the offsets that nobody has needed for long, counted from when the last member left (KIP-211)."""
-        outcome = Outcome()
+        outcome: Outcome[Change] = Outcome()
         before_ms = wall_ms - self._config.offsets_retention_ms
         if self.state is State.EMPTY:
             had_members = bool(self.stored.generation)
@@ -248,10 +280,11 @@ class Group:
                 self._forget([where for where in self.offsets.older_than(before_ms) if where[0] not in topics], outcome)
         return outcome
 
-    def _forget(self, places: Iterable[Where], outcome: Outcome) -> None:
+    def _forget(self, places: Iterable[Where], outcome: Outcome[Change]) -> None:
         """Remember some offsets no longer; the group itself goes with the last one, if it is empty."""
         self.offsets.forget(places, outcome)
-        if self.state is State.EMPTY and len(outcome.changes) == len(self.offsets):
+        is_bare = self.state is State.EMPTY and not self.offsets.has_undecided
+        if is_bare and len(outcome.changes) == len(self.offsets):
             outcome.changes.append(Change(GroupKey(self.id), None))
 
     # -- what survives ------------------------------------------------------------------------------------------------
@@ -265,6 +298,16 @@ class Group:
         else:
             assert value is None or isinstance(value, StoredGroup)
             self._round.apply(value, at_ms, now_ms)
+
+    def hold(self, change: Change, at_ms: int, producer_id: int) -> None:
+        """Take over what was written to the log as part of a transaction: offsets."""
+        assert isinstance(change.key, OffsetKey)
+        assert isinstance(change.value, StoredOffset)
+        self.offsets.hold(change.key, change.value, at_ms, producer_id)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """Take over the end of a transaction that offsets were held for."""
+        self.offsets.end_transaction(producer_id, is_commit=is_commit)
 
     def resume(self, now_ms: int) -> None:
         """Begin to coordinate a group just read from its log: every session starts anew."""

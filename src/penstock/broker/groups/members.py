@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from penstock.broker.groups.messages import Join, MemberIdentity, Outcome, Rejected, Reply
-from penstock.broker.groups.records import StoredMember
+from penstock.broker.coordination.messages import Outcome, Rejected, Reply
+from penstock.broker.groups.messages import Join, MemberIdentity
+from penstock.broker.groups.records import Change, StoredMember
 from penstock.broker.groups.subscription import topics_of
 from penstock.errors import FencedInstance, PenstockError, RebalanceInProgress, UnknownMember
 
@@ -54,16 +55,16 @@ class Member:
         """Who waits for our answer cannot send heartbeats meanwhile; only a newcomer may have gone unseen."""
         return self.is_newcomer or not self.is_waiting
 
-    def wait_for_join(self, reply: Reply, outcome: Outcome) -> None:
+    def wait_for_join(self, reply: Reply, outcome: Outcome[Change]) -> None:
         self.dismiss(RebalanceInProgress("The member asked again."), outcome)
         self.join_reply = reply
 
-    def wait_for_sync(self, reply: Reply, outcome: Outcome) -> None:
+    def wait_for_sync(self, reply: Reply, outcome: Outcome[Change]) -> None:
         self.dismiss(RebalanceInProgress("The member asked again."), outcome)
         self.sync_reply = reply
         self.owes_sync = False
 
-    def dismiss(self, error: PenstockError, outcome: Outcome) -> None:
+    def dismiss(self, error: PenstockError, outcome: Outcome[Change]) -> None:
         """End whatever it waits for with an error."""
         for reply in (self.join_reply, self.sync_reply):
             if reply is not None:

@@ -1,27 +1,15 @@
-"""What members and coordinators say to each other, in our own words.
-
-Each request names the type of its answer, so that whoever asks gets it typed. An answer may come at once or much later;
-until then the group keeps the `Reply` that came with the request, and it is used exactly once.
-"""
+"""What members and coordinators say to each other, in our own words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from penstock.broker.groups.records import Change
+from penstock.broker.coordination.messages import ProducerIdentity, Request
 from penstock.errors import PenstockError
 
-AnswerT = TypeVar("AnswerT")
-
 Where = tuple[str, int]  # topic and partition
-
-
-class Request(Generic[AnswerT]):
-    """Something to ask of a group, and what the answer is."""
-
-    __slots__ = ()
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -63,15 +51,6 @@ class Settled(NamedTuple):
     """Done, except for some partitions."""
 
     refused: Mapping[Where, PenstockError]
-
-
-class Rejected(NamedTuple):
-    """The request is refused, now or after a wait."""
-
-    error: PenstockError
-
-
-Reply = Callable[[Any], None]  # called with the request's answer or with `Rejected`
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -143,6 +122,15 @@ class Commit(Request[Settled]):
 
 
 @dataclass(frozen=True, slots=True)
+class CommitInTransaction(Request[Settled]):
+    """Offsets to remember once a producer's transaction is committed."""
+
+    identity: MemberIdentity
+    producer: ProducerIdentity
+    offsets: tuple[OffsetCommit, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteOffsets(Request[Settled]):
     """Offsets to forget."""
 
@@ -152,14 +140,3 @@ class DeleteOffsets(Request[Settled]):
 @dataclass(frozen=True, slots=True)
 class Delete(Request[None]):
     """The whole group to forget."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a decision leads to: changes to persist and apply first, replies to send after that."""
-
-    changes: list[Change] = field(default_factory=list)
-    replies: list[tuple[Reply, object]] = field(default_factory=list)
-
-    def reply(self, to: Reply, what: object) -> None:
-        self.replies.append((to, what))

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from penstock.broker.groups.consumer.records import VALUES as CONSUMER_VALUES
+from penstock.broker.groups.consumer.records import ConsumerKey, ConsumerValue
 from penstock.errors import CorruptRecords
 from penstock.records import Record
 
@@ -59,8 +61,8 @@ class StoredOffset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     metadata: str = ""
 
 
-Key = GroupKey | OffsetKey
-Value = StoredGroup | StoredOffset
+Key = GroupKey | OffsetKey | ConsumerKey
+Value = StoredGroup | StoredOffset | ConsumerValue
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -72,8 +74,12 @@ class Change(msgspec.Struct, frozen=True):
 
 _encode = msgspec.json.Encoder().encode
 _keys: msgspec.json.Decoder[Key] = msgspec.json.Decoder(Key)
-_groups = msgspec.json.Decoder(StoredGroup)
-_offsets = msgspec.json.Decoder(StoredOffset)
+_VALUES: Final[dict[type[msgspec.Struct], type[Value]]] = {
+    GroupKey: StoredGroup,
+    OffsetKey: StoredOffset,
+    **CONSUMER_VALUES,
+}
+_values: Final = {key: msgspec.json.Decoder(value) for key, value in _VALUES.items()}
 
 
 def to_record(change: Change, offset: int, at_ms: int) -> Record:
@@ -87,7 +93,6 @@ def from_record(record: Record) -> Change:
         key = _keys.decode(record.key or b"")
         if record.value is None:
             return Change(key, None)
-        decoder = _groups if isinstance(key, GroupKey) else _offsets
-        return Change(key, decoder.decode(record.value))
+        return Change(key, _values[type(key)].decode(record.value))
     except msgspec.MsgspecError as error:
         raise CorruptRecords(f"Record {record.offset} is not about a group: {error}") from error

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.broker.broker import Broker
-from penstock.broker.groups.group import Group
-from penstock.broker.groups.messages import Commit, MemberIdentity, OffsetCommit, Where
+from penstock.broker.groups.either import AnyGroup
+from penstock.broker.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit, Where
+from penstock.broker.membership.embedded import assigned_to
 from penstock.broker.partition import Partition
 from penstock.broker.reading import Start, resolve_start
-from penstock.errors import GroupNotEmpty, OffsetOutOfRange, PenstockError
-
-_PREFIX: Final = struct.Struct(">hi")  # version, topics
-_LENGTH: Final = struct.Struct(">h")
-_COUNT: Final = struct.Struct(">i")
+from penstock.errors import GroupNotEmpty, InvalidRequest, OffsetOutOfRange, PenstockError
 
 
 class Progress(NamedTuple):
@@ -30,14 +26,14 @@ class Progress(NamedTuple):
     member_id: str | None
 
 
-def progress_of(broker: Broker, group: Group) -> list[Progress]:
+def progress_of(broker: Broker, group: AnyGroup) -> list[Progress]:
     """Every partition that the group has committed for or reads at the moment, in order."""
     owners = {where: member.id for member in group.members for where in assigned_to(member.facts.assignment)}
     places = sorted({*group.offsets, *owners})
     return [_progress(broker, group, where, owners.get(where)) for where in places]
 
 
-def _progress(broker: Broker, group: Group, where: Where, owner: str | None) -> Progress:
+def _progress(broker: Broker, group: AnyGroup, where: Where, owner: str | None) -> Progress:
     committed = group.offsets.get(where)
     partition = _find(broker, where)
     high_watermark = None if partition is None else partition.high_watermark
@@ -61,50 +57,84 @@ def _find(broker: Broker, where: Where) -> Partition | None:
         return None
 
 
-def assigned_to(assignment: bytes) -> list[Where]:
-    """The partitions in a consumer's assignment (Kafka's ConsumerProtocolAssignment); none where it cannot be read."""
-    places: list[Where] = []
-    try:
-        _, topics = _PREFIX.unpack_from(assignment)
-        position = _PREFIX.size
-        for _ in range(min(topics, len(assignment))):
-            (length,) = _LENGTH.unpack_from(assignment, position)
-            position += _LENGTH.size
-            name = assignment[position : position + length].decode()
-            position += length
-            (count,) = _COUNT.unpack_from(assignment, position)
-            position += _COUNT.size
-            indexes = struct.unpack_from(f">{count}i", assignment, position)
-            position += count * _COUNT.size
-            places += [(name, index) for index in indexes]
-    except (struct.error, UnicodeDecodeError, MemoryError):
-        return []
-    return places
+class Shift(NamedTuple):
+    """So many messages on from the committed offset, or back, as far as the log reaches."""
+
+    by: int
 
 
-async def reset_offsets(broker: Broker, group_id: str, topic: str, indexes: Iterable[int] | None, to: Start) -> None:
-    """Move an empty group's offsets in a topic, in all partitions or some, to an offset, an end or a point in time."""
+class Move(NamedTuple):
+    """An offset that is moved, from where it was committed, if it was."""
+
+    topic: str
+    partition: int
+    from_offset: int | None
+    to_offset: int
+
+
+async def reset_offsets(
+    broker: Broker, group_id: str, topic: str, indexes: Iterable[int] | None, to: Start | Shift, *, is_dry: bool = False
+) -> list[Move]:
+    """Move an empty group's offsets in a topic, in all partitions or some; all of them or none.
+
+    The target is an offset, an end, a point in time, or a shift; with a shift, "all" are those that have an offset. If
+    it is a dry run, the moves are only told.
+    """
     found = broker.metadata.topic(topic)
-    group = broker.groups.find(group_id)
+    group = broker.groups.find(group_id) if broker.has_groups else None
     if group is not None and group.members:
         raise GroupNotEmpty(f"Group {group_id!r} has {len(group.members)} members. Stop them first to reset offsets.")
     chosen = range(len(found.partitions)) if indexes is None else sorted(set(indexes))
-    partitions = [broker.partition(topic, index) for index in chosen]
-    commits = tuple(
-        OffsetCommit(
-            topic, partition.id.partition, _target(partition, to), partition.leader_epoch, "", found.topic_id.hex
+    committed = {index: _committed(group, (topic, index), found.topic_id.hex) for index in chosen}
+    if isinstance(to, Shift):
+        if indexes is None:
+            committed = {index: offset for index, offset in committed.items() if offset is not None}
+        if not committed or None in committed.values():
+            raise InvalidRequest(
+                f"Group {group_id!r} has no offset to shift in {topic!r}; say where to move it instead."
+            )
+    partitions = [broker.partition(topic, index) for index in committed]
+    moves = [
+        Move(topic, at.id.partition, committed[at.id.partition], _target(at, to, committed[at.id.partition]))
+        for at in partitions
+    ]
+    if not is_dry:
+        epochs = {at.id.partition: at.leader_epoch for at in partitions}
+        commits = tuple(
+            OffsetCommit(topic, move.partition, move.to_offset, epochs[move.partition], "", found.topic_id.hex)
+            for move in moves
         )
-        for partition in partitions
-    )
-    settled = await broker.groups.ask(group_id, Commit(MemberIdentity(member_id=""), commits))
-    for error in settled.refused.values():
-        raise error
+        settled = await broker.groups.ask(group_id, Commit(MemberIdentity(member_id=""), commits))
+        for error in settled.refused.values():
+            raise error
+    return moves
 
 
-def _target(partition: Partition, to: Start) -> int:
+def _committed(group: AnyGroup | None, where: Where, topic_id: str) -> int | None:
+    kept = None if group is None else group.offsets.get(where)
+    return kept.offset if kept is not None and kept.topic_id == topic_id else None
+
+
+def _target(partition: Partition, to: Start | Shift, committed: int | None) -> int:
+    start, end = partition.log.start_offset, partition.high_watermark
+    if isinstance(to, Shift):
+        assert committed is not None, "only what is there can be shifted"
+        return min(max(committed + to.by, start), end)
     offset = resolve_start(partition, to)
-    if not partition.log.start_offset <= offset <= partition.high_watermark:
-        raise OffsetOutOfRange(
-            f"{partition.id} holds offsets {partition.log.start_offset} to {partition.high_watermark}, not {offset}."
-        )
+    if not start <= offset <= end:
+        raise OffsetOutOfRange(f"{partition.id} holds offsets {start} to {end}, not {offset}.")
     return offset
+
+
+async def delete_offsets(broker: Broker, group: AnyGroup, topic: str, indexes: Iterable[int] | None) -> list[Where]:
+    """Forget a group's offsets in a topic, in all partitions or some; which ones there were.
+
+    The topic need not exist any more, but no member may read it.
+    """
+    chosen = None if indexes is None else set(indexes)
+    places = tuple(sorted(at for at in group.offsets if at[0] == topic and (chosen is None or at[1] in chosen)))
+    if places:
+        settled = await broker.groups.ask(group.id, DeleteOffsets(places))
+        for error in settled.refused.values():
+            raise error
+    return list(places)

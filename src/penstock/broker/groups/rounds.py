@@ -14,9 +14,10 @@ from typing import Final
 
 import msgspec
 
+from penstock.broker.coordination.messages import Outcome
 from penstock.broker.groups.config import GroupConfig
 from penstock.broker.groups.members import Member, Roster
-from penstock.broker.groups.messages import Joined, Outcome, Sync, Synced
+from penstock.broker.groups.messages import Joined, Sync, Synced
 from penstock.broker.groups.records import Change, GroupKey, StoredGroup
 from penstock.broker.groups.states import TRANSITIONS, State, Step
 from penstock.errors import RebalanceInProgress
@@ -43,16 +44,19 @@ class Round:
         self.stored_ms = 0  # and since when
         self.ends_ms: int | None = None  # the time by which members have to join, or to sync
         self._gathers_until_ms: int | None = None  # a first round waits for latecomers, up to here
+        self._began_ms: int | None = None  # when the first event came that a round not yet over answers to
 
     def _move(self, step: Step) -> None:
         self.state = TRANSITIONS[step][self.state]
 
     # -- joining ------------------------------------------------------------------------------------------------------
 
-    def begin(self, now_ms: int, outcome: Outcome) -> None:
+    def begin(self, now_ms: int, outcome: Outcome[Change]) -> None:
         """Everybody has to join again."""
         is_first = self.state is State.EMPTY
         self._move(Step.BEGIN)
+        if self._began_ms is None:
+            self._began_ms = now_ms
         for member in self._roster:
             if member.sync_reply is not None:
                 member.dismiss(RebalanceInProgress(), outcome)
@@ -68,7 +72,7 @@ class Round:
         if self._gathers_until_ms is not None:
             self.ends_ms = min(now_ms + self._config.initial_delay_ms, self._gathers_until_ms)
 
-    def advance(self, now_ms: int, outcome: Outcome) -> None:
+    def advance(self, now_ms: int, outcome: Outcome[Change]) -> None:
         """End the joining if everybody is in or the time is up."""
         if self.state is not State.PREPARING:
             return
@@ -82,7 +86,7 @@ class Round:
         if self.state is State.PREPARING and not len(self._roster):
             self.ends_ms = now_ms
 
-    def _close(self, now_ms: int, outcome: Outcome) -> None:
+    def _close(self, now_ms: int, outcome: Outcome[Change]) -> None:
         """Who did not come is out, unless it is static and may still return."""
         self._gathers_until_ms = None
         for member in self._roster:
@@ -101,7 +105,7 @@ class Round:
             generation=self.generation + 1, protocol_type=self.protocol_type, protocol=None, leader_id=None, members=()
         )
 
-    def _open_generation(self, now_ms: int, outcome: Outcome) -> None:
+    def _open_generation(self, now_ms: int, outcome: Outcome[Change]) -> None:
         self._move(Step.JOINED)
         self.generation += 1
         self.protocol = self._roster.vote()
@@ -140,7 +144,7 @@ class Round:
 
     # -- assigning ----------------------------------------------------------------------------------------------------
 
-    def assign(self, request: Sync, now_ms: int, outcome: Outcome) -> None:
+    def assign(self, request: Sync, now_ms: int, outcome: Outcome[Change]) -> None:
         """Store what the leader decided; everybody who waits hears it once that is done."""
         assignments = dict(request.assignments)
         outcome.changes.append(
@@ -176,6 +180,15 @@ class Round:
     def is_stuck(self, now_ms: int) -> bool:
         return self.state is State.COMPLETING and self.ends_ms is not None and now_ms >= self.ends_ms
 
+    def take_duration(self, now_ms: int) -> int | None:
+        """How long it took until everybody had its assignment, told once; None while somebody has not."""
+        if self._began_ms is None or self.state is not State.STABLE:
+            return None
+        if any(member.owes_sync for member in self._roster):
+            return None
+        took_ms, self._began_ms = now_ms - self._began_ms, None
+        return took_ms
+
     # -- restarted static members -------------------------------------------------------------------------------------
 
     def rename(self, old: Member, new: Member) -> Change | None:
@@ -207,4 +220,4 @@ class Round:
         self._roster.become(self.stored.members, now_ms)
         self._move(Step.ASSIGNED if self.stored.members else Step.EMPTIED)
         if self.state is State.EMPTY:
-            self.ends_ms = None
+            self.ends_ms = self._began_ms = None

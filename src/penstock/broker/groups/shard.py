@@ -1,9 +1,4 @@
-"""The groups of one partition of the offsets topic: what they decide is written, applied, and only then told.
-
-Changes are applied as they are written, so memory is always what reading the log would give. Replies wait until all
-that was written before them is committed, so nobody hears of what could still be lost. If a write is refused nothing
-was applied, and the member may try again. If a write that was applied fails later, memory is ahead of the log for good:
-the shard closes, and whoever leads the partition next, here or elsewhere, reads the log anew.
+"""The groups of one partition of the offsets topic.
 
 Offset commits come in crowds, so those of one turn of the event loop are written as one batch. Nothing else is decided
 before they are.
@@ -13,127 +8,86 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
+from penstock.broker.coordination.journal import Decided, Journal
+from penstock.broker.coordination.messages import Outcome, Reply, Request
+from penstock.broker.coordination.shard import Defer, Shard
 from penstock.broker.groups.config import GroupConfig
+from penstock.broker.groups.consumer.records import StoredConsumerGroup
+from penstock.broker.groups.consumer.topics import NoTopics, Topics
+from penstock.broker.groups.either import EitherGroup
 from penstock.broker.groups.group import Group
-from penstock.broker.groups.journal import Journal
-from penstock.broker.groups.messages import (
-    Commit,
-    Delete,
-    DeleteOffsets,
-    MemberIdentity,
-    Outcome,
-    Rejected,
-    Reply,
-    Request,
-)
-from penstock.broker.groups.records import StoredGroup
-from penstock.errors import (
-    CoordinatorLoading,
-    GroupError,
-    GroupNotFound,
-    MessageTooLarge,
-    NotCoordinator,
-    PenstockError,
-)
+from penstock.broker.groups.messages import Commit, Delete, DeleteOffsets, MemberIdentity
+from penstock.broker.groups.records import Change, StoredGroup
+from penstock.errors import GroupNotFound
 
 log = logging.getLogger(__name__)
-
-Replies = list[tuple[Reply, object]]
-Decisions = Sequence[tuple[Group, Outcome]]
-Defer = Callable[[Callable[[], None]], object]
 
 _PENDING_MAX: Final = 500
 
 
-class GroupShard:
-    """Groups by id. ``now_ms`` measures sessions and rounds, ``wall_ms`` stamps records, ``defer`` runs work soon."""
+class GroupShard(Shard[EitherGroup, Change]):
+    """Groups by id."""
 
     def __init__(
         self,
-        journal: Journal,
+        journal: Journal[Change],
         config: GroupConfig,
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         defer: Defer,
+        topics: Topics | None = None,
+        on_round: Callable[[int], None] | None = None,
     ) -> None:
-        self._journal = journal
+        """``on_round`` hears how many milliseconds each round of a classic group took."""
+        super().__init__(journal, now_ms, wall_ms, defer)
         self._config = config
-        self._now_ms = now_ms
-        self._wall_ms = wall_ms
-        self._defer = defer
-        self._pending: list[tuple[Group, Outcome]] = []  # commits to be written together
-        self._end = journal.end_offset
-        self._is_refused = False  # the last write was
-        self._refusal: GroupError | None = CoordinatorLoading()
-        self.groups: dict[str, Group] = {}
+        self._topics: Topics = topics or NoTopics()
+        self._on_round = on_round
+        self._pending: list[tuple[EitherGroup, Outcome[Change]]] = []  # commits to be written together
+        self._holders = _Holders()
+        self._ended_while_loading: list[Decided] = []
 
-    @property
-    def is_ready(self) -> bool:
-        return self._refusal is None
+    def make(self, name: str) -> EitherGroup:
+        return EitherGroup(name, self._config, self._topics)
 
-    @property
-    def is_loading(self) -> bool:
-        return isinstance(self._refusal, CoordinatorLoading)
+    def name_of(self, change: Change) -> str:
+        return change.key.group
 
-    def check(self) -> None:
-        """Refuse unless the log has been read and can be written."""
-        if self._refusal is not None:
-            raise self._refusal
+    def on_applied(self, group: EitherGroup, change: Change) -> None:
+        if isinstance(change.value, (StoredGroup, StoredConsumerGroup)):
+            found = group.group
+            log.info(
+                "Group %s: %s, generation %d, %d members.",
+                group.id,
+                found.state.value,
+                found.generation,
+                found.member_count,
+            )
 
-    # -- life ---------------------------------------------------------------------------------------------------------
-
-    def read_log(self) -> dict[str, Group]:
-        """Every group, rebuilt from the log. Runs in any thread; it changes nothing here."""
-        groups: dict[str, Group] = {}
-        for change, at_ms in self._journal.replay():
-            group_id = change.key.group
-            group = groups.get(group_id)
-            if group is None:
-                group = groups[group_id] = Group(group_id, self._config)
-            group.apply(change, at_ms)
-        return {group.id: group for group in groups.values() if not group.is_forgettable}
-
-    def open(self, groups: dict[str, Group]) -> None:
-        """Begin to coordinate what `read_log` found, unless it is too late for that."""
-        if not self.is_loading:
-            return
-        for group in groups.values():
-            group.resume(self._now_ms())
-        self.groups = groups
-        self._refusal = None
-
-    def close(self, error: PenstockError) -> None:
-        """Stop for good; everybody who waits is sent to look for another coordinator."""
-        self.flush()
-        self._refusal = _as_group_error(error)
-        groups, self.groups = self.groups, {}
-        for group in groups.values():
-            _send(group.dismiss_all(self._refusal).replies)
+    def perform(self, decisions: Sequence[tuple[EitherGroup, Outcome[Change]]]) -> None:
+        super().perform(decisions)
+        if self._on_round is not None:
+            for group, _ in decisions:
+                if isinstance(group.group, Group):
+                    took_ms = group.group.take_round_duration(self._now_ms())
+                    if took_ms is not None:
+                        self._on_round(took_ms)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def ask(self, group_id: str, request: Request[Any], reply: Reply) -> None:
+    def ask(self, name: str, request: Request[Any], reply: Reply) -> None:
         """Have a group decide on a request; it is replied to unless this raises a `GroupError`."""
-        self.check()
-        if not isinstance(request, Commit):
-            self.flush()
-        group = self.groups.get(group_id)
-        if group is None:
-            if isinstance(request, (Delete, DeleteOffsets)):
-                raise GroupNotFound(f"There is no group {group_id!r}.")
-            group = Group(group_id, self._config)
-        outcome = group.handle(request, self._now_ms(), reply)
-        if outcome.changes or not group.is_forgettable:
-            self.groups[group_id] = group
         if isinstance(request, Commit):
-            self._collect(group, outcome)
+            self.check()
+            self._collect(*self.decide(name, request, reply))
+        elif isinstance(request, (Delete, DeleteOffsets)) and self.is_ready and name not in self.machines:
+            raise GroupNotFound(f"There is no group {name!r}.")
         else:
-            self._perform([(group, outcome)])
+            super().ask(name, request, reply)
 
-    def _collect(self, group: Group, outcome: Outcome) -> None:
+    def _collect(self, group: EitherGroup, outcome: Outcome[Change]) -> None:
         self._pending.append((group, outcome))
         if len(self._pending) == 1:
             self._defer(self.flush)
@@ -144,98 +98,81 @@ class GroupShard:
         """Write the commits that were put off."""
         if self._pending:
             pending, self._pending = self._pending, []
-            self._perform(pending)
+            self.perform(pending)
 
     def heartbeat(self, group_id: str, identity: MemberIdentity) -> None:
         self.check()
-        group = self.groups.get(group_id) or Group(group_id, self._config)  # an empty one knows no member
+        group = self.machines.get(group_id) or self.make(group_id)  # an empty one knows no member
         group.heartbeat(identity, self._now_ms())
-
-    def when_settled(self, done: Callable[[PenstockError | None], None]) -> None:
-        """Call ``done`` once all that can be seen in the groups now is committed."""
-        self.flush()
-        self._journal.when_committed(self._end, done)
-
-    def tick(self) -> None:
-        """Let time pass for every group that it matters to."""
-        self.flush()
-        now_ms = self._now_ms()
-        for group in [group for group in self.groups.values() if group.wake_ms <= now_ms]:
-            if group.id in self.groups:  # the shard may have been closed meanwhile
-                self._perform([(group, group.tick(now_ms))])
 
     def expire(self) -> None:
         """Forget offsets that nobody needs any more, and groups that never came to anything."""
         self.flush()
         wall_ms = self._wall_ms()
-        for group in tuple(self.groups.values()):
-            if group.id in self.groups:
-                self._perform([(group, group.expire_offsets(wall_ms))])
+        for group in tuple(self.machines.values()):
+            if group.id in self.machines:
+                self.perform([(group, group.expire_offsets(wall_ms))])
 
-    def _perform(self, decisions: Decisions) -> None:
-        """Write, apply and reply, in this order."""
-        changes = [change for _, outcome in decisions for change in outcome.changes]
-        replies = [reply for _, outcome in decisions for reply in outcome.replies]
-        if changes:
-            at_ms = self._wall_ms()
-            try:
-                self._end = self._journal.append(changes, at_ms)
-            except PenstockError as error:
-                self._on_refused(decisions, replies, error)
-                return
-            if self._is_refused:
-                log.warning("Groups can be stored again.")
-                self._is_refused = False
-            self._apply(decisions, at_ms)
-        for group, _ in decisions:
-            if group.is_forgettable:
-                self.groups.pop(group.id, None)
-        if changes or replies:
-            self._journal.when_committed(self._end, partial(self._on_committed, replies))
+    # -- transactions -------------------------------------------------------------------------------------------------
 
-    def _apply(self, decisions: Decisions, at_ms: int) -> None:
-        now_ms = self._now_ms()
-        for group, outcome in decisions:
-            for change in outcome.changes:
-                group.apply(change, at_ms, now_ms)
-                if isinstance(change.value, StoredGroup):
-                    log.info(
-                        "Group %s: %s, generation %d, %d members.",
-                        group.id,
-                        group.state.value,
-                        group.generation,
-                        len(group.members),
-                    )
+    def read_log(self) -> dict[str, EitherGroup]:
+        groups: dict[str, EitherGroup] = {}
+        holders = _Holders()
+        for entry in self._journal.replay():
+            if isinstance(entry, Decided):
+                holders.end(entry, groups)
+                continue
+            group = self.machine_of(entry.change, groups)
+            if entry.producer_id < 0:
+                group.apply(entry.change, entry.at_ms)
+            else:
+                group.hold(entry.change, entry.at_ms, entry.producer_id)
+                holders.add(entry.producer_id, group.id)
+        return {group.id: group for group in groups.values() if not group.is_forgettable}
 
-    def _on_refused(self, decisions: Decisions, replies: Replies, error: PenstockError) -> None:
-        if isinstance(error, MessageTooLarge) and len(decisions) > 1:
-            for decision in decisions:  # too much for one batch, so each for itself
-                self._perform([decision])
+    def open(self, machines: dict[str, EitherGroup]) -> None:
+        is_wanted = self.is_loading
+        super().open(machines)
+        if is_wanted:
+            for group in machines.values():
+                for producer_id in group.offsets.producers_undecided():
+                    self._holders.add(producer_id, group.id)
+            for end in self._ended_while_loading:
+                self._holders.end(end, self.machines)
+
+    def _apply(self, decisions: Sequence[tuple[EitherGroup, Outcome[Change]]], at_ms: int) -> None:
+        group, outcome = decisions[0]
+        if outcome.producer is None:
+            super()._apply(decisions, at_ms)
             return
-        if not self._is_refused:
-            log.warning("Groups cannot be stored at the moment: %s", error.message)
-        self._is_refused = True
-        _reject(replies, error)
+        for change in outcome.changes:
+            group.hold(change, at_ms, outcome.producer.producer_id)
+        self._holders.add(outcome.producer.producer_id, group.id)
 
-    def _on_committed(self, replies: Replies, error: PenstockError | None) -> None:
-        if error is None:
-            _send(replies)
-        else:
-            _reject(replies, error)
-            self.close(error)
-
-
-def _send(replies: Replies) -> None:
-    for reply, what in replies:
-        reply(what)
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """The end of a transaction has just been written to this partition."""
+        end = Decided(producer_id, is_commit)
+        if self.is_loading:
+            self._ended_while_loading.append(end)  # whoever reads the log may have been past its end
+            return
+        self._holders.end(end, self.machines)
+        self._end = self._journal.end_offset
 
 
-def _reject(replies: Replies, error: PenstockError) -> None:
-    rejected = Rejected(error if isinstance(error, MessageTooLarge) else _as_group_error(error))
-    for reply, _ in replies:
-        reply(rejected)
+class _Holders:
+    """Which groups hold offsets for a producer's open transaction."""
 
+    def __init__(self) -> None:
+        self._groups: dict[int, set[str]] = {}
 
-def _as_group_error(error: PenstockError) -> GroupError:
-    """Whatever keeps us from writing, a member can only look for a coordinator that can."""
-    return error if isinstance(error, GroupError) else NotCoordinator(error.message)
+    def add(self, producer_id: int, group_id: str) -> None:
+        self._groups.setdefault(producer_id, set()).add(group_id)
+
+    def end(self, end: Decided, groups: dict[str, EitherGroup]) -> None:
+        for group_id in self._groups.pop(end.producer_id, ()):
+            group = groups.get(group_id)
+            if group is None:
+                continue  # it was deleted meanwhile
+            group.end_transaction(end.producer_id, is_commit=end.is_commit)
+            if group.is_forgettable:
+                del groups[group_id]

@@ -1,0 +1,1 @@
+"""Coordinators: state machines that live beside a partition's log and write every change to it."""
