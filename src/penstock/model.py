@@ -9,7 +9,8 @@ from penstock.errors import InvalidTopicName
 
 TOPIC_NAME_CHARS_MAX: Final = 249
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC})
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 

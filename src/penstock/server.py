@@ -21,6 +21,8 @@ from penstock import __version__
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, Fsync
 from penstock.broker.groups.config import GroupConfig
+from penstock.broker.transactions.config import TransactionConfig
+from penstock.broker.transactions.joint.config import JointConfig
 from penstock.clock import Clock, SystemClock
 from penstock.cluster.records import Endpoint
 from penstock.cluster.topic_config import TopicSettings
@@ -180,6 +182,9 @@ def broker_config(settings: Settings, endpoints: tuple[Endpoint, ...]) -> Broker
         topic_defaults=topic_settings(settings),
         groups=group_config(settings),
         offsets_partitions=settings.groups.offsets_partitions,
+        transactions=transaction_config(settings),
+        joint=joint_config(settings),
+        transactions_partitions=settings.transactions.state_partitions,
         housekeeping_interval_ms=storage.housekeeping_interval_ms,
     )
 
@@ -191,7 +196,27 @@ def group_config(settings: Settings) -> GroupConfig:
         session_timeout_max_ms=groups.session_timeout_max_ms,
         initial_delay_ms=groups.initial_delay_ms,
         members_max=groups.members_max,
+        consumer_session_timeout_ms=groups.consumer_session_timeout_ms,
+        consumer_heartbeat_interval_ms=groups.consumer_heartbeat_interval_ms,
         offsets_retention_ms=groups.offsets_retention_ms,
+    )
+
+
+def transaction_config(settings: Settings) -> TransactionConfig:
+    transactions = settings.transactions
+    return TransactionConfig(
+        timeout_max_ms=transactions.timeout_max_ms,
+        retention_ms=transactions.id_retention_ms,
+    )
+
+
+def joint_config(settings: Settings) -> JointConfig:
+    transactions = settings.transactions
+    return JointConfig(
+        timeout_max_ms=transactions.timeout_max_ms,
+        writers_max=transactions.joint_writers_max,
+        open_max=transactions.joint_open_max,
+        results_retention_ms=transactions.joint_results_retention_ms,
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from tests.support.node import _die_with_parent
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +100,10 @@ class Member:
     def is_running(self) -> bool:
         return self._child.poll() is None
 
+    def log_tail(self, characters: int = 400) -> str:
+        """The last of what it said, beside its diary."""
+        return self._diary.with_suffix(".log").read_text(errors="replace").strip()[-characters:]
+
 
 class Fleet:
     """The members of one group, those that are gone included."""
@@ -111,12 +115,13 @@ class Fleet:
         self.members: list[Member] = []
 
     def join(self, client: str, strategy: str, instance: str | None = None) -> Member:
+        program = [sys.executable, "-m", "tests.support.group_member", "--client", client, "--strategy", strategy]
+        return self.start(program if instance is None else [*program, "--instance", instance])
+
+    def start(self, program: Iterable[str]) -> Member:
+        """Let any program join that keeps a diary and takes the options of ``group_member``."""
         diary = self._directory / f"member-{len(self.members)}.diary"
-        command = [sys.executable, "-m", "tests.support.group_member", "--client", client, "--strategy", strategy]
-        command += [*self._common, "--diary", str(diary)]
-        if instance is not None:
-            command += ["--instance", instance]
-        self.members.append(Member(diary, command))
+        self.members.append(Member(diary, [*program, *self._common, "--diary", str(diary)]))
         return self.members[-1]
 
     def end(self) -> None:
@@ -142,6 +147,7 @@ class Feed:
         self._pause_s = pause_s
         self._stopping = threading.Event()
         self.sent: set[str] = set()
+        self._failures: list[str] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -150,24 +156,31 @@ class Feed:
         while not self._stopping.wait(self._pause_s):
             for partition in range(self._partitions):
                 value = f"{partition}:{number}"
-                self._producer.produce(self._topic, value.encode(), partition=partition)
+                self._producer.produce(
+                    self._topic, value.encode(), partition=partition, on_delivery=self._note_delivery
+                )
                 self.sent.add(value)
             number += 1
             self._producer.poll(0)
+
+    def _note_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failures.append(f"{message.value()!r}: {error}")
 
     def stop(self) -> set[str]:
         """Everything that was sent, now that all of it is in the log."""
         self._stopping.set()
         self._thread.join()
         assert self._producer.flush(30) == 0, "some messages were never answered"
+        assert not self._failures, f"{len(self._failures)} messages were refused, such as {self._failures[0]}"
         return self.sent
 
 
-def wait_until(what: str, is_so: Callable[[], bool], patience_s: float = 30.0) -> None:
+def wait_until(what: str, is_so: Callable[[], bool], patience_s: float = 30.0, each_s: float = 0.05) -> None:
     deadline = time.monotonic() + patience_s
     while not is_so():
         assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {what}"
-        time.sleep(0.05)
+        time.sleep(each_s)
 
 
 def check_at_least_once(sent: set[str], stories: Iterable[Story]) -> int:

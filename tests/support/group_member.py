@@ -68,12 +68,17 @@ def run_confluent(options: argparse.Namespace, diary: Diary, stop: Stop) -> None
         "group.id": options.group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "partition.assignment.strategy": options.strategy,
-        "session.timeout.ms": SESSION_MS,
-        "heartbeat.interval.ms": HEARTBEAT_MS,
         "reconnect.backoff.max.ms": 500,
         "log_level": 0,
     }
+    if options.client == "confluent-consumer":  # the new protocol, in which the node has the timeouts and assigns
+        config |= {"group.protocol": "consumer", "group.remote.assignor": options.strategy}
+    else:
+        config |= {
+            "partition.assignment.strategy": options.strategy,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+        }
     if options.instance:
         config["group.instance.id"] = options.instance
     consumer = Consumer(config)
@@ -84,7 +89,10 @@ def run_confluent(options: argparse.Namespace, diary: Diary, stop: Stop) -> None
     def on_revoke(_: Any, partitions: list[Any]) -> None:
         diary.write("revoked", *sorted(each.partition for each in partitions))
 
-    consumer.subscribe([options.topic], on_assign=on_assign, on_revoke=on_revoke)
+    def on_lost(_: Any, partitions: list[Any]) -> None:
+        diary.write("revoked", *sorted(each.partition for each in partitions))
+
+    consumer.subscribe([options.topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
     while not stop.is_set:
         messages = [each for each in consumer.consume(MESSAGES_AT_ONCE, timeout=0.2) if not each.error()]
         ends = diary.got((each.partition(), each.offset(), each.value()) for each in messages)
@@ -182,7 +190,12 @@ def run_aiokafka(options: argparse.Namespace, diary: Diary, stop: Stop) -> None:
     asyncio.run(run())
 
 
-CLIENTS = {"confluent": run_confluent, "kafka-python": run_kafka_python, "aiokafka": run_aiokafka}
+CLIENTS = {
+    "confluent": run_confluent,
+    "confluent-consumer": run_confluent,
+    "kafka-python": run_kafka_python,
+    "aiokafka": run_aiokafka,
+}
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -57,6 +57,8 @@ class Node:
         self.kafka_port = free_port()
         self.http_port = free_port()
         self.settings: Mapping[str, object] = settings
+        self.command: Sequence[str] = (penstock_command(),)
+        self.environment: dict[str, str] = {}
         self.log_path = directory / "node.log"
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -100,7 +102,7 @@ class Node:
     def launch(self) -> None:
         """Start the process and return at once."""
         assert not self.is_running, "the node runs already"
-        command = [penstock_command(), "serve", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)]
+        command = [*self.command, "serve", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)]
         command += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}"]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         chosen = {f"PENSTOCK_{name.upper()}": str(value) for name, value in self.settings.items()}
@@ -110,9 +112,9 @@ class Node:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**inherited, **chosen},
+                env={**inherited, **chosen, **self.environment},
                 cwd=self.directory,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     def start(self) -> Node:
@@ -185,5 +187,5 @@ class Node:
             self.kill()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

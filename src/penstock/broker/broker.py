@@ -11,14 +11,19 @@ import asyncio
 import shutil
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from uuid import uuid4
 
 from penstock.broker.config import BrokerConfig, Fsync
+from penstock.broker.groups.consumer.topics import MetadataTopics
 from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.stats import BrokerStats
+from penstock.broker.transactions.coordinator import TransactionCoordinator
+from penstock.broker.transactions.joint.coordinator import JointCoordinator
+from penstock.broker.transactions.joint.records import Place
 from penstock.clock import Clock
 from penstock.cluster import controller
 from penstock.cluster.controller import TopicSpec
@@ -34,7 +39,7 @@ from penstock.cluster.records import (
 )
 from penstock.cluster.topic_config import TopicSettings, resolve
 from penstock.errors import InvalidRequest, PolicyViolation, TopicExists
-from penstock.model import OFFSETS_TOPIC, is_internal
+from penstock.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_internal
 from penstock.storage.data_directory import DataDirectory
 from penstock.storage.files import Files
 
@@ -62,7 +67,26 @@ class Broker:
         self._trims = asyncio.Lock()
         self._producer_ids: deque[int] = deque()
         self._housekeeping = Housekeeping(self.replicas, config, clock)
-        self.groups = GroupCoordinator(config.groups, clock, syncs=self.syncs_before_ack)
+        self.groups = GroupCoordinator(config.groups, clock, MetadataTopics(self.metadata), syncs=self.syncs_before_ack)
+        self.transactions = TransactionCoordinator(
+            config.transactions,
+            clock,
+            self.stats.transactions,
+            self.partition,
+            self.groups,
+            self.allocate_producer_id,
+            syncs=self.syncs_before_ack,
+        )
+        self.joint = JointCoordinator(
+            config.joint,
+            clock,
+            self.stats.transactions,
+            self.transactions.markers,
+            self._has_place,
+            self.ensure_transactions_topic,
+            self.allocate_producer_id,
+            syncs=self.syncs_before_ack,
+        )
 
     def _register(self) -> None:
         records: list[MetadataRecord] = []
@@ -78,12 +102,18 @@ class Broker:
         """Begin to work on the running event loop."""
         self.replicas.attach(asyncio.get_running_loop())
         self._housekeeping.start()
-        self.groups.start(self._offsets_partitions)
+        self.groups.start(partial(self._partitions_of, OFFSETS_TOPIC))
         self.replicas.listen(self.groups)
+        self.transactions.start(partial(self._partitions_of, TRANSACTIONS_TOPIC))
+        self.replicas.listen(self.transactions)
+        self.joint.start(partial(self._partitions_of, TRANSACTIONS_TOPIC))
+        self.replicas.listen(self.joint)
 
     async def close(self) -> None:
         """Stop, leaving every log synced and ready to open without a scan."""
         await self._housekeeping.stop()
+        await self.joint.stop()
+        await self.transactions.stop()
         await self.groups.stop()
         async with self._commits:
             await asyncio.to_thread(self._close_files)
@@ -130,6 +160,8 @@ class Broker:
         """The topic; where there is none it is created, if this cluster creates topics on first use."""
         if name == OFFSETS_TOPIC:
             return await self.ensure_offsets_topic()
+        if name == TRANSACTIONS_TOPIC:
+            return await self.ensure_transactions_topic()
         if name not in self.metadata.topics and self.config.auto_create_topics:
             try:
                 await self.create_topic(TopicSpec(name=name))
@@ -139,22 +171,32 @@ class Broker:
 
     async def ensure_offsets_topic(self) -> Topic:
         """The topic that groups keep their state in; it is created when the first group needs it."""
-        if OFFSETS_TOPIC not in self.metadata.topics:
+        return await self._ensure_internal_topic(OFFSETS_TOPIC, self.config.offsets_partitions)
+
+    async def ensure_transactions_topic(self) -> Topic:
+        """The topic that transactions keep their state in; it is created when the first one needs it."""
+        return await self._ensure_internal_topic(TRANSACTIONS_TOPIC, self.config.transactions_partitions)
+
+    async def _ensure_internal_topic(self, name: str, partitions: int) -> Topic:
+        if name not in self.metadata.topics:
             configs = {"cleanup.policy": "compact", "segment.bytes": str(8 * 1024 * 1024)}
-            spec = TopicSpec(name=OFFSETS_TOPIC, partitions=self.config.offsets_partitions, configs=configs)
             try:
-                await self._create_topic(spec)
+                await self._create_topic(TopicSpec(name=name, partitions=partitions, configs=configs))
             except TopicExists:
-                pass  # two groups came at once
-        return self.metadata.topic(OFFSETS_TOPIC)
+                pass  # two came at once
+        return self.metadata.topic(name)
 
     @property
     def has_groups(self) -> bool:
         """Whether there can be any group: the first one creates the topic they are kept in."""
         return OFFSETS_TOPIC in self.metadata.topics
 
-    def _offsets_partitions(self) -> int:
-        topic = self.metadata.topics.get(OFFSETS_TOPIC)
+    def _has_place(self, place: Place) -> bool:
+        topic = self.metadata.topics.get(place.topic)
+        return topic is not None and str(topic.topic_id) == place.topic_id
+
+    def _partitions_of(self, name: str) -> int:
+        topic = self.metadata.topics.get(name)
         return len(topic.partitions) if topic else 0
 
     async def delete_topic(self, name: str) -> None:

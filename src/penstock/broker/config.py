@@ -7,6 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from penstock.broker.groups.group import GroupConfig
+from penstock.broker.transactions.config import TransactionConfig
+from penstock.broker.transactions.joint.config import JointConfig
 from penstock.cluster.records import Endpoint
 from penstock.cluster.topic_config import TopicSettings
 
@@ -38,4 +40,8 @@ class BrokerConfig:
     groups: GroupConfig = field(default_factory=GroupConfig)
     # Partitions of the offsets topic when it is first created: how many nodes can share the work of coordinating.
     offsets_partitions: int = 8
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    joint: JointConfig = field(default_factory=JointConfig)
+    # The same of the transactions topic.
+    transactions_partitions: int = 8
     housekeeping_interval_ms: int = 10_000

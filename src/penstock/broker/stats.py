@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,25 +11,29 @@ LATENCY_BOUNDS_SECONDS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 
+# A group's round waits for people's programs, not for disks.
+ROUND_BOUNDS_SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
 
 class Histogram:
     """How often a duration fell below each bound."""
 
-    __slots__ = ("counts", "sum")
+    __slots__ = ("_bounds", "counts", "sum")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(LATENCY_BOUNDS_SECONDS) + 1)
+    def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS_SECONDS) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
     def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(LATENCY_BOUNDS_SECONDS, seconds)] += 1
+        self.counts[bisect_left(self._bounds, seconds)] += 1
         self.sum += seconds
 
     def cumulative(self) -> list[tuple[str, int]]:
         """(upper bound, count up to it) as Prometheus has them."""
         total = 0
         rows = []
-        for bound, count in zip((*map(str, LATENCY_BOUNDS_SECONDS), "+Inf"), self.counts, strict=True):
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self.counts, strict=True):
             total += count
             rows.append((bound, total))
         return rows
@@ -49,12 +54,22 @@ class TopicStats:
 
 
 @dataclass(slots=True)
+class TransactionStats:
+    """What became of transactions since the node started."""
+
+    committed: int = 0
+    aborted: dict[str, int] = field(default_factory=dict)  # by reason
+    commit_latency: Histogram = field(default_factory=Histogram)
+
+
+@dataclass(slots=True)
 class BrokerStats:
     """What went through the node since it started."""
 
     append_latency: Histogram = field(default_factory=Histogram)
     produce_latency: Histogram = field(default_factory=Histogram)
     sync_latency: Histogram = field(default_factory=Histogram)
+    transactions: TransactionStats = field(default_factory=TransactionStats)
     topics: dict[str, TopicStats] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicStats:

@@ -60,6 +60,10 @@ class Answer:
         self.pieces = pieces
         self._connection.on_answered()
 
+    def let_pass(self) -> None:
+        """Be a barrier no longer: requests behind this one may be looked at before it is answered."""
+        self._connection.lift_barrier(self)
+
 
 class Dispatcher(Protocol):
     """Who understands requests."""
@@ -161,6 +165,11 @@ class Connection:
         if is_barrier:
             self._barrier = answer
         return answer
+
+    def lift_barrier(self, answer: Answer) -> None:
+        if self._barrier is answer:
+            self._barrier = None
+            self.on_answered()
 
     def answer_now(self, response: bytes | bytearray) -> None:
         """Answer the request that is being handled; where nobody waits before it, it needs no place in the queue."""

@@ -9,23 +9,35 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from penstock.broker.broker import Broker
+from penstock.broker.coordination.messages import Rejected
 from penstock.errors import PenstockError
-from penstock.kafka.connection import Connection
+from penstock.kafka.connection import Answer, Connection
 from penstock.kafka.exchange import Exchange
 from penstock.kafka.fetching import FetchHandler
 from penstock.kafka.handlers import ALL
+from penstock.kafka.handlers.table import Question
 from penstock.kafka.producing import ProduceHandler
 from penstock.kafka.protocol import apis
-from penstock.kafka.protocol.broker_messages import ApiVersion, ApiVersionsResponse
+from penstock.kafka.protocol.broker_messages import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from penstock.kafka.protocol.codec import decode
 from penstock.kafka.protocol.errors import ErrorCode, ProtocolError
 from penstock.kafka.protocol.headers import RequestHeader, encode_response, read_request_header
 from penstock.kafka.protocol.schema import Api, Message
 
 log = logging.getLogger(__name__)
+
+# Producers use the second protocol of transactions only where the cluster has agreed on it (KIP-890).
+_FEATURES: Final = (("transaction.version", 0, 2),)
+_FEATURES_EPOCH: Final = 1  # of the agreement; it has never changed
 
 
 class KafkaDispatcher:
@@ -76,6 +88,14 @@ class KafkaDispatcher:
                 ApiVersion(api_key=api.key, min_version=api.first, max_version=api.last)
                 for _, api in sorted(self._offered.items())
             ),
+            supported_features=tuple(
+                SupportedFeatureKey(name=name, min_version=first, max_version=last) for name, first, last in _FEATURES
+            ),
+            finalized_features_epoch=_FEATURES_EPOCH,
+            finalized_features=tuple(
+                FinalizedFeatureKey(name=name, max_version_level=last, min_version_level=last)
+                for name, _, last in _FEATURES
+            ),
         )
         answer = connection.expect_answer(is_barrier=True)
         answer.complete([encode_response(response, version, header.correlation_id)])
@@ -88,15 +108,41 @@ class KafkaDispatcher:
         )
         answer = connection.expect_answer(is_barrier=True)
         outcome = handler.function(exchange, request)
-        if inspect.isawaitable(outcome):
+        if isinstance(outcome, Question):
+            self._ask(connection, header, answer, outcome)
+        elif inspect.isawaitable(outcome):
             task = asyncio.ensure_future(self._finish(connection, header, answer, outcome))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
             answer.complete([encode_response(outcome, header.api_version, header.correlation_id)])
 
+    def _ask(self, connection: Connection, header: RequestHeader, answer: Answer, question: Question) -> None:
+        reply = partial(self._respond, connection, header, answer, question.respond)
+        try:
+            question.coordinator.shard(question.name).ask(question.name, question.request, reply)
+        except PenstockError as error:
+            reply(Rejected(error))
+
+    def _respond(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        answer: Answer,
+        respond: Callable[[Any], Message],
+        what: object,
+    ) -> None:
+        """Runs within the coordinator, which has others to answer: whatever goes wrong here stays here."""
+        if connection.is_closed:
+            return
+        try:
+            answer.complete([encode_response(respond(what), header.api_version, header.correlation_id)])
+        except Exception:
+            log.exception("A handler failed; closing the connection of %s.", connection.peer)
+            connection.close()
+
     async def _finish(
-        self, connection: Connection, header: RequestHeader, answer: Any, outcome: Awaitable[Message]
+        self, connection: Connection, header: RequestHeader, answer: Answer, outcome: Awaitable[Message]
     ) -> None:
         try:
             response = await outcome

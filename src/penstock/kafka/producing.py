@@ -1,19 +1,27 @@
 """Produce: batches go from the request's buffer to the log as they came.
 
-Versions: 0 to 2 carry record formats before batch v2 and are refused partition by partition; 3 to 12 differ only in
-what the response tells. acks=0 gets no response at all, acks=1 is answered once written, acks=all once committed.
+Versions: 0 to 2 carry record formats before batch v2 and are refused partition by partition; 3 to 11 differ only in
+what the response tells; from 12 on a producer's transaction takes in the partitions that it writes to (KIP-890). acks=0
+gets no response at all, acks=1 is answered once written, acks=all once committed.
+
+The first records of a transaction in a partition wait for the word of its coordinator, and everything that came behind
+them on their connection waits with them: no later batch may overtake an earlier one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
+from penstock.broker.coordination.messages import Rejected
 from penstock.broker.partition import Partition
+from penstock.broker.transactions.messages import Where
 from penstock.errors import PenstockError, UnsupportedFormat
+from penstock.kafka.admission import FIRST_ADDING_VERSION, Claim, claim_of, produce_code, unconfirmed_error
 from penstock.kafka.connection import Answer, Connection
 from penstock.kafka.errors import error_code
 from penstock.kafka.protocol.apis import PRODUCE
@@ -27,9 +35,11 @@ from penstock.kafka.protocol.produce import (
     decode_produce_request,
     encode_produce_response,
 )
+from penstock.records import TRANSACTIONAL_BIT
 
 _PRODUCE_KEY: Final = PRODUCE.key
 _HEAD: Final = struct.Struct(">hhi")
+_ATTRIBUTES_AT: Final = 22  # the lower byte of a batch's attributes
 
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
@@ -66,13 +76,16 @@ class ProduceHandler:
         is_all = shape.acks == ACKS_ALL
         try:
             partition = self._broker.partition(shape.topic, shape.partition)
+            is_transactional = len(records) > _ATTRIBUTES_AT and records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT
+            if is_transactional and (not shape.is_transactional or partition.lacks_transaction(records)):
+                return False
             if is_all:
                 partition.check_in_sync()
             base_offset, next_offset, append_time_ms = partition.append_from_client(
                 records, self._clock.now_ms(), is_durable=is_all and self._broker.syncs_before_ack
             )
         except PenstockError as error:
-            failed = ProducedTopic(shape.topic, [self._failed(shape.topic, shape.partition, error)])
+            failed = ProducedTopic(shape.topic, [self._failed(shape.topic, shape.partition, error, version)])
             connection.answer_now(encode_produce_response(version, correlation_id, [failed]))
             return True
         start_offset = partition.log.start_offset
@@ -97,14 +110,67 @@ class ProduceHandler:
             refused = connection.expect_answer(is_barrier=False)
             refused.complete([_refusal(header, request, ErrorCode.INVALID_REQUIRED_ACKS)])
             return
-        topics, waits = self._append_all(header.api_version, request)
+        try:
+            claim = claim_of(self._broker, request)
+        except PenstockError as error:
+            if acks == ACKS_NONE:
+                connection.close(error.message)
+                return
+            refused = connection.expect_answer(is_barrier=False)
+            refused.complete([_refusal(header, request, error_code(error))])
+            return
+        if acks != ACKS_NONE:
+            connection.shapes.learn(header, request, frame)
+        if claim is not None and claim.unconfirmed:
+            self._ask_first(connection, header, frame, claim, began)
+            return
+        topics, waits = self._append_all(header.api_version, request, {})
         self._stats.append_latency.observe(self._clock.monotonic() - began)
         if acks == ACKS_NONE:
-            if any(result.error_code for topic in topics for result in topic.partitions):
-                connection.close("a produce with acks=0 failed, and closing is the only way to say so")
+            _close_if_failed(connection, topics)
             return
-        connection.shapes.learn(header, request, frame)
-        answer = connection.expect_answer(is_barrier=False)
+        self._finish(header, request, topics, waits, connection.expect_answer(is_barrier=False), began)
+
+    def _ask_first(
+        self, connection: Connection, header: RequestHeader, frame: memoryview, claim: Claim, began: float
+    ) -> None:
+        """Append once the coordinator has admitted the partitions that the request has not written to yet."""
+        version = header.api_version
+        answer = connection.expect_answer(is_barrier=True)
+        # The frame is gone when we return, and the coordinator may answer later.
+        request = decode_produce_request(version, memoryview(bytearray(frame)), header.body_position)
+
+        def on_answer(missing: frozenset[Where] | Rejected) -> None:
+            if isinstance(missing, Rejected):
+                errors = dict.fromkeys(claim.unconfirmed, missing.error)
+            else:
+                errors = {where: unconfirmed_error(where) for where in missing}
+            topics, waits = self._append_all(version, request, errors)
+            answer.let_pass()  # what came behind may be appended behind it from now on
+            if request.acks == ACKS_NONE:
+                _close_if_failed(connection, topics)
+                answer.complete(())
+            else:
+                self._finish(header, request, topics, waits, answer, began)
+
+        self._broker.transactions.admit(
+            request.transactional_id or "",
+            claim.producer,
+            claim.unconfirmed,
+            on_answer,
+            adds=version >= FIRST_ADDING_VERSION,
+        )
+
+    def _finish(
+        self,
+        header: RequestHeader,
+        request: Produce,
+        topics: list[ProducedTopic],
+        waits: list[_Wait],
+        answer: Answer,
+        began: float,
+    ) -> None:
+        """Answer as soon as everything that was written is committed."""
         if waits:
             pending = _Pending(self._broker, header.api_version, header.correlation_id, answer, began)
             pending.topics += topics
@@ -113,7 +179,10 @@ class ProduceHandler:
             answer.complete([encode_produce_response(header.api_version, header.correlation_id, topics)])
             self._stats.produce_latency.observe(self._clock.monotonic() - began)
 
-    def _append_all(self, version: int, request: Produce) -> tuple[list[ProducedTopic], list[_Wait]]:
+    def _append_all(
+        self, version: int, request: Produce, errors: Mapping[Where, PenstockError]
+    ) -> tuple[list[ProducedTopic], list[_Wait]]:
+        """Write what may be written; ``errors`` says what may not."""
         broker = self._broker
         is_all = request.acks == ACKS_ALL
         is_durable = is_all and broker.syncs_before_ack
@@ -127,6 +196,8 @@ class ProduceHandler:
                 try:
                     if version < FIRST_BATCH_V2_VERSION or records is None:
                         raise UnsupportedFormat("Records must come as batches of version 2, from Produce version 3 on.")
+                    if (name, index) in errors:
+                        raise errors[name, index]
                     partition = broker.partition(name, index)
                     if is_all:
                         partition.check_in_sync()
@@ -134,17 +205,17 @@ class ProduceHandler:
                         records, now_ms, is_durable=is_durable
                     )
                 except PenstockError as error:
-                    results.append(self._failed(name, index, error))
+                    results.append(self._failed(name, index, error, version))
                     continue
                 if is_all and next_offset > partition.high_watermark:
                     waits.append(_Wait(partition, next_offset, results, len(results)))
                 results.append(ProducedPartition(index, 0, base_offset, append_time_ms, partition.log.start_offset))
         return topics, waits
 
-    def _failed(self, topic: str, index: int, error: PenstockError) -> ProducedPartition:
+    def _failed(self, topic: str, index: int, error: PenstockError, version: int) -> ProducedPartition:
         if topic in self._broker.metadata.topics:  # names made up by clients must not become metrics
             self._stats.topic(topic).count_error(error.code)
-        return ProducedPartition(index, error_code(error), error_message=error.message)
+        return ProducedPartition(index, produce_code(error, version), error_message=error.message)
 
 
 class _Pending:
@@ -194,6 +265,11 @@ class _Pending:
         self._timer.cancel()
         self._answer.complete([encode_produce_response(self._version, self._correlation_id, self.topics)])
         self._broker.stats.produce_latency.observe(self._broker.clock.monotonic() - self._began)
+
+
+def _close_if_failed(connection: Connection, topics: list[ProducedTopic]) -> None:
+    if any(result.error_code for topic in topics for result in topic.partitions):
+        connection.close("a produce with acks=0 failed, and closing is the only way to say so")
 
 
 def _refusal(header: RequestHeader, request: Produce, code: ErrorCode) -> bytearray:

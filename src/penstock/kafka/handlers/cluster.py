@@ -53,7 +53,7 @@ async def metadata(exchange: Exchange, request: MetadataRequest) -> MetadataResp
 
 async def _look_up(exchange: Exchange, wanted: MetadataRequestTopic, *, may_create: bool) -> MetadataResponseTopic:
     broker = exchange.broker
-    if wanted.name is None:
+    if wanted.name is None or wanted.topic_id != NO_UUID:  # with an id, clients send any name, such as an empty one
         topic = broker.metadata.topic_by_id(wanted.topic_id)
         if topic is None:
             return _missing("" if exchange.version < 12 else None, wanted.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)

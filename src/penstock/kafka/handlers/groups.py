@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import uuid4
 
-from penstock.broker.groups.coordinator import shard_of
+from penstock.broker.coordination.coordinator import shard_of
 from penstock.broker.groups.group import Group, State
 from penstock.broker.groups.members import Member
 from penstock.broker.groups.messages import Delete, Join, Leave, MemberIdentity, Promised, Sync
@@ -18,12 +18,14 @@ from penstock.kafka.protocol.broker_messages import Coordinator, FindCoordinator
 from penstock.kafka.protocol.errors import ErrorCode
 
 _KEY_GROUP: Final = 0
+_KEY_TRANSACTION: Final = 1
 _DEAD: Final = "Dead"  # how Kafka calls a group that nobody knows
 _FIRST_MANY_KEYS_VERSION: Final = 4
 _FIRST_ID_FIRST_VERSION: Final = 4  # from here on a joining member can be sent away with an id (KIP-394)
 _FIRST_NULL_PROTOCOL_VERSION: Final = 7
 _FIRST_SKIP_ASSIGNMENT_VERSION: Final = 9
 _FIRST_MANY_LEAVERS_VERSION: Final = 3
+_FIRST_NOT_FOUND_VERSION: Final = 6
 
 
 async def find_coordinator(exchange: Exchange, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
@@ -45,17 +47,18 @@ async def find_coordinator(exchange: Exchange, request: FindCoordinatorRequest) 
 
 async def _find_coordinator(exchange: Exchange, key: str, key_type: int) -> Coordinator:
     broker = exchange.broker
-    if key_type != _KEY_GROUP:
-        error = InvalidRequest(f"Coordinators of type {key_type} are not known here; groups are type 0.")
+    if key_type not in (_KEY_GROUP, _KEY_TRANSACTION):
+        error = InvalidRequest(f"Coordinators of type {key_type} are not known here; groups are 0, transactions 1.")
         return _no_coordinator(key, error_code(error), error.message)
     try:
-        topic = await broker.ensure_offsets_topic()
+        is_group = key_type == _KEY_GROUP
+        topic = await (broker.ensure_offsets_topic() if is_group else broker.ensure_transactions_topic())
     except PenstockError as error:  # whatever it is, clients know to try again after this code only
         return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
     partition = topic.partitions[shard_of(key, len(topic.partitions))]
     node = broker.metadata.nodes.get(partition.leader)
     if node is None:
-        return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group's partition has no leader now.")
+        return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "Its partition has no leader now.")
     host, port = exchange.address_of(node)
     return Coordinator(key=key, node_id=node.node_id, host=host, port=port, error_code=ErrorCode.NONE)
 
@@ -174,7 +177,7 @@ async def leave_group(exchange: Exchange, request: wire.LeaveGroupRequest) -> wi
 
 
 def describe_groups(exchange: Exchange, request: wire.DescribeGroupsRequest) -> wire.DescribeGroupsResponse:
-    """Versions 0 to 5. A group nobody knows is described as dead."""
+    """Versions 0 to 6. A group nobody knows, or of the new protocol, is described as dead; from 6 on it is an error."""
     return wire.DescribeGroupsResponse(groups=tuple(_describe(exchange, group_id) for group_id in request.groups))
 
 
@@ -183,8 +186,8 @@ def _describe(exchange: Exchange, group_id: str) -> wire.DescribedGroup:
         group = exchange.broker.groups.find(group_id)
     except PenstockError as error:
         return _described(group_id, error_code(error), "")
-    if group is None:
-        return _described(group_id, ErrorCode.NONE, _DEAD)
+    if not isinstance(group, Group):
+        return _unknown(exchange, group_id, "not found" if group is None else "is not a classic group")
     is_settled = group.state is State.STABLE
     return wire.DescribedGroup(
         error_code=ErrorCode.NONE,
@@ -202,6 +205,21 @@ def _described(group_id: str, code: ErrorCode, state: str) -> wire.DescribedGrou
     )
 
 
+def _unknown(exchange: Exchange, group_id: str, what: str) -> wire.DescribedGroup:
+    """A group that nobody knows by this protocol: dead to older clients, an error to those that expect one."""
+    if exchange.version < _FIRST_NOT_FOUND_VERSION:
+        return _described(group_id, ErrorCode.NONE, _DEAD)
+    return wire.DescribedGroup(
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+        error_message=f"Group {group_id} {what}.",
+        group_id=group_id,
+        group_state=_DEAD,
+        protocol_type="",
+        protocol_data="",
+        members=(),
+    )
+
+
 def _describe_member(group: Group, member: Member, *, is_settled: bool) -> wire.DescribedGroupMember:
     return wire.DescribedGroupMember(
         member_id=member.id,
@@ -214,7 +232,7 @@ def _describe_member(group: Group, member: Member, *, is_settled: bool) -> wire.
 
 
 def list_groups(exchange: Exchange, request: wire.ListGroupsRequest) -> wire.ListGroupsResponse:
-    """Versions 0 to 5. From 4 on filtered by state, from 5 on by type; every group here is a classic one."""
+    """Versions 0 to 5. From 4 on filtered by state, from 5 on by type; classic or consumer."""
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     try:
@@ -228,10 +246,10 @@ def list_groups(exchange: Exchange, request: wire.ListGroupsRequest) -> wire.Lis
                 group_id=group.id,
                 protocol_type=group.protocol_type,
                 group_state=group.state.value,
-                group_type="classic",
+                group_type=group.kind,
             )
             for group in groups
-            if (not states or group.state.value.lower() in states) and (not types or "classic" in types)
+            if (not states or group.state.value.lower() in states) and (not types or group.kind in types)
         ),
     )
 

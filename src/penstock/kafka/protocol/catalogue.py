@@ -23,6 +23,12 @@ from penstock.kafka.protocol.config_messages import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from penstock.kafka.protocol.consumer_group_messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from penstock.kafka.protocol.group_messages import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -86,6 +92,8 @@ from penstock.kafka.protocol.transaction_messages import (
     ListTransactionsResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
@@ -112,6 +120,7 @@ MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
     apis.ADD_PARTITIONS_TO_TXN.key: (AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
     apis.ADD_OFFSETS_TO_TXN.key: (AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
     apis.END_TXN.key: (EndTxnRequest, EndTxnResponse),
+    apis.WRITE_TXN_MARKERS.key: (WriteTxnMarkersRequest, WriteTxnMarkersResponse),
     apis.TXN_OFFSET_COMMIT.key: (TxnOffsetCommitRequest, TxnOffsetCommitResponse),
     apis.DESCRIBE_CONFIGS.key: (DescribeConfigsRequest, DescribeConfigsResponse),
     apis.ALTER_CONFIGS.key: (AlterConfigsRequest, AlterConfigsResponse),
@@ -125,4 +134,6 @@ MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
     apis.DESCRIBE_PRODUCERS.key: (DescribeProducersRequest, DescribeProducersResponse),
     apis.DESCRIBE_TRANSACTIONS.key: (DescribeTransactionsRequest, DescribeTransactionsResponse),
     apis.LIST_TRANSACTIONS.key: (ListTransactionsRequest, ListTransactionsResponse),
+    apis.CONSUMER_GROUP_HEARTBEAT.key: (ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
+    apis.CONSUMER_GROUP_DESCRIBE.key: (ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
 }

@@ -157,6 +157,7 @@ class DescribedGroupMember:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup:
     error_code: Int16
+    error_message: Annotated[String | None, Since(6)] = None
     group_id: String
     group_state: String
     protocol_type: String

@@ -32,12 +32,13 @@ _SHAPES_MAX: Final = 1024
 class ProduceShape:
     """The constant part of a client's requests to one partition, and of the responses to them."""
 
-    __slots__ = ("_body", "_response", "_tail", "acks", "partition", "timeout_ms", "topic")
+    __slots__ = ("_body", "_response", "_tail", "acks", "is_transactional", "partition", "timeout_ms", "topic")
 
     def __init__(self, version: int, request: Produce) -> None:
         ((self.topic, ((self.partition, _),)),) = request.topics
         self.acks = request.acks
         self.timeout_ms = request.timeout_ms
+        self.is_transactional = bool(request.transactional_id)
         if PRODUCE.is_flexible(version):
             self._body = b"\0\2" + compact_string(self.topic) + b"\2" + _INT32.pack(self.partition)
             self._tail = _NO_ERRORS_FLEXIBLE + _NO_THROTTLE + b"\0"
@@ -86,7 +87,7 @@ class ProduceShapes:
     def learn(self, header: RequestHeader, request: Produce, frame: memoryview) -> None:
         """Remember the shape of a decoded request, if it goes to one partition and is as plain as most are."""
         version = header.api_version
-        if version < _FIRST_VERSION or request.transactional_id is not None:
+        if version < _FIRST_VERSION:
             return
         if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
             return

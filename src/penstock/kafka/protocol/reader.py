@@ -79,8 +79,7 @@ class _Reader:
             case Array(element=element):
                 return self._array(element, path, nullable=nullable)
             case Struct(cls=cls):
-                assert not nullable, f"{path}: a null struct has no place in the versions described here"
-                return self._struct(cls)
+                return self._optional_struct(cls) if nullable else self._struct(cls)
 
     def _length(self, code: str) -> str:
         """Emit what reads a length or a count into the variable returned; null is -1 in either encoding."""
@@ -162,6 +161,16 @@ class _Reader:
         self._flush()
         return self._instance(cls, values)
 
+    def _optional_struct(self, cls: type[object]) -> str:
+        """Emit what reads a struct that a byte stands before: negative where there is none (KIP-893)."""
+        marker = self._take("b", "marker")
+        self._flush()
+        value = self._source.name("value")
+        self._source.line(f"{value} = None")
+        with self._source.block(f"if {marker} >= 0:"):
+            self._source.line(f"{value} = {self._struct(cls)}")
+        return value
+
     def _instance(self, cls: type[object], values: dict[str, str]) -> str:
         """Emit what makes an instance, slot by slot: a frozen dataclass's own constructor takes four times as long."""
         item = self._source.name("item")
@@ -215,4 +224,8 @@ class _Reader:
                 return 1 if self._flexible else 4
             case Struct(cls=cls):
                 present = [field for field in fields_of(cls) if field.tag is None and field.is_in(self._version)]
-                return sum(self._least_size(field.kind) for field in present) + self._flexible
+                return sum(self._least_size_of(field) for field in present) + self._flexible
+
+    def _least_size_of(self, field: Field) -> int:
+        is_marked = isinstance(field.kind, Struct) and field.is_nullable_in(self._version)
+        return 1 if is_marked else self._least_size(field.kind)

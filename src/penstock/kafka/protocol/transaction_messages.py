@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from penstock.kafka.protocol import apis
-from penstock.kafka.protocol.schema import Api, Bool, Int16, Int32, Int64, Since, String
+from penstock.kafka.protocol.schema import Api, Bool, Int8, Int16, Int32, Int64, Since, String
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +102,56 @@ class EndTxnResponse:
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
+    producer_id: Annotated[Int64, Since(5)] = -1
+    producer_epoch: Annotated[Int16, Since(5)] = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritableTxnMarkerTopic:
+    name: String
+    partition_indexes: tuple[Int32, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritableTxnMarker:
+    producer_id: Int64
+    producer_epoch: Int16
+    transaction_result: Bool
+    topics: tuple[WritableTxnMarkerTopic, ...]
+    coordinator_epoch: Int32
+    transaction_version: Annotated[Int8, Since(2)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTxnMarkersRequest:
+    api: ClassVar[Api] = apis.WRITE_TXN_MARKERS
+
+    markers: tuple[WritableTxnMarker, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritableTxnMarkerPartitionResult:
+    partition_index: Int32
+    error_code: Int16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritableTxnMarkerTopicResult:
+    name: String
+    partitions: tuple[WritableTxnMarkerPartitionResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritableTxnMarkerResult:
+    producer_id: Int64
+    topics: tuple[WritableTxnMarkerTopicResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTxnMarkersResponse:
+    api: ClassVar[Api] = apis.WRITE_TXN_MARKERS
+
+    markers: tuple[WritableTxnMarkerResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +287,7 @@ class ListTransactionsRequest:
     state_filters: tuple[String, ...]
     producer_id_filters: tuple[Int64, ...]
     duration_filter: Annotated[Int64, Since(1)] = -1
+    transactional_id_pattern: Annotated[String | None, Since(2)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

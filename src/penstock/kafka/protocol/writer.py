@@ -67,7 +67,10 @@ class _Writer:
             case Struct(cls=cls):
                 item = self._source.name("item")
                 self._source.line(f"{item} = {value}")
-                self._struct(cls, item, out)
+                if nullable:
+                    self._optional_struct(cls, item, out)
+                else:
+                    self._struct(cls, item, out)
 
     def _length(self, code: str, length: str, out: str) -> None:
         """Write the run and a length after it; ``length`` is an expression, -1 for null."""
@@ -158,6 +161,15 @@ class _Writer:
         elif self._flexible:
             self._codes += "x"  # An empty buffer of tagged fields is a zero byte, and so is padding.
         self._flush(out)
+
+    def _optional_struct(self, cls: type[object], item: str, out: str) -> None:
+        """Write a struct that may be missing, which a byte before it tells (KIP-893)."""
+        self._flush(out)
+        with self._source.block(f"if {item} is None:"):
+            self._source.line(f'{out} += b"\\xff"')
+        with self._source.block("else:"):
+            self._source.line(f'{out} += b"\\x01"')
+            self._struct(cls, item, out)
 
     def _tag_buffer(self, cls: type[object], item: str, tagged: list[Field], out: str) -> None:
         """Write those tagged fields that differ from their default, in the order of their tags."""

@@ -64,7 +64,7 @@ def project(message: Any, version: int) -> Any:
             value = field.default
         elif value is None and not field.is_nullable_in(version):
             value = "" if isinstance(field.kind, Text) else b"" if isinstance(field.kind, Blob) else ()
-        elif isinstance(field.kind, Struct):
+        elif isinstance(field.kind, Struct) and value is not None:
             value = project(value, version)
         elif isinstance(field.kind, Array) and isinstance(field.kind.element, Struct) and value:
             value = tuple(project(item, version) for item in value)

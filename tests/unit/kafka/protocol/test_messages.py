@@ -20,7 +20,7 @@ from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kio.serial.errors import OutOfBoundValue
 from kio.static.constants import EntityType
 
-from penstock.kafka.protocol.apis import APIS
+from penstock.kafka.protocol.apis import APIS, CONSUMER_GROUP_DESCRIBE, CONSUMER_GROUP_HEARTBEAT
 from penstock.kafka.protocol.broker_messages import ApiVersionsResponse
 from penstock.kafka.protocol.catalogue import MESSAGES
 from penstock.kafka.protocol.codec import decode, encode
@@ -165,6 +165,8 @@ def assert_same_as_dict(ours: Any, theirs: dict[str, Any], version: int) -> None
 @given(data=st.data())
 def test_kafka_python_reads_what_we_write_and_writes_what_we_read(cls, messages_of, in_version, data) -> None:
     theirs_class = kafka_python_class(cls)
+    if cls.api in (CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE):
+        pytest.skip("kafka-python does not have it")
     assert theirs_class is not None
     message = data.draw(messages_of(cls))
     if isinstance(message, ApiVersionsResponse):

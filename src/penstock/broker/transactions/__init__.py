@@ -1,0 +1,1 @@
+"""Transactions: producers' writes to many partitions that become visible together or not at all."""

@@ -1,0 +1,224 @@
+"""Joint transactions as a whole: whoever leads a partition of ``__transaction_state`` coordinates those kept there.
+
+They share the topic with transactional ids, and nothing else: ids of the two kinds may be the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+from penstock.broker.coordination.coordinator import Coordinator
+from penstock.broker.coordination.journal import PartitionJournal
+from penstock.broker.partition import Partition
+from penstock.broker.stats import TransactionStats
+from penstock.broker.transactions.joint import records
+from penstock.broker.transactions.joint.config import JointConfig
+from penstock.broker.transactions.joint.errors import TransactionLimitReached, TransactionNotFound
+from penstock.broker.transactions.joint.messages import (
+    Abort,
+    Commit,
+    Ended,
+    Enter,
+    Entered,
+    Extend,
+    Open,
+    Opened,
+    Result,
+)
+from penstock.broker.transactions.joint.records import Place, StoredCall
+from penstock.broker.transactions.joint.shard import JointShard
+from penstock.broker.transactions.joint.states import State
+from penstock.broker.transactions.joint.transaction import JointTransaction
+from penstock.broker.transactions.markers import MarkerWriter
+from penstock.broker.transactions.records import Reason
+from penstock.clock import Clock
+from penstock.cluster.metadata import Topic
+from penstock.errors import RequestTimedOut
+from penstock.model import TRANSACTIONS_TOPIC
+
+_LOADING_POLL_SECONDS: Final = 0.02
+_LOADING_POLLS_MAX: Final = 500
+_END_PATIENCE_SECONDS: Final = 30.0
+
+
+class Lease(NamedTuple):
+    """A transaction that is open, and until when, by the wall clock."""
+
+    id: str
+    timeout_ms: int
+    expires_ms: int
+
+
+class JointCoordinator(Coordinator[JointShard]):
+    """All joint transactions whose partitions this node leads."""
+
+    topic = TRANSACTIONS_TOPIC
+    what = "joint transaction"
+
+    def __init__(
+        self,
+        config: JointConfig,
+        clock: Clock,
+        stats: TransactionStats,
+        markers: MarkerWriter,
+        exists: Callable[[Place], bool],
+        ensure_topic: Callable[[], Awaitable[object]],
+        allocate_producer_id: Callable[[], Awaitable[int]],
+        *,
+        syncs: bool,
+    ) -> None:
+        super().__init__(clock)
+        self._config = config
+        self._stats = stats
+        self._markers = markers
+        self._exists = exists
+        self._ensure_topic = ensure_topic
+        self._allocate_producer_id = allocate_producer_id
+        self._syncs = syncs
+        self._turns: dict[tuple[str, str], _Turn] = {}
+
+    def make_shard(self, partition: Partition) -> JointShard:
+        return JointShard(
+            PartitionJournal(partition, records, syncs=self._syncs),
+            self._config,
+            self._markers,
+            self._exists,
+            self._stats,
+            self._time.now_ms,
+            self._clock.now_ms,
+            asyncio.get_running_loop().call_soon,
+            epoch=partition.leader_epoch,
+        )
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def loaded(self) -> None:
+        """Wait until everything is read from the log, as after a start; whoever asks then hears if it was not."""
+        for _ in range(_LOADING_POLLS_MAX):
+            if not any(shard.is_loading for shard in self._shards.values()):
+                return
+            await asyncio.sleep(_LOADING_POLL_SECONDS)
+
+    def find(self, transaction_id: str) -> JointTransaction:
+        """The transaction as it is at this moment; `TransactionNotFound` if there is none."""
+        found = None
+        if self._shard_count():
+            found = self.shard(transaction_id).machines.get(transaction_id)
+        if found is None:
+            raise TransactionNotFound(f"There is no transaction {transaction_id!r}, or it ended too long ago.")
+        return found
+
+    def all_transactions(self) -> list[JointTransaction]:
+        """Every joint transaction coordinated here; `CoordinatorLoading` while some are not known yet."""
+        return [each for shard in self.loaded_shards() for each in shard.machines.values()]
+
+    def open_count(self) -> int:
+        """How many have not ended; `CoordinatorLoading` while some are not known yet."""
+        return sum(len(shard.open_ids) for shard in self.loaded_shards())
+
+    def expires_ms(self, transaction: JointTransaction) -> int | None:
+        """When an open transaction will have been open for too long, by the wall clock."""
+        return self._wall_ms(transaction.deadline_ms) if transaction.state is State.OPEN else None
+
+    def _wall_ms(self, deadline_ms: float) -> int:
+        return self._clock.now_ms() + int(deadline_ms - self._time.now_ms())
+
+    # -- from the beginning to the end --------------------------------------------------------------------------------
+
+    async def open(self, timeout_ms: int) -> Lease:
+        """Open a transaction."""
+        await self._ensure_topic()
+        await self.loaded()
+        if self.open_count() >= self._config.open_max:
+            raise TransactionLimitReached(
+                f"{self._config.open_max} joint transactions are open, which is as many as this node allows. End some."
+            )
+        name = uuid4().hex
+        return self._lease(name, await self.ask(name, Open(timeout_ms, self._clock.now_ms())))
+
+    async def extend(self, transaction_id: str, timeout_ms: int | None = None) -> Lease:
+        """Let a transaction's time start anew, or give it another one."""
+        await self.loaded()
+        self.find(transaction_id)
+        return self._lease(transaction_id, await self.ask(transaction_id, Extend(timeout_ms)))
+
+    def _lease(self, name: str, opened: Opened) -> Lease:
+        return Lease(name, opened.timeout_ms, self._wall_ms(opened.deadline_ms))
+
+    async def commit(
+        self, transaction_id: str, *, key: str | None = None, writers: tuple[str, ...] | None = None
+    ) -> Ended:
+        """Commit what these writers wrote, None for all, and abort the rest; returns when readers see all of it."""
+        began = self._clock.monotonic()
+        await self.loaded()
+        self.find(transaction_id)
+        await self.ask(transaction_id, Commit(key, writers))
+        ended = await self._ended(transaction_id)
+        self._stats.commit_latency.observe(self._clock.monotonic() - began)
+        return ended
+
+    async def abort(self, transaction_id: str, reason: Reason = Reason.CLIENT) -> Ended:
+        """Abort what everybody wrote; returns when that holds for every partition."""
+        await self.loaded()
+        self.find(transaction_id)
+        await self.ask(transaction_id, Abort(reason))
+        return await self._ended(transaction_id)
+
+    async def _ended(self, transaction_id: str) -> Ended:
+        try:
+            return await asyncio.wait_for(self.ask(transaction_id, Result()), _END_PATIENCE_SECONDS)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"The end of transaction {transaction_id} is decided, but some partition has not taken it yet. "
+                "Send the same call again to hear when it has."
+            ) from None
+
+    # -- writers ------------------------------------------------------------------------------------------------------
+
+    def check_open(self, transaction_id: str) -> JointTransaction:
+        """The transaction, if it can be written into at this very moment."""
+        found = self.find(transaction_id)
+        found.check_open()
+        return found
+
+    async def enter(
+        self, transaction_id: str, writer: str, topic: Topic, partitions: frozenset[int], call: StoredCall | None = None
+    ) -> Entered:
+        """Note durably that a writer is about to write to these partitions."""
+        known = self.check_open(transaction_id).writers.get(writer)
+        fresh = await self._allocate_producer_id() if known is None else known.producer_id
+        request = Enter(
+            writer=writer,
+            fresh_producer_id=fresh,
+            topic=topic.name,
+            topic_id=str(topic.topic_id),
+            partitions=partitions,
+            call=call,
+        )
+        return await self.ask(transaction_id, request)
+
+    @asynccontextmanager
+    async def turn(self, transaction_id: str, writer: str) -> AsyncIterator[None]:
+        """Let the numbered calls of one writer pass one after the other."""
+        at = (transaction_id, writer)
+        turn = self._turns.setdefault(at, _Turn())
+        turn.wanted_by += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.wanted_by -= 1
+            if not turn.wanted_by:
+                del self._turns[at]
+
+
+class _Turn:
+    """Whose call it is, and how many wait for theirs or have it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.wanted_by = 0

@@ -1,0 +1,99 @@
+"""Messages of a joint transaction's writer into partitions.
+
+The transaction is told of the partitions first, and asked once more, without a pause, right before the batches are
+written: so nothing is written into a transaction that has been decided.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final
+
+from penstock.broker.broker import Broker
+from penstock.broker.coordination.messages import ProducerIdentity
+from penstock.broker.publishing import (
+    COMMIT_TIMEOUT_MS,
+    DEFAULT_PARTITIONER,
+    Message,
+    Outcome,
+    Publication,
+    check_writable,
+    ensure_topic,
+)
+from penstock.broker.transactions.joint.numbered import NumberedCall, check_still_open
+from penstock.broker.transactions.joint.shard import WRITER_EPOCH
+from penstock.cluster.metadata import Topic
+from penstock.errors import InvalidRequest, PenstockError, UnknownPartition
+from penstock.records import Partitioner
+
+DEFAULT_WRITER: Final = "main"
+_WRITER: Final = re.compile(r"[A-Za-z0-9._:@/+=-]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Into which transaction to publish, and as whom. ``sequence`` counts the writer's messages before this call."""
+
+    transaction: str
+    writer: str = DEFAULT_WRITER
+    sequence: int | None = None
+
+
+async def publish_into(
+    broker: Broker,
+    ticket: Ticket,
+    topic: str,
+    messages: Sequence[Message],
+    *,
+    partitioner: Partitioner | None = None,
+    timeout_ms: int = COMMIT_TIMEOUT_MS,
+) -> list[Outcome]:
+    """Publish into a joint transaction and tell of each message what became of it.
+
+    A numbered call is published as a whole or raises; then it has to be repeated before the writer goes on.
+    """
+    check_writable(topic)
+    if not _WRITER.fullmatch(ticket.writer):
+        raise InvalidRequest(
+            f"{ticket.writer!r} is no name for a writer. Use 1 to 200 letters, digits and any of . _ : @ / + = -"
+        )
+    begun = perf_counter()
+    await broker.joint.loaded()
+    broker.joint.check_open(ticket.transaction)  # before a topic is created for nothing
+    found = await ensure_topic(broker, topic)
+    publication = Publication(broker, found, messages)
+    groups = publication.route(partitioner or DEFAULT_PARTITIONER)
+    if ticket.sequence is None:
+        await _append(broker, ticket, found, publication, groups)
+        await publication.wait_committed(timeout_ms)
+    else:
+        publication.is_repeatable = True
+        async with broker.joint.turn(ticket.transaction, ticket.writer):
+            call = NumberedCall(broker, ticket.transaction, ticket.writer, found, messages, publication)
+            try:
+                await call.append(ticket.sequence, groups)
+            except PenstockError as error:
+                publication.fail(range(len(messages)), error)
+                raise
+            await publication.wait_committed(timeout_ms)
+        publication.raise_first()
+    broker.stats.produce_latency.observe(perf_counter() - begun)
+    return publication.close()
+
+
+async def _append(
+    broker: Broker, ticket: Ticket, topic: Topic, publication: Publication, groups: dict[int, list[int]]
+) -> None:
+    count = len(topic.partitions)
+    for index in [index for index in groups if index >= count]:
+        # Now, and whatever partitions there are later: the transaction is not told of these.
+        missing = UnknownPartition(f"Topic {topic.name!r} has {count} partitions; there is no partition {index}.")
+        publication.fail(groups.pop(index), missing)
+    if groups:
+        entered = await broker.joint.enter(ticket.transaction, ticket.writer, topic, frozenset(groups))
+        publication.producer = ProducerIdentity(entered.writer.producer_id, WRITER_EPOCH)
+        check_still_open(broker, ticket.transaction, topic)
+        publication.append_all(groups)

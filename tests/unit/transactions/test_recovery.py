@@ -1,0 +1,41 @@
+"""A coordinator that takes over tells partitions only of decisions that nobody can take back."""
+
+from __future__ import annotations
+
+from tests.unit.transactions.journal import MemoryJournal, MemoryMarkers
+
+from penstock.broker.coordination.messages import ProducerIdentity
+from penstock.broker.stats import TransactionStats
+from penstock.broker.transactions.config import TransactionConfig
+from penstock.broker.transactions.markers import Marker
+from penstock.broker.transactions.messages import Where
+from penstock.broker.transactions.records import Change, StoredTransaction, TransactionKey
+from penstock.broker.transactions.shard import TransactionShard
+from penstock.broker.transactions.states import State
+
+
+def test_a_decision_that_was_read_is_committed_before_its_markers() -> None:
+    journal = MemoryJournal()
+    journal.is_slow = True
+    decided = StoredTransaction(
+        state=State.PREPARE_COMMIT, producer_id=1, producer_epoch=4, timeout_ms=1_000, partitions={"orders": (0, 2)}
+    )
+    journal.append([Change(TransactionKey("x"), decided)], 0)
+    told: list[tuple[Where, Marker]] = []
+    markers = MemoryMarkers(lambda where, marker: told.append((where, marker)))
+    shard = TransactionShard(
+        journal,
+        TransactionConfig(),
+        markers,
+        TransactionStats(),
+        lambda: 0,
+        lambda: 0,
+        lambda work: work(),
+        epoch=9,
+    )
+    shard.open(shard.read_log())
+    assert not told
+    journal.commit()
+    expected = Marker(ProducerIdentity(1, 4), is_commit=True, coordinator_epoch=9)
+    assert told == [(("orders", 0), expected), (("orders", 2), expected)]
+    assert shard.machines["x"].state is State.COMPLETE_COMMIT
