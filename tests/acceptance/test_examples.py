@@ -31,6 +31,18 @@ def test_plain_http_reads_its_message_back(node: Node) -> None:
     assert '{"celsius":21.5}' in run(ROOT / "examples" / "plain_http.py", node.http_url)
 
 
+def test_rest_group_delivers_every_parcel(node: Node) -> None:
+    assert run(ROOT / "examples" / "rest_group.py", node.http_url).splitlines()[-1] == "delivered: 20"
+
+
+def test_joint_transaction_shows_all_writers_at_once(node: Node) -> None:
+    assert run(ROOT / "examples" / "joint_transaction.py", node.http_url).splitlines() == [
+        "visible before the commit: 0",
+        "left out: ['task-3-failed']",
+        "visible after the commit: 400",
+    ]
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_says_what_it_is_and_has_a_test(example: Path) -> None:
     assert example.read_text().startswith('"""')

@@ -88,12 +88,104 @@ def test_a_member_and_what_it_reads_are_shown(node: Node, group: str, topic: str
         (("--to", "latest"), MESSAGES),
         (("--to", "7"), 7),
         (("--since", "2023-11-14T22:13:25Z"), 5),
+        (("--shift", "-3"), 7),
+        (("--shift", "5"), 15),
+        (("--shift", "-1000"), 0),
+        (("--shift", "1000"), MESSAGES),
     ],
 )
 def test_an_empty_group_is_moved(node: Node, group: str, topic: str, options: tuple[str, ...], offset: int) -> None:
     moved = penstock(node, "reset", group, topic, "--partition", "0", *options)
     assert moved.returncode == 0, moved.stderr
     assert committed(node, group, topic) == offset
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_a_dry_run_shows_what_would_be_and_moves_nothing(node: Node, group: str, topic: str, output: str) -> None:
+    shown = penstock(node, "reset", group, topic, "--shift", "-4", "--dry-run", "-o", output)
+    assert shown.returncode == 0, shown.stderr
+    if output == "json":
+        result = json.loads(shown.stdout)
+        assert (result["dry_run"], result["lag"]) == (True, 20)
+        assert result["moves"] == [{"topic": topic, "partition": 0, "from_offset": 10, "to_offset": 6}]
+    else:
+        assert shown.stdout.splitlines()[1:] == [
+            f"{'TOPIC'.ljust(len(topic))}  PARTITION  FROM  TO",
+            f"{topic}  0          10    6",
+        ]
+    assert committed(node, group, topic) == 10
+
+
+def test_a_dry_run_begins_no_group(node: Node, group: str, topic: str) -> None:
+    shown = penstock(node, "reset", f"new-{topic}", topic, "--to", "latest", "--dry-run", "-o", "json")
+    assert [row["from_offset"] for row in json.loads(shown.stdout)["moves"]] == [None, None, None]
+    assert penstock(node, "describe", f"new-{topic}").returncode == 3
+
+
+@pytest.mark.parametrize("where", [("--partition", "1"), ("--partition", "0", "--partition", "1")])
+def test_only_an_offset_that_is_there_can_be_shifted(
+    node: Node, group: str, topic: str, where: tuple[str, ...]
+) -> None:
+    assert penstock(node, "reset", group, topic, "--shift", "1", *where).returncode == 1
+    assert penstock(node, "reset", f"new-{topic}", topic, "--shift", "1").returncode == 1
+    assert committed(node, group, topic) == 10
+
+
+@pytest.mark.parametrize("options", [(), ("--to", "1", "--shift", "1"), ("--shift", "1", "--since", "2h")])
+def test_a_reset_goes_to_one_place(node: Node, group: str, topic: str, options: tuple[str, ...]) -> None:
+    assert penstock(node, "reset", group, topic, *options).returncode == 2
+
+
+# -- deleting offsets --------------------------------------------------------------------------------------------------
+
+
+def partitions_of(node: Node, group: str) -> list[int]:
+    answer = httpx.get(f"{node.http_url}/v1/groups/{group}").json()
+    return [row["partition"] for row in answer.get("offsets", [])]
+
+
+def test_offsets_of_partitions_and_topics_are_deleted(node: Node, group: str, topic: str) -> None:
+    assert penstock(node, "reset", group, topic, "--to", "earliest").returncode == 0
+    assert partitions_of(node, group) == [0, 1, 2]
+    refused = penstock(node, "delete-offsets", group, f"{topic}:0,2")
+    assert (refused.returncode, "--yes" in refused.stderr) == (2, True), "nobody is there to ask"
+    done = penstock(node, "delete-offsets", group, f"{topic}:0,2", "--yes")
+    assert json.loads(done.stdout) == {
+        "group": group,
+        "deleted": [{"topic": topic, "partition": 0}, {"topic": topic, "partition": 2}],
+    }
+    assert "2 partitions" in done.stderr
+    assert partitions_of(node, group) == [1]
+    assert "1 partition " in penstock(node, "delete-offsets", group, topic, "--yes", "-o", "table").stderr
+    assert penstock(node, "describe", group).returncode == 3, "an empty group goes with its last offset"
+    assert penstock(node, "delete-offsets", group, topic, "--yes").returncode == 3
+
+
+def test_offsets_of_a_topic_that_is_gone_can_be_deleted(node: Node, group: str, topic: str) -> None:
+    httpx.delete(f"{node.http_url}/v1/topics/{topic}")
+    assert penstock(node, "delete-offsets", group, topic, "--yes").returncode == 0
+    assert penstock(node, "describe", group).returncode == 3
+
+
+def test_offsets_of_a_topic_that_members_read_stay(node: Node, group: str, topic: str) -> None:
+    joined = httpx.post(f"{node.http_url}/v1/groups/{group}/join", json={"topics": [topic]}, timeout=40).json()
+    assert penstock(node, "delete-offsets", group, topic, "--yes").returncode == 4
+    assert partitions_of(node, group) == [0, 1, 2]
+    httpx.post(f"{node.http_url}/v1/groups/{group}/leave", json={"member_id": joined["member_id"]})
+
+
+@pytest.mark.parametrize("target", ["", ":0", "TOPIC:", "TOPIC:x", "TOPIC:0,", "TOPIC:-1"])
+def test_a_bad_target_is_wrong_usage(node: Node, group: str, topic: str, target: str) -> None:
+    assert penstock(node, "delete-offsets", group, target.replace("TOPIC", topic), "--yes").returncode == 2
+    assert committed(node, group, topic) == 10
+
+
+@pytest.mark.parametrize("query", ["", "topic=", "topic=TOPIC&partitions=", "topic=TOPIC&partitions=a", "tpic=TOPIC"])
+def test_a_bad_query_deletes_nothing(node: Node, group: str, topic: str, query: str) -> None:
+    url = f"{node.http_url}/v1/groups/{group}/offsets?{query.replace('TOPIC', topic)}"
+    answer = httpx.delete(url)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_parameter")
+    assert committed(node, group, topic) == 10
 
 
 def test_a_group_can_be_moved_before_it_was_ever_used(node: Node, group: str, topic: str) -> None:

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
+from penstock.broker.coordination.messages import ProducerIdentity
 from penstock.broker.partition import Partition
 from penstock.cluster.metadata import Topic
 from penstock.errors import (
@@ -61,23 +62,6 @@ class Published(NamedTuple):
 Outcome = Published | PenstockError
 
 
-async def publish(
-    broker: Broker,
-    topic: str,
-    messages: Sequence[Message],
-    *,
-    partitioner: Partitioner | None = None,
-    timeout_ms: int = COMMIT_TIMEOUT_MS,
-) -> list[Published]:
-    """Publish all of ``messages``, or raise the first thing that went wrong with any of them."""
-    published = []
-    for outcome in await publish_each(broker, topic, messages, partitioner=partitioner, timeout_ms=timeout_ms):
-        if isinstance(outcome, PenstockError):
-            raise outcome
-        published.append(outcome)
-    return published
-
-
 async def publish_each(
     broker: Broker,
     topic: str,
@@ -91,15 +75,20 @@ async def publish_each(
     Returns once everything is committed, which with ``fsync: every`` means durable. Cancelling gives up the wait, not
     the messages.
     """
-    if is_internal(topic):
-        raise PolicyViolation(f"{topic!r} holds the broker's own state; only the broker writes to it.")
+    check_writable(topic)
     begun = perf_counter()
     found = await ensure_topic(broker, topic)
-    publication = _Publication(broker, found, messages)
-    publication.append_all(partitioner or _DEFAULT)
+    publication = Publication(broker, found, messages)
+    publication.append_all(publication.route(partitioner or DEFAULT_PARTITIONER))
     await publication.wait_committed(timeout_ms)
     broker.stats.produce_latency.observe(perf_counter() - begun)
     return publication.close()
+
+
+def check_writable(topic: str) -> None:
+    """Refuse what only the broker writes to."""
+    if is_internal(topic):
+        raise PolicyViolation(f"{topic!r} holds the broker's own state; only the broker writes to it.")
 
 
 async def ensure_topic(broker: Broker, name: str) -> Topic:
@@ -136,22 +125,27 @@ class Partitioners:
 
 
 _REMEMBERED_MAX: Final = 10_000
-_DEFAULT: Final = KeyHash()
+DEFAULT_PARTITIONER: Final = KeyHash()
 
 
-class _Publication:
-    """One call's messages: where each goes, and what became of it."""
+class Publication:
+    """One call's messages: where each goes, and what became of it.
+
+    With a producer they are part of its transaction, which must have been told of the partitions before.
+    """
 
     def __init__(self, broker: Broker, topic: Topic, messages: Sequence[Message]) -> None:
         self._broker = broker
         self._topic = topic
         self._messages = messages
+        self.producer: ProducerIdentity | None = None
+        self.is_repeatable = False  # publishing it all again would not write it twice
         self._now_ms = broker.clock.now_ms()
         self._outcomes: list[Outcome | None] = [None] * len(messages)
-        self._waiting: list[tuple[asyncio.Future[PenstockError | None], list[int]]] = []
+        self._waiting: list[tuple[asyncio.Future[PenstockError | None], Sequence[int]]] = []
 
-    def append_all(self, partitioner: Partitioner) -> None:
-        """Write every message that can be written to its partition."""
+    def route(self, partitioner: Partitioner) -> dict[int, list[int]]:
+        """The positions of the messages for each partition."""
         groups: dict[int, list[int]] = {}
         count = len(self._topic.partitions)
         for position, message in enumerate(self._messages):
@@ -159,6 +153,10 @@ class _Publication:
             if index is None:
                 index = partitioner.partition(message.key, count)
             groups.setdefault(index, []).append(position)
+        return groups
+
+    def append_all(self, groups: Mapping[int, list[int]]) -> None:
+        """Write every message that can be written to its partition."""
         for index, positions in groups.items():
             self._append_group(index, positions)
 
@@ -166,54 +164,80 @@ class _Publication:
         try:
             partition = self._broker.partition(self._topic.name, index)
         except (UnknownTopic, UnknownPartition) as error:
-            self._fail(positions, error)
+            self.fail(positions, error)
             return
         if partition.settings.log.is_compacting:
             positions = self._refuse_keyless(positions)
         left = list(positions)
         next_offset = -1
-        for chunk in _chunks(self._messages, positions, partition.settings.max_message_bytes):
+        for chunk in chunks(self._messages, positions, partition.settings.max_message_bytes):
             try:
-                next_offset = self._append(partition, chunk)
+                next_offset = self.append(partition, chunk, self.encode(chunk))
             except InvalidRequest as error:  # these messages are bad; the ones behind them need not be
-                self._fail(chunk, error)
+                self.fail(chunk, error)
             except PenstockError as error:
-                self._fail(left, error)
+                self.fail(left, error)
                 break
             del left[: len(chunk)]
         if next_offset >= 0:
-            self._wait(partition, next_offset, positions)
+            self.await_commit(partition, next_offset, positions)
 
-    def _append(self, partition: Partition, chunk: list[int]) -> int:
-        now_ms = self._now_ms
-        messages = [self._messages[position] for position in chunk]
+    def encode(self, chunk: Sequence[int], base_sequence: int = -1) -> bytearray:
+        """The batch of the messages at these positions."""
         records = [
             Record(
                 delta,
-                now_ms if message.timestamp_ms is None else message.timestamp_ms,
+                self._now_ms if message.timestamp_ms is None else message.timestamp_ms,
                 message.key,
                 message.value,
                 message.headers,
             )
-            for delta, message in enumerate(messages)
+            for delta, message in enumerate(self._messages[position] for position in chunk)
         ]
-        batch = memoryview(encode_batch(records))
+        producer = self.producer
+        if producer is None:
+            return encode_batch(records)
+        return encode_batch(
+            records,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            base_sequence=base_sequence,
+            is_transactional=True,
+        )
+
+    def append(self, partition: Partition, chunk: Sequence[int], batch: bytearray) -> int:
+        """Write one batch and note where its messages are; the offset after it."""
+        now_ms = self._now_ms
         begun = perf_counter()
-        appended = partition.append(batch, now_ms, is_durable=self._broker.syncs_before_ack)
+        appended = partition.append(
+            memoryview(batch),
+            now_ms,
+            is_durable=self._broker.syncs_before_ack,
+            is_internal=self.producer is not None,
+        )
         self._broker.stats.append_latency.observe(perf_counter() - begun)
         topic, index = partition.id
-        for position, record in zip(chunk, records, strict=True):
-            timestamp_ms = record.timestamp if appended.append_time_ms < 0 else appended.append_time_ms
-            self._outcomes[position] = Published(topic, index, appended.base_offset + record.offset, timestamp_ms)
+        for delta, position in enumerate(chunk):
+            timestamp_ms = self._messages[position].timestamp_ms
+            if appended.append_time_ms >= 0:
+                timestamp_ms = appended.append_time_ms
+            elif timestamp_ms is None:
+                timestamp_ms = now_ms
+            self._outcomes[position] = Published(topic, index, appended.base_offset + delta, timestamp_ms)
         return appended.next_offset
+
+    def note(self, position: int, published: Published) -> None:
+        """A message is in its partition already."""
+        self._outcomes[position] = published
 
     def _refuse_keyless(self, positions: list[int]) -> list[int]:
         keyless = [position for position in positions if self._messages[position].key is None]
         if keyless:
-            self._fail(keyless, InvalidRecord(f"{self._topic.name!r} is compacted, so every message needs a key."))
+            self.fail(keyless, InvalidRecord(f"{self._topic.name!r} is compacted, so every message needs a key."))
         return [position for position in positions if self._messages[position].key is not None]
 
-    def _wait(self, partition: Partition, offset: int, positions: list[int]) -> None:
+    def await_commit(self, partition: Partition, offset: int, positions: Sequence[int]) -> None:
+        """Count these messages as published only once everything before ``offset`` is committed."""
         committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
 
         def done(error: PenstockError | None) -> None:
@@ -229,15 +253,29 @@ class _Publication:
         if pending:
             await asyncio.wait(pending, timeout=timeout_ms / 1000)
         for committed, positions in self._waiting:
-            error = committed.result() if committed.done() else _timed_out(timeout_ms)
+            error = committed.result() if committed.done() else self._timed_out(timeout_ms)
             if error is not None:
-                self._fail([at for at in positions if isinstance(self._outcomes[at], Published)], error)
+                self.fail([at for at in positions if isinstance(self._outcomes[at], Published)], error)
 
-    def _fail(self, positions: Sequence[int], error: PenstockError) -> None:
+    def _timed_out(self, timeout_ms: int) -> RequestTimedOut:
+        again = "is safe." if self.is_repeatable else "may make it appear twice."
+        return RequestTimedOut(
+            f"The message was written but not committed within {timeout_ms} ms. It may still be; publishing it again "
+            f"{again}"
+        )
+
+    def fail(self, positions: Sequence[int], error: PenstockError) -> None:
+        """These messages are not published."""
         for position in positions:
             self._outcomes[position] = error
         if positions and self._topic.name in self._broker.metadata.topics:
             self._broker.stats.topic(self._topic.name).count_error(error.code)
+
+    def raise_first(self) -> None:
+        """Raise the first thing that went wrong with any message."""
+        for outcome in self._outcomes:
+            if isinstance(outcome, PenstockError):
+                raise outcome
 
     def close(self) -> list[Outcome]:
         outcomes = [outcome for outcome in self._outcomes if outcome is not None]
@@ -245,7 +283,7 @@ class _Publication:
         return outcomes
 
 
-def _chunks(messages: Sequence[Message], positions: list[int], batch_bytes_max: int) -> Iterator[list[int]]:
+def chunks(messages: Sequence[Message], positions: Sequence[int], batch_bytes_max: int) -> Iterator[list[int]]:
     """Split positions into runs that surely fit a batch; one that may not fit alone is a run for the log to judge."""
     chunk: list[int] = []
     size = HEADER_BYTES
@@ -265,10 +303,3 @@ def _bytes_at_most(message: Message) -> int:
     for name, value in message.headers:
         size += _HEADER_OVERHEAD_BYTES + _UTF8_BYTES_MAX * len(name) + len(value or b"")
     return size
-
-
-def _timed_out(timeout_ms: int) -> RequestTimedOut:
-    return RequestTimedOut(
-        f"The message was written but not committed within {timeout_ms} ms. It may still be; publishing it again may "
-        "make it appear twice."
-    )

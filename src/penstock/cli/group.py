@@ -22,6 +22,7 @@ _OFFSET_COLUMNS: Final = {
     "lag": "lag",
     "member_id": "member",
 }
+_MOVE_COLUMNS: Final = {"topic": "topic", "partition": "partition", "from_offset": "from", "to_offset": "to"}
 
 
 @click.group()
@@ -36,7 +37,7 @@ def list_groups(output: str | None, url: str) -> None:
     """List groups; as JSON, one line each."""
     groups = Rest(url).get("v1", "groups")["groups"]
     if is_for_people(output):
-        columns = ("group", "state", "protocol", "members", "lag")
+        columns = ("group", "type", "state", "protocol", "members", "lag")
         echo_table(columns, [[_cell(found[column]) for column in columns] for found in groups])
     else:
         for found in groups:
@@ -70,6 +71,8 @@ def lag(name: str, lag_max: int | None, url: str) -> None:
 @click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these.")
 @click.option("--to", metavar="WHERE", help="An offset, earliest, or latest.")
 @click.option("--since", type=Moment(), help="A time such as 2026-01-31T12:00:00Z, or 2h for two hours ago.")
+@click.option("--shift", type=int, metavar="N", help="N messages on from where the group is; -N goes back.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
 @output_option
 @url_option
 def reset(
@@ -78,20 +81,64 @@ def reset(
     partitions: tuple[int, ...],
     to: str | None,
     since: datetime | None,
+    shift: int | None,
+    dry_run: bool,
     output: str | None,
     url: str,
 ) -> None:
     """Move a group's offsets in TOPIC. The group must have no members; exit code 4 if it has."""
-    if (to is None) == (since is None):
-        raise click.UsageError("Give either --to or --since.")
-    body: dict[str, Any] = {"topic": topic}
+    if [to, since, shift].count(None) != 2:
+        raise click.UsageError("Give one of --to, --since and --shift.")
+    body: dict[str, Any] = {"topic": topic, "dry_run": dry_run}
     if partitions:
         body["partitions"] = list(partitions)
     if since is not None:
         body["since"] = since.isoformat()
+    elif shift is not None:
+        body["shift"] = shift
     else:
         body["to"] = int(to) if to is not None and to.isdigit() else to
-    _show(Rest(url).post("v1", "groups", name, "reset", body=body), output)
+    result = Rest(url).post("v1", "groups", name, "reset", body=body)
+    if dry_run and is_for_people(output):
+        click.echo(f"Group {name} would be moved:")
+        echo_table(tuple(_MOVE_COLUMNS.values()), [[_cell(row[at]) for at in _MOVE_COLUMNS] for row in result["moves"]])
+    else:
+        _show(result, output)
+
+
+@group.command("delete-offsets")
+@click.argument("name")
+@click.argument("targets", metavar="TOPIC[:PARTITION,...]...", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@output_option
+@url_option
+def delete_offsets(name: str, targets: tuple[str, ...], yes: bool, output: str | None, url: str) -> None:
+    """Forget where a group is in a topic, or in some of its partitions, such as orders:0,2.
+
+    The topic need not exist any more. Exit code 4 if a member of the group reads it.
+    """
+    wanted = [_target_of(text) for text in targets]
+    if not yes:
+        _confirm(f"Delete the offsets of group {name} in {', '.join(targets)}?")
+    rest = Rest(url)
+    deleted = [
+        place
+        for topic, partitions in wanted
+        for place in rest.delete("v1", "groups", name, "offsets", topic=topic, partitions=partitions)["deleted"]
+    ]
+    if is_for_people(output):
+        echo_table(("topic", "partition"), [[place["topic"], place["partition"]] for place in deleted])
+    else:
+        echo_json({"group": name, "deleted": deleted})
+    click.echo(f"Deleted the offsets of {count_of(len(deleted), 'partition')} from group {name}.", err=True)
+
+
+def _target_of(text: str) -> tuple[str, str | None]:
+    """A topic and a list of partitions, as `TOPIC` or `TOPIC:0,2`."""
+    topic, colon, partitions = text.partition(":")
+    if not topic or (colon and not all(index.isdecimal() for index in partitions.split(","))):
+        raise click.UsageError(f"{text!r} is not TOPIC or TOPIC:PARTITION,PARTITION.")
+    return topic, partitions if colon else None
 
 
 @group.command()
@@ -101,11 +148,15 @@ def reset(
 def delete(name: str, yes: bool, url: str) -> None:
     """Forget a group without members, and its offsets. Exit code 4 if it has members."""
     if not yes:
-        if not sys.stdin.isatty():
-            raise CommandError("Deleting cannot be undone; without a terminal to ask on, say --yes.", Exit.USAGE)
-        click.confirm(f"Delete group {name} and its offsets?", abort=True)
+        _confirm(f"Delete group {name} and its offsets?")
     Rest(url).delete("v1", "groups", name)
     click.echo(f"Deleted group {name}.", err=True)
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise CommandError("Deleting cannot be undone; without a terminal to ask on, say --yes.", Exit.USAGE)
+    click.confirm(question, abort=True)
 
 
 def _show(detail: dict[str, Any], output: str | None) -> None:
@@ -113,7 +164,7 @@ def _show(detail: dict[str, Any], output: str | None) -> None:
         echo_json(detail)
         return
     members = count_of(detail["members"], "member")
-    click.echo(f"Group {detail['group']}: {detail['state']}, {members}, lag {detail['lag']}")
+    click.echo(f"Group {detail['group']} ({detail['type']}): {detail['state']}, {members}, lag {detail['lag']}")
     rows = [[_cell(row[column]) for column in _OFFSET_COLUMNS] for row in detail["offsets"]]
     echo_table(tuple(_OFFSET_COLUMNS.values()), rows)
 

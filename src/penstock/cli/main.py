@@ -22,6 +22,7 @@ _COMMANDS = {
     "serve": ("penstock.cli.serve:serve", "Run a node."),
     "topic": ("penstock.cli.topic:topic", "Create, list, describe, change and delete topics."),
     "group": ("penstock.cli.group:group", "List, describe, move and delete consumer groups."),
+    "txn": ("penstock.cli.txn:txn", "List, describe and abort transactions."),
     "produce": ("penstock.cli.produce:produce", "Send messages from standard input or files."),
     "consume": ("penstock.cli.consume:consume", "Read messages, from any offset or time, once or for ever."),
     "config": ("penstock.cli.config:config", "Check settings, and show where each comes from."),

@@ -64,8 +64,8 @@ class Rest:
     def patch(self, *path: str, body: object) -> Any:
         return self._call("PATCH", path, {}, body, TIMEOUT_S)
 
-    def delete(self, *path: str) -> Any:
-        return self._call("DELETE", path, {}, None, TIMEOUT_S)
+    def delete(self, *path: str, **params: object) -> Any:
+        return self._call("DELETE", path, params, None, TIMEOUT_S)
 
     def _call(
         self, method: str, path: tuple[str, ...], params: dict[str, object], body: object, timeout_s: float

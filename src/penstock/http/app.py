@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from starlette.routing import Route, Router
@@ -25,19 +26,41 @@ def build_app(door: Door, operations: Sequence[Operation]) -> ASGIApp:
     for operation in operations:
         by_path.setdefault(operation.path, []).append(operation)
     routes = [Route(path, Resource(door, offered), name=path) for path, offered in by_path.items()]
-    return Router(routes, redirect_slashes=False, default=_Missing(door))
+    return _Slashes(Router(routes, redirect_slashes=False, default=_Missing(door)))
+
+
+class _Slashes:
+    """Lets names have slashes in them: `a%2Fb` is one part of a path, though it reads `a/b` once it is decoded.
+
+    Routes are found on decoded paths. Where a slash is encoded they are found on the path as it was sent instead, and
+    the names in it are decoded after that.
+    """
+
+    def __init__(self, router: ASGIApp) -> None:
+        self._router = router
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if _has_encoded_slash(scope):
+            scope["path"] = scope["raw_path"].decode("ascii")
+        await self._router(scope, receive, send)
+
+
+def _has_encoded_slash(scope: Scope) -> bool:
+    raw = scope.get("raw_path", b"")
+    return b"%2F" in raw or b"%2f" in raw
 
 
 class Runner:
     """An operation with everything looked up that a call of it needs."""
 
-    __slots__ = ("_decoder", "_door", "_is_safe", "_query", "operation")
+    __slots__ = ("_decoder", "_door", "_is_safe", "_query", "_without_body", "operation")
 
     def __init__(self, door: Door, operation: Operation) -> None:
         self._door = door
         self.operation = operation
         body, self._query = operation.takes
         self._decoder: msgspec.json.Decoder[Any] | None = None if body is None else msgspec.json.Decoder(body)
+        self._without_body = b"{}" if operation.is_body_optional else b""
         self._is_safe = operation.method == "GET"
 
     async def run(self, scope: Scope, receive: Receive) -> Reply:
@@ -47,7 +70,8 @@ class Runner:
         query = None if self._query is None else decode_query(self._query, scope)
         body = None
         if self._decoder is not None:
-            body = decode_body(self._decoder, await read_body(scope, receive, door.config.body_bytes_max))
+            data = await read_body(scope, receive, door.config.body_bytes_max)
+            body = decode_body(self._decoder, data or self._without_body)
         topic = scope["path_params"].get("topic", "")
         answer = await self.operation.handler(door, Call(scope, receive, topic, query, body))
         return answer if type(answer) is Reply else reply(answer, self.operation.status)
@@ -64,6 +88,8 @@ class Resource:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         runner = self._runners.get(scope["method"])
+        if _has_encoded_slash(scope):
+            scope["path_params"] = {name: unquote(text) for name, text in scope["path_params"].items()}
         try:
             if runner is None:
                 raise MethodNotAllowed(

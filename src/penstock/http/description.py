@@ -21,7 +21,8 @@ _PATH_PARAMETER: Final = re.compile(r"{(\w+)}")
 _TAGS: Final = {
     "messages": "Publish messages and read them.",
     "topics": "Create, describe, change and delete topics.",
-    "groups": "Look at consumer groups and their lag, move their offsets, delete them.",
+    "groups": "Be a member of a consumer group; look at groups and their lag, move their offsets, delete them.",
+    "transactions": "Publish from several writers at once, so that all of it is seen or nothing.",
     "health": "For whoever watches over the node.",
     "admin": "The node and its cluster as JSON.",
     "description": "The API's description and the status page.",
@@ -58,11 +59,12 @@ def _operation(operation: Operation) -> Json:
         "summary": " ".join((operation.handler.__doc__ or "").split()),
         "responses": _responses(operation),
     }
-    parameters = [*_path_parameters(operation.path), *_query_parameters(query)]
+    parameters = [*_path_parameters(operation.path), *_query_parameters(query), *_headers(operation)]
     if parameters:
         described["parameters"] = parameters
     if body is not None:
-        described["requestBody"] = {"required": True, "content": {JSON: {"schema": _ref(body)}}}
+        content = {JSON: {"schema": _ref(body)}}
+        described["requestBody"] = {"required": not operation.is_body_optional, "content": content}
     return described
 
 
@@ -78,6 +80,11 @@ def _query_parameters(query: type | None) -> Iterable[Json]:
     for name, schema in schemas[query.__name__]["properties"].items():
         text = schema.pop("description", "")
         yield {"name": name, "in": "query", "required": False, "description": text, "schema": schema}
+
+
+def _headers(operation: Operation) -> Iterable[Json]:
+    for name, text in operation.headers:
+        yield {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
 
 
 def _responses(operation: Operation) -> Json:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Final
 
 from penstock.broker.broker import Broker
+from penstock.broker.membership.hosting import HostedMembers
 from penstock.broker.publishing import Partitioners
 from penstock.http.config import HttpConfig
 from penstock.records import KeyHash, RoundRobin
@@ -20,6 +21,7 @@ class Door:
     def __init__(self, broker: Broker, config: HttpConfig, partitioners: Partitioners | None = None) -> None:
         self.broker = broker
         self.config = config
+        self.hosted = HostedMembers(broker)
         self.partitioners = partitioners or Partitioners(PARTITIONERS, config.default_partitioner)
         self.started_at_ms = broker.clock.now_ms()
         self.requests: Counter[tuple[str, int]] = Counter()  # by operation and status

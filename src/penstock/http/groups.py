@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from penstock.broker.groups.either import AnyGroup
 from penstock.broker.groups.group import Group
 from penstock.broker.groups.messages import Delete
-from penstock.broker.groups.report import Progress, assigned_to, progress_of, reset_offsets
-from penstock.broker.reading import Since
+from penstock.broker.groups.report import Progress, Shift, delete_offsets, progress_of, reset_offsets
+from penstock.broker.membership.embedded import assigned_to
+from penstock.broker.reading import Since, Start
 from penstock.errors import GroupNotFound, InvalidRequest
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, no_content
+from penstock.http.message_types import PartitionIndex
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """A group in a list. `lag` is the sum over the partitions it has committed for."""
 
     group: str
+    type: str
     state: str
     protocol_type: str
     protocol: str | None
@@ -68,10 +72,10 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where to move the group's offsets in a topic: exactly one of `to` and `since`."""
+    """Where to move the group's offsets in a topic: exactly one of `to`, `since` and `shift`."""
 
     topic: str
-    partitions: Annotated[list[int], Meta(min_length=1)] | None = None
+    partitions: Annotated[list[PartitionIndex], Meta(min_length=1)] | None = None
     to: Annotated[
         Annotated[int, Meta(ge=0)] | Literal["earliest", "latest"] | None,
         Meta(description="An offset, earliest, or latest."),
@@ -80,6 +84,41 @@ class ResetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Annotated[datetime, Meta(tz=True)] | None,
         Meta(description="The first message at or after this instant (RFC 3339)."),
     ] = None
+    shift: Annotated[
+        Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)] | None,
+        Meta(description="So many messages on from the committed offset, or back if negative, within the log."),
+    ] = None
+    dry_run: Annotated[bool, Meta(description="Only tell what would be moved.")] = False
+
+
+class MoveView(msgspec.Struct, frozen=True, kw_only=True):
+    """One offset that is moved; `from_offset` is null where none was committed."""
+
+    topic: str
+    partition: int
+    from_offset: int | None
+    to_offset: int
+
+
+class ResetResult(GroupDetail, frozen=True, kw_only=True):
+    """The group as it is now, and what was moved; after a dry run, what would be."""
+
+    dry_run: bool
+    moves: list[MoveView]
+
+
+class OffsetsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    topic: Annotated[str, Meta(min_length=1, description="Whose offsets to delete; the topic itself may be gone.")]
+    partitions: Annotated[
+        Annotated[str, Meta(pattern=r"^\d{1,9}(,\d{1,9})*$")] | None,
+        Meta(description="Only these, such as 0,2; without it, all of the topic's."),
+    ] = None
+
+
+class DeletedOffsets(msgspec.Struct, frozen=True, kw_only=True):
+    """The partitions whose offsets were deleted."""
+
+    deleted: list[PlaceView]
 
 
 async def list_groups(door: Door, _call: Call[None, None]) -> GroupList:
@@ -99,25 +138,50 @@ async def delete_group(door: Door, call: Call[None, None]) -> Reply:
     return no_content()
 
 
-async def reset_group(door: Door, call: Call[ResetRequest, None]) -> GroupDetail:
+async def reset_group(door: Door, call: Call[ResetRequest, None]) -> ResetResult:
     """Move the offsets of a group without members. A group that is not there yet is begun."""
-    body = call.body
-    if (body.to is None) == (body.since is None):
-        raise InvalidRequest("Give either `to` (an offset, earliest or latest) or `since` (an instant).")
-    target = Since(int(body.since.timestamp() * 1000)) if body.since is not None else body.to
-    assert target is not None
-    await door.broker.ensure_offsets_topic()
-    await reset_offsets(door.broker, _group_id(call), body.topic, body.partitions, target)
-    return _detail(door, _find(door, call))
+    body, group_id = call.body, group_of(call)
+    target = _target(body)
+    if not body.dry_run:
+        await door.broker.ensure_offsets_topic()
+    moves = await reset_offsets(door.broker, group_id, body.topic, body.partitions, target, is_dry=body.dry_run)
+    group = door.broker.groups.find(group_id) if door.broker.has_groups else None
+    detail = _detail(door, group or Group(group_id, door.broker.config.groups))
+    return ResetResult(
+        **{name: getattr(detail, name) for name in detail.__struct_fields__},
+        dry_run=body.dry_run,
+        moves=[MoveView(**move._asdict()) for move in moves],
+    )
 
 
-def _group_id(call: Call[ResetRequest, None] | Call[None, None]) -> str:
+def _target(body: ResetRequest) -> Start | Shift:
+    given = [value for value in (body.to, body.since, body.shift) if value is not None]
+    if len(given) != 1:
+        raise InvalidRequest("Give one of `to` (an offset, earliest or latest), `since` (an instant) and `shift`.")
+    if body.since is not None:
+        return Since(int(body.since.timestamp() * 1000))
+    if body.shift is not None:
+        return Shift(body.shift)
+    assert body.to is not None
+    return body.to
+
+
+async def delete_group_offsets(door: Door, call: Call[None, OffsetsQuery]) -> DeletedOffsets:
+    """Forget a group's offsets in a topic that none of its members read."""
+    listed = call.query.partitions
+    indexes = None if listed is None else [int(text) for text in listed.split(",")]
+    places = await delete_offsets(door.broker, _find(door, call), call.query.topic, indexes)
+    return DeletedOffsets(deleted=[PlaceView(topic=topic, partition=index) for topic, index in places])
+
+
+def group_of(call: Call[Any, Any]) -> str:
+    """The group that a call's path names."""
     group_id: str = call.scope["path_params"]["group"]
     return group_id
 
 
-def _find(door: Door, call: Call[ResetRequest, None] | Call[None, None]) -> Group:
-    group_id = _group_id(call)
+def _find(door: Door, call: Call[Any, Any]) -> AnyGroup:
+    group_id = group_of(call)
     is_possible = door.broker.has_groups
     group = door.broker.groups.find(group_id) if is_possible else None
     if group is None:
@@ -125,7 +189,7 @@ def _find(door: Door, call: Call[ResetRequest, None] | Call[None, None]) -> Grou
     return group
 
 
-def _detail(door: Door, group: Group) -> GroupDetail:
+def _detail(door: Door, group: AnyGroup) -> GroupDetail:
     progress = progress_of(door.broker, group)
     return GroupDetail(
         **msgspec.structs.asdict(_view(group, progress)),
@@ -145,9 +209,10 @@ def _detail(door: Door, group: Group) -> GroupDetail:
     )
 
 
-def _view(group: Group, progress: list[Progress]) -> GroupView:
+def _view(group: AnyGroup, progress: list[Progress]) -> GroupView:
     return GroupView(
         group=group.id,
+        type=group.kind,
         state=group.state.value,
         protocol_type=group.protocol_type,
         protocol=group.protocol,

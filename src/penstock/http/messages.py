@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from penstock.broker.publishing import publish, publish_each
+from penstock.broker.publishing import Message, Outcome, publish_each
 from penstock.broker.reading import ReadResult, Since, Start, read_messages
+from penstock.broker.transactions.joint.publishing import publish_into
 from penstock.errors import PenstockError
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, reply
+from penstock.http.joint import ticket_of
 from penstock.http.message_types import (
     BatchReceipt,
     BatchRequest,
@@ -54,26 +57,16 @@ class ReadQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 async def publish_message(door: Door, call: Call[PublishRequest, PublishQuery]) -> PublishReceipt:
     """Publish one message and answer when it is safe."""
-    (published,) = await publish(
-        door.broker,
-        call.topic,
-        (message_of(call.body),),
-        partitioner=door.partitioners.get(call.topic, call.query.partitioner),
-        timeout_ms=door.config.publish_timeout_ms,
-    )
-    return receipt_of(published)
+    (outcome,) = await _publish(door, call, (message_of(call.body),))
+    if isinstance(outcome, PenstockError):
+        raise outcome
+    return receipt_of(outcome)
 
 
 async def publish_batch(door: Door, call: Call[BatchRequest, PublishQuery]) -> BatchReceipt | Reply:
     """Publish messages together: 200 when all are safe, 207 when some are, else the first one's problem."""
     messages = [message_of(request, f"$.messages[{at}]") for at, request in enumerate(call.body.messages)]
-    outcomes = await publish_each(
-        door.broker,
-        call.topic,
-        messages,
-        partitioner=door.partitioners.get(call.topic, call.query.partitioner),
-        timeout_ms=door.config.publish_timeout_ms,
-    )
+    outcomes = await _publish(door, call, messages)
     failures = [outcome for outcome in outcomes if isinstance(outcome, PenstockError)]
     if len(failures) == len(outcomes):
         raise failures[0]
@@ -83,6 +76,15 @@ async def publish_batch(door: Door, call: Call[BatchRequest, PublishQuery]) -> B
         failed=len(failures),
     )
     return reply(receipt, _PARTLY) if failures else receipt
+
+
+async def _publish(door: Door, call: Call[Any, PublishQuery], messages: Sequence[Message]) -> list[Outcome]:
+    partitioner = door.partitioners.get(call.topic, call.query.partitioner)
+    timeout_ms = door.config.publish_timeout_ms
+    ticket = ticket_of(call)
+    if ticket is None:
+        return await publish_each(door.broker, call.topic, messages, partitioner=partitioner, timeout_ms=timeout_ms)
+    return await publish_into(door.broker, ticket, call.topic, messages, partitioner=partitioner, timeout_ms=timeout_ms)
 
 
 async def read(door: Door, call: Call[None, ReadQuery]) -> MessagesPage:

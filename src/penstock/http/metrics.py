@@ -69,7 +69,13 @@ class NodeCollector:
         yield from self._logs()
         yield from self._topics()
         yield from self._groups()
+        yield from self._transactions()
         stats = self._door.broker.stats
+        yield _histogram(
+            "penstock_rebalance_duration_seconds",
+            "From the first reason for a round of a group until every member has its partitions.",
+            self._door.broker.groups.round_duration,
+        )
         yield _histogram("penstock_log_append_latency_seconds", "Writing a batch to its log.", stats.append_latency)
         yield _histogram("penstock_log_sync_latency_seconds", "Making a log durable.", stats.sync_latency)
         yield _histogram("penstock_produce_latency_seconds", "From request to committed.", stats.produce_latency)
@@ -135,6 +141,25 @@ class NodeCollector:
             ["group", "topic", "partition"],
             lags[: self._door.config.metrics_partitions_max],
         )
+
+    def _transactions(self) -> Iterable[Metric]:
+        from prometheus_client.metrics_core import CounterMetricFamily
+
+        broker = self._door.broker
+        stats = broker.stats.transactions
+        yield CounterMetricFamily("penstock_transactions_committed", "Transactions committed.", stats.committed)
+        aborted = CounterMetricFamily("penstock_transactions_aborted", "Transactions aborted.", labels=["reason"])
+        for reason, count in stats.aborted.items():
+            aborted.add_metric([reason], count)
+        yield aborted
+        yield _histogram("penstock_transaction_commit_seconds", "From commit to complete.", stats.commit_latency)
+        try:
+            kafka = sum(each.is_open for each in broker.transactions.all_transactions())
+            joint = broker.joint.open_count()
+        except CoordinatorLoading:
+            return
+        rows = [(["kafka"], kafka), (["joint"], joint)]
+        yield _gauge("penstock_open_transactions", "Transactions that are not complete.", ["kind"], rows)
 
 
 def _by_topic(partitions: list[Partition], value: Callable[[Partition], int]) -> list[tuple[list[str], int]]:

@@ -32,6 +32,10 @@ class Operation:
     # Statuses beside the usual one that carry an answer of the same type.
     also: tuple[int, ...] = ()
     errors: tuple[int, ...] = ()
+    # Request headers that it heeds, and what each is for.
+    headers: tuple[tuple[str, str], ...] = ()
+    # Whether no body at all stands for an empty object.
+    is_body_optional: bool = False
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from penstock import errors
+from penstock.broker.transactions.joint import errors as joint
 from penstock.errors import PenstockError
 from penstock.http.exchange import HeaderList, Reply
 
@@ -132,6 +133,7 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.OutOfOrderSequence: 409,
     errors.DuplicateSequence: 409,
     errors.ProducerFenced: 409,
+    errors.CoordinatorFenced: 409,
     errors.NotLeader: 503,
     errors.FencedLeaderEpoch: 503,
     errors.UnknownLeaderEpoch: 503,
@@ -149,6 +151,13 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.OffsetMetadataTooLarge: 413,
     errors.NotCoordinator: 503,
     errors.CoordinatorLoading: 503,
+    errors.TransactionError: 409,
+    joint.TransactionNotFound: 404,
+    errors.TransactionalIdNotFound: 404,
+    errors.InvalidTransactionTimeout: 422,
+    joint.UnknownWriter: 422,
+    joint.IdempotencyKeyReused: 422,
+    joint.TransactionLimitReached: 429,
 }
 
 

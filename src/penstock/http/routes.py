@@ -7,10 +7,11 @@ from typing import Final
 
 import msgspec
 
-from penstock.http import admin, groups, health, messages, metrics, status_page, topics
+from penstock.http import admin, groups, health, membership, messages, metrics, status_page, topics, transactions
 from penstock.http.description import describe
 from penstock.http.door import Door
 from penstock.http.exchange import JSON, Call, Reply
+from penstock.http.joint import IDEMPOTENCY_HEADERS, TICKET_HEADERS
 from penstock.http.message_types import BatchReceipt, MessagesPage, PublishReceipt
 from penstock.http.operation import Operation
 
@@ -25,12 +26,20 @@ def _described() -> bytes:
     return msgspec.json.encode(describe(OPERATIONS))
 
 
-_WRITE_ERRORS: Final = (400, 403, 404, 408, 413, 422, 503, 504, 507)
+_WRITE_ERRORS: Final = (400, 403, 404, 408, 409, 413, 422, 503, 504, 507)
+_END_ERRORS: Final = (400, 404, 408, 409, 413, 422, 503, 504, 507)
+_MEMBER_ERRORS: Final = (400, 403, 404, 408, 409, 413, 422, 503)
 _TOPIC_ERRORS: Final = (400, 403, 404, 408, 413, 422, 503, 507)
 
 OPERATIONS: Final = (
     Operation(
-        "POST", "/v1/topics/{topic}/publish", messages.publish_message, "messages", PublishReceipt, errors=_WRITE_ERRORS
+        "POST",
+        "/v1/topics/{topic}/publish",
+        messages.publish_message,
+        "messages",
+        PublishReceipt,
+        errors=_WRITE_ERRORS,
+        headers=TICKET_HEADERS,
     ),
     Operation(
         "POST",
@@ -40,9 +49,18 @@ OPERATIONS: Final = (
         BatchReceipt,
         also=(207,),
         errors=_WRITE_ERRORS,
+        headers=TICKET_HEADERS,
     ),
     Operation(
         "GET", "/v1/topics/{topic}/messages", messages.read, "messages", MessagesPage, errors=(400, 404, 416, 500, 503)
+    ),
+    Operation(
+        "POST",
+        "/v1/groups/{group}/poll",
+        membership.poll_group,
+        "groups",
+        membership.PolledView,
+        errors=(*_MEMBER_ERRORS, 500),
     ),
     Operation("GET", "/v1/topics", topics.list_topics, "topics", topics.TopicList, errors=(400,)),
     Operation(
@@ -67,8 +85,94 @@ OPERATIONS: Final = (
         "/v1/groups/{group}/reset",
         groups.reset_group,
         "groups",
-        groups.GroupDetail,
+        groups.ResetResult,
         errors=(400, 403, 404, 408, 409, 413, 416, 422, 503, 507),
+    ),
+    Operation(
+        "DELETE",
+        "/v1/groups/{group}/offsets",
+        groups.delete_group_offsets,
+        "groups",
+        groups.DeletedOffsets,
+        errors=(400, 403, 404, 409, 503),
+    ),
+    Operation(
+        "POST",
+        "/v1/groups/{group}/join",
+        membership.join_group,
+        "groups",
+        membership.MembershipView,
+        errors=(*_MEMBER_ERRORS, 507),
+    ),
+    Operation(
+        "POST",
+        "/v1/groups/{group}/commit",
+        membership.commit_group,
+        "groups",
+        membership.CommittedView,
+        errors=(*_MEMBER_ERRORS, 416),
+    ),
+    Operation(
+        "POST",
+        "/v1/groups/{group}/heartbeat",
+        membership.heartbeat_group,
+        "groups",
+        membership.MembershipView,
+        errors=_MEMBER_ERRORS,
+    ),
+    Operation("POST", "/v1/groups/{group}/leave", membership.leave_group, "groups", None, 204, errors=_MEMBER_ERRORS),
+    Operation(
+        "GET",
+        "/v1/transactions",
+        transactions.list_transactions,
+        "transactions",
+        transactions.TransactionList,
+        errors=(400, 503),
+    ),
+    Operation(
+        "POST",
+        "/v1/transactions",
+        transactions.open_transaction,
+        "transactions",
+        transactions.LeaseView,
+        201,
+        errors=(400, 408, 413, 422, 429, 503, 507),
+        is_body_optional=True,
+    ),
+    Operation(
+        "GET",
+        "/v1/transactions/{transaction}",
+        transactions.describe_transaction,
+        "transactions",
+        transactions.TransactionDetail,
+        errors=(400, 404, 503),
+    ),
+    Operation(
+        "POST",
+        "/v1/transactions/{transaction}/extend",
+        transactions.extend_transaction,
+        "transactions",
+        transactions.LeaseView,
+        errors=_END_ERRORS,
+        is_body_optional=True,
+    ),
+    Operation(
+        "POST",
+        "/v1/transactions/{transaction}/commit",
+        transactions.commit_transaction,
+        "transactions",
+        transactions.EndView,
+        errors=_END_ERRORS,
+        headers=IDEMPOTENCY_HEADERS,
+        is_body_optional=True,
+    ),
+    Operation(
+        "POST",
+        "/v1/transactions/{transaction}/abort",
+        transactions.abort_transaction,
+        "transactions",
+        transactions.EndView,
+        errors=_END_ERRORS,
     ),
     Operation("GET", "/livez", health.livez, "health", health.Liveness),
     Operation("GET", "/readyz", health.readyz, "health", health.Health, also=(503,)),

@@ -78,6 +78,7 @@ class HttpServer:
             log.warning("Some HTTP requests did not finish in time and are cut off.")
         finally:
             self._server.abort()
+            self._door.hosted.stop()
             self._serving.cancel()
             await asyncio.gather(self._serving, return_exceptions=True)
             self._serving = None

@@ -1,0 +1,118 @@
+"""``penstock txn``: transactions looked at and aborted, over REST. Both kinds: joint ones and Kafka producers'."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+import click
+
+from penstock.cli.exits import CommandError, Exit
+from penstock.cli.options import output_option, url_option
+from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
+from penstock.cli.rest import Rest
+
+_STATES: Final = ("empty", "open", "committing", "aborting", "committed", "aborted")
+_KINDS: Final = ("joint", "kafka")
+_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
+
+
+@click.group()
+def txn() -> None:
+    """List, describe and abort transactions."""
+
+
+@txn.command("list")
+@click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
+@click.option("--kind", type=click.Choice(_KINDS), help="Only joint ones, or only Kafka producers'.")
+@output_option
+@url_option
+def list_transactions(state: str | None, kind: str | None, output: str | None, url: str) -> None:
+    """List transactions, the last one begun first; as JSON, one line each."""
+    found = Rest(url).get("v1", "transactions", state=state, kind=kind)["transactions"]
+    if not is_for_people(output):
+        for row in found:
+            echo_json(row)
+        return
+    columns = ("transaction", "kind", "state", "age", "timeout", "producers", "partitions")
+    rows = [
+        [
+            printable(row["transaction"]),
+            row["kind"],
+            row["state"],
+            _span(row["age_ms"]),
+            _span(row["timeout_ms"]),
+            len(row["producer_ids"]),
+            row["partitions"],
+        ]
+        for row in found
+    ]
+    echo_table(columns, rows)
+
+
+@txn.command()
+@click.argument("transaction")
+@click.option("--kind", type=click.Choice(_KINDS), help="Which one, should one of each kind have this id.")
+@output_option
+@url_option
+def describe(transaction: str, kind: str | None, output: str | None, url: str) -> None:
+    """Show a transaction with its writers and partitions. Exit code 3 if there is none of that id."""
+    detail = Rest(url).get("v1", "transactions", transaction, kind=kind)
+    if not is_for_people(output):
+        echo_json(detail)
+        return
+    reason = "" if detail["reason"] is None else f" ({detail['reason']})"
+    age = "" if detail["age_ms"] is None else f", begun {_span(detail['age_ms'])} ago"
+    name = printable(detail["transaction"])
+    click.echo(f"{detail['kind']} transaction {name}: {detail['state']}{reason}{age}")
+    if detail["expires_at"] is not None:
+        click.echo(f"Aborted if still open at {detail['expires_at']}.")
+    for what in ("committed", "aborted"):
+        if detail[f"{what}_writers"]:
+            click.echo(f"{what.capitalize()}: {', '.join(detail[f'{what}_writers'])}")
+    writers = detail["writers"] or [
+        {"writer": None, "producer_id": producer_id, "partitions": detail["places"]}
+        for producer_id in detail["producer_ids"]
+    ]
+    rows = [[row["writer"] or "-", row["producer_id"], _places(row["partitions"])] for row in writers]
+    echo_table(("writer", "producer", "partitions"), rows)
+
+
+@txn.command()
+@click.argument("transaction")
+@click.option("--kind", type=click.Choice(_KINDS), help="Which one, should one of each kind have this id.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@output_option
+@url_option
+def abort(transaction: str, kind: str | None, yes: bool, output: str | None, url: str) -> None:
+    """Abort an open transaction: nobody will see what it wrote. Exit code 4 if it has ended already.
+
+    The producer of a Kafka transaction is fenced: it has to start anew.
+    """
+    if not yes:
+        if not sys.stdin.isatty():
+            raise CommandError("Aborting cannot be undone; without a terminal to ask on, say --yes.", Exit.USAGE)
+        click.confirm(f"Abort transaction {transaction} and all that was written into it?", abort=True)
+    end = Rest(url).post("v1", "transactions", transaction, "abort", body=None, kind=kind)
+    if not is_for_people(output):
+        echo_json(end)
+    click.echo(f"Aborted transaction {transaction}.", err=True)
+
+
+def _span(span_ms: int | None) -> str:
+    """About how long: 90s, 12m, 3h, 2d."""
+    if span_ms is None:
+        return "-"
+    for unit_ms, unit in _UNITS:
+        if span_ms >= 2 * unit_ms:
+            return f"{span_ms // unit_ms}{unit}"
+    return f"{span_ms}ms"
+
+
+def _places(places: list[dict[str, Any]]) -> str:
+    """Such as ``orders:0,1,2 bills:0``; how many, where that would be long."""
+    topics: dict[str, list[str]] = {}
+    for place in places:
+        topics.setdefault(place["topic"], []).append(str(place["partition"]))
+    text = " ".join(f"{topic}:{','.join(indexes)}" for topic, indexes in topics.items())
+    return text if len(text) <= 60 else f"{count_of(len(places), 'partition')} of {count_of(len(topics), 'topic')}"
