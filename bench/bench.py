@@ -32,7 +32,7 @@ FAMILIES = ("penstock", "kafka")
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rows, one round: about five minutes")
+    parser.add_argument("--quick", action="store_true", help="fewer rows, one round: about six minutes")
     parser.add_argument("--only", metavar="PATTERN", action="append", help="rows whose id matches (glob or part of it)")
     parser.add_argument("--targets", type=families, default=list(FAMILIES), help="penstock,kafka or one of them")
     parser.add_argument("--seconds", type=positive, help="length of a throughput run (2.5; quick: 2)")
@@ -80,7 +80,7 @@ def make_plan(options: argparse.Namespace, targets: Sequence[Target]) -> Plan:
         targets=targets,
         workloads=choose(all_workloads(), quick=options.quick, only=options.only),
         rounds=rounds,
-        bounds=Bounds(seconds=seconds, latency_s=5 if options.quick else 7),
+        bounds=Bounds(seconds=seconds, latency_s=5 if options.quick else 7, steady_s=12),
         directory=options.data_dir.resolve() / "penstock-bench",  # it is deleted afterwards: never the user's own
         limit_repeats=3 if rounds < 3 else 1,
     )

@@ -9,6 +9,7 @@ from typing import Any
 from bench.workloads import Row
 
 COLOURS = {"penstock": "#0f7b8a", "penstock+nofsync": "#7cc4cd", "kafka": "#3b3b3b", "kafka+fsync": "#9a9a9a"}
+RATES = ("msg/s", "commits/s")
 Figures = Mapping[str, Mapping[str, float]]
 
 
@@ -20,7 +21,7 @@ def draw(path: Path, rows: Sequence[Row], figures: Figures, limits: Mapping[str,
 
     panels = [
         ("Throughput, MB/s (more is better; red: the machine's limit)", [r for r in rows if r.unit == "MB/s"], False),
-        ("Messages a second (more is better)", [r for r in rows if r.unit == "msg/s"], False),
+        ("Messages or commits a second (more is better)", [r for r in rows if r.unit in RATES], False),
         ("Latency, ms (less is better, logarithmic)", [r for r in rows if r.unit == "ms"], True),
         (
             "Seconds to ready, memory in MB (less is better, logarithmic)",

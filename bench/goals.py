@@ -54,6 +54,10 @@ GOALS = [
     Goal("latency-1k-acks1-p99", "kafka", at_most=1.0),
     Goal("start-to-ready", "number", at_most=1.0),
     Goal("memory-idle", "number", at_most=80),
+    Goal("transactions-1k-overhead", "number", at_most=30),
+    Goal("offset-commits-50c", "number", at_least=10_000),
+    Goal("group-join-50-max", "number", at_most=1000),
+    Goal("many-groups-100x10-rebalances", "number", at_most=0),
     Goal("produce-1k-acks1-100p", "row:produce-1k-acks1-8p", at_least=0.8),
 ]
 

@@ -6,18 +6,24 @@ below the point where the kernel throttles writers of dirty pages on a machine w
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import psutil
 
 from bench.ballast import Ballast
-from bench.client import LoadGenerator, Numbers, Topics, log_files
+from bench.client import LoadError, LoadGenerator, Numbers, Topics, log_files
+from bench.groups import HEARTBEAT_S, JOIN_HEARTBEAT_S, SESSION_MS, time_joins, watch_many
 from bench.limits import forget_cached
+from bench.members import Manner
 from bench.targets import Node
 from bench.workloads import Workload
 
 BYTES_MAX = 1_900_000_000
+WARM_UP_S = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,7 @@ class Bounds:
 
     seconds: float
     latency_s: float
+    steady_s: float
     limit_s: float = 40
 
 
@@ -41,18 +48,27 @@ class Runner:
 
     def run(self, work: Workload) -> dict[str, tuple[float, Numbers]]:
         """Row id to figure and everything the generator said; the topic is gone afterwards."""
-        topic = f"bench-{work.id}"
+        methods = {
+            "latency": self._latency,
+            "catchup": self._catch_up,
+            "transactions": self._transactions,
+            "commits": self._commits,
+            "group-join": self._group_join,
+            "many-groups": self._many_groups,
+        }
+        with self._topic(work) as topic:
+            return methods.get(work.kind, self._throughput)(work, topic)
+
+    @contextlib.contextmanager
+    def _topic(self, work: Workload, suffix: str = "") -> Iterator[str]:
+        topic = f"bench-{work.id}{suffix}"
         self.topics.create(topic, work.partitions)
         self.ballast.hold()
         os.sync()
-        if work.kind in ("throughput", "catchup"):  # the others write too little to need it
+        if work.kind in ("throughput", "catchup", "transactions"):  # the others write too little to need it
             self.ballast.release()
         try:
-            if work.kind == "latency":
-                return self._latency(work, topic)
-            if work.kind == "catchup":
-                return self._catch_up(work, topic)
-            return self._throughput(work, topic)
+            yield topic
         finally:
             self.topics.delete(topic)
             self.ballast.hold()
@@ -118,3 +134,47 @@ class Runner:
         if before and after:
             read["disk_read_mb"] = (after.read_bytes - before.read_bytes) / 1e6
         return {work.id: (read["mb_per_s"], read)}
+
+    def _transactions(self, work: Workload, topic: str) -> dict[str, tuple[float, Numbers]]:
+        """The same records without transactions and with them, each on a topic of its own; then all are read back."""
+        shape = {"size": work.size, "acks": work.acks, **work.options}
+        with self._topic(work, "-plain") as plain_topic:
+            self._load("transactions", plain_topic, work.partitions, plain=1, seconds=WARM_UP_S, **shape)
+            plain = self._load(
+                "transactions", plain_topic, work.partitions, plain=1, seconds=self.bounds.seconds, **shape
+            )
+        warm = self._load("transactions", topic, work.partitions, seconds=WARM_UP_S, **shape)
+        sent = self._load("transactions", topic, work.partitions, seconds=self.bounds.seconds, **shape)
+        if "p50_ms" not in sent:
+            raise LoadError(f"no transaction was committed: {sent['first_error']}")
+        count = int(warm["messages"] + sent["messages"])
+        read = self._load("consume", topic, work.partitions, size=work.size, count=count, markers=1)
+        notes = [run["note"] for run in (plain, warm, sent, read) if "note" in run]
+        detail = {**sent, "plain_mb_per_s": plain["mb_per_s"], **({"note": notes[0]} if notes else {})}
+        return {
+            work.id: (sent["mb_per_s"], detail),
+            f"{work.id}-plain": (plain["mb_per_s"], plain),
+            f"{work.id}-overhead": ((1 - sent["mb_per_s"] / plain["mb_per_s"]) * 100, detail),
+            f"{work.id}-commit-p50": (sent["p50_ms"], detail),
+            f"{work.id}-commit-p99": (sent["p99_ms"], detail),
+        }
+
+    def _commits(self, work: Workload, topic: str) -> dict[str, tuple[float, Numbers]]:
+        seconds = self.bounds.seconds
+        said = self._load("commits", topic, work.partitions, seconds=seconds, warmup_s=WARM_UP_S, **work.options)
+        return {work.id: (said["msgs_per_s"], said)}
+
+    def _group_join(self, work: Workload, topic: str) -> dict[str, tuple[float, Numbers]]:
+        manner = Manner(topic, work.partitions, JOIN_HEARTBEAT_S, SESSION_MS)
+        said = asyncio.run(time_joins(self.node, manner, limit_s=self.bounds.limit_s, **work.options))
+        return {f"{work.id}-p50": (said["p50_ms"], said), f"{work.id}-max": (said["max_ms"], said)}
+
+    def _many_groups(self, work: Workload, topic: str) -> dict[str, tuple[float, Numbers]]:
+        manner = Manner(topic, work.partitions, HEARTBEAT_S, SESSION_MS)
+        limit_s, steady_s = self.bounds.limit_s, self.bounds.steady_s
+        said = asyncio.run(watch_many(self.node, manner, steady_s=steady_s, limit_s=limit_s, **work.options))
+        return {
+            f"{work.id}-rebalances": (said["rebalances"] + said["evictions"], said),
+            f"{work.id}-cpu": (said["cpu_percent"], said),
+            f"{work.id}-heartbeat-p99": (said["p99_ms"], said),
+        }

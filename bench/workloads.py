@@ -1,12 +1,13 @@
 """The workloads: what is sent, how it is batched, which rows of the report come out.
 
-Facts only; `runner.py` runs them. Options are those of `loadgen/loadgen.c`.
+Facts only; `runner.py` runs them. Options are those of `loadgen/loadgen.c`, or of the workload in `groups.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 SIZES = {"100b": 100, "1k": 1000, "10k": 10_000}
 
@@ -34,7 +35,7 @@ class Workload:
     quick: bool = False
     durability: bool = False
     """Also run on the variants with the other fsync setting."""
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def rows(self) -> list[Row]:
         durable = self.acks == "all"
@@ -43,6 +44,8 @@ class Workload:
             return [
                 Row(f"{self.id}-{p}", "ms", higher_is_better=False, limit=floor.get(p)) for p in ("p50", "p99", "p999")
             ]
+        if self.kind in _ROWS_BY_KIND:
+            return [Row(f"{self.id}{end}", unit, higher_is_better=up) for end, unit, up in _ROWS_BY_KIND[self.kind]]
         if self.kind == "catchup":
             return [Row(self.id, "MB/s", limit="cold_read_mb_per_s")]
         if self.kind == "requests":
@@ -53,6 +56,20 @@ class Workload:
             rows.append(Row(self.then_consume, "MB/s", limit="loopback_mb_per_s"))
         return rows
 
+
+# What follows the workload's id in the row's, the unit, and whether more is better.
+_ROWS_BY_KIND = {
+    "commits": [("", "commits/s", True)],
+    "transactions": [
+        ("", "MB/s", True),
+        ("-plain", "MB/s", True),
+        ("-overhead", "%", False),
+        ("-commit-p50", "ms", False),
+        ("-commit-p99", "ms", False),
+    ],
+    "group-join": [("-p50", "ms", False), ("-max", "ms", False)],
+    "many-groups": [("-rebalances", "rebalances", False), ("-cpu", "%", False), ("-heartbeat-p99", "ms", False)],
+}
 
 NODE_ROWS = [
     Row("start-to-ready", "s", higher_is_better=False),
@@ -99,4 +116,18 @@ def all_workloads() -> list[Workload]:
             quick = slow or acks == "1"
             found.append(Workload(name, "latency", 1000, 8, acks, quick=quick, durability=durability, options=options))
     found.append(Workload("catch-up-1k-8p", "catchup", quick=True))
-    return found
+    return found + coordination_workloads()
+
+
+def coordination_workloads() -> list[Workload]:
+    """Groups, offsets and transactions."""
+    # A transaction's client waits most of the time, so it takes many of them to find the broker's limit. 1,000 records
+    # over 8 partitions are batches of 125; the plain run beside it sends such batches too.
+    writers = {"producers": 16, "transaction_records": 1000, "batch_messages": 125}
+    return [
+        Workload("transactions-1k", "transactions", 1000, 8, "all", quick=True, options=writers),
+        Workload("offset-commits-1c", "commits", options={"connections": 1}),
+        Workload("offset-commits-50c", "commits", quick=True, durability=True, options={"connections": 50}),
+        Workload("group-join-50", "group-join", partitions=100, quick=True, options={"members": 50, "joins": 5}),
+        Workload("many-groups-100x10", "many-groups", partitions=10, options={"groups": 100, "members": 10}),
+    ]

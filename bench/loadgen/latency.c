@@ -27,19 +27,9 @@ static void *poll_reports(void *unused) {
     return unused;
 }
 
-static int by_value(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static double percentile_ms(const int64_t *sorted, long long n, double q) {
-    long long rank = (long long)(q * n + 0.9999999); /* nearest rank: the smallest value with q of all at or below it */
-    return sorted[rank < 1 ? 0 : rank > n ? n - 1 : rank - 1] / 1e6;
-}
-
 void run_latency(void) {
     rd_kafka_topic_t *topic;
-    rd_kafka_t *rk = loop.rk = open_producer(&topic, on_timed_delivery);
+    rd_kafka_t *rk = loop.rk = open_producer(&topic, on_timed_delivery, NULL);
     char *payload = make_payload();
     long long n = (long long)(opt.rate * opt.seconds), skip = (long long)(opt.rate * opt.warmup_s), sent = 0, late = 0;
     if (skip >= n) die("warmup_s must be shorter than seconds");
@@ -73,7 +63,7 @@ void run_latency(void) {
     n -= skip;
     double sum = 0;
     for (long long i = 0; i < n; i++) sum += steady[i] / 1e6;
-    qsort(steady, n, sizeof *steady, by_value);
+    sort_ns(steady, n);
     char more[512];
     snprintf(more, sizeof more,
              ",\"rate\":%lld,\"samples\":%lld,\"late_sends\":%lld,\"mean_ms\":%.4f,\"p50_ms\":%.4f,\"p90_ms\":%.4f,"

@@ -3,10 +3,12 @@
  *   loadgen produce key=value ...   as fast as possible, or until `seconds` or `count`, then wait for every ack
  *   loadgen consume key=value ...   read `count` records from offset 0 of every partition, without a group
  *   loadgen latency key=value ...   open loop: `rate` records a second, latency from the *intended* send time
+ *   loadgen transactions key=value ...   one transaction after the other, by each of `producers`
+ *   loadgen commits key=value ...   offset commits, one after the other on each of `connections`
  *
  * The same binary and the same settings drive every broker, so that a ratio says something about the brokers.
  * Every run is bounded: loops end at `limit_s`, and an alarm ends the process 5 s after that, whatever happens.
- * throughput.c and latency.c hold the modes; this file the options, the handles and the result.
+ * Each mode has a file of its own, or half of throughput.c; this file has the options, the handles and the result.
  * Not here: starting brokers, creating topics, statistics over runs. That is Python's part (bench/client.py).
  */
 #include "loadgen.h"
@@ -22,11 +24,12 @@
 enum { PARTITIONS_MAX = 10000 };
 
 struct options opt = {.brokers = "127.0.0.1:9092", .topic = "bench", .acks = "1", .size = 1000, .partitions = 1, .producers = 1,
-         .batch_messages = 10000, .batch_bytes = 1000000, .max_in_flight = 1000000, .count = 0, .rate = 1000,
+         .connections = 1, .transaction_records = 1000, .batch_messages = 10000, .batch_bytes = 1000000, .max_in_flight = 1000000, .count = 0, .rate = 1000,
          .window = 0, .seconds = 3, .limit_s = 60, .warmup_s = 1, .linger_ms = 5};
 
-long long delivery_errors, client_errors;
+_Atomic long long delivery_errors, client_errors;
 static char first_error[256];
+static atomic_flag has_error = ATOMIC_FLAG_INIT;
 
 int64_t now_ns(void) {
     struct timespec ts;
@@ -50,11 +53,28 @@ void die(const char *format, ...) {
     exit(1);
 }
 
-void remember_error(const char *text) {
-    if (first_error[0]) return;
+static void remember_error(const char *text) {
+    if (atomic_flag_test_and_set(&has_error)) return;
     snprintf(first_error, sizeof first_error, "%s", text);
     for (char *c = first_error; *c; c++) /* it is printed inside a JSON string */
         if (*c == '"' || *c == '\\' || (unsigned char)*c < ' ') *c = ' ';
+}
+
+void count_errors(long long n, const char *text) {
+    delivery_errors += n;
+    remember_error(text);
+}
+
+static int by_value(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+void sort_ns(int64_t *values, long long n) { qsort(values, n, sizeof *values, by_value); }
+
+double percentile_ms(const int64_t *sorted, long long n, double q) {
+    long long rank = (long long)(q * n + 0.9999999); /* nearest rank: the smallest value with q of all at or below it */
+    return sorted[rank < 1 ? 0 : rank > n ? n - 1 : rank - 1] / 1e6;
 }
 
 static void on_error(rd_kafka_t *rk, int err, const char *reason, void *opaque) {
@@ -65,9 +85,7 @@ static void on_error(rd_kafka_t *rk, int err, const char *reason, void *opaque) 
 
 void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *m, void *opaque) {
     (void)rk, (void)opaque;
-    if (!m->err) return;
-    delivery_errors++;
-    remember_error(rd_kafka_err2str(m->err));
+    if (m->err) count_errors(1, rd_kafka_err2str(m->err));
 }
 
 void set(rd_kafka_conf_t *conf, const char *key, const char *format, ...) {
@@ -106,7 +124,10 @@ rd_kafka_t *open_handle(rd_kafka_type_t type, rd_kafka_conf_t *conf, rd_kafka_to
 }
 
 /* on_each: told of every record's fate; NULL counts failures only, which spares the generator a report a record. */
-rd_kafka_t *open_producer(rd_kafka_topic_t **topic, report_cb on_each) {
+rd_kafka_t *open_producer(rd_kafka_topic_t **topic, report_cb on_each, const char *transactional_id) {
+    enum { IN_FLIGHT_MAX_IDEMPOTENT = 5 }; /* as many batches as brokers remember of each producer */
+    int is_idempotent = opt.idempotent || transactional_id, in_flight = opt.max_in_flight;
+    if (is_idempotent && in_flight > IN_FLIGHT_MAX_IDEMPOTENT) in_flight = IN_FLIGHT_MAX_IDEMPOTENT;
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     rd_kafka_conf_set_dr_msg_cb(conf, on_each ? on_each : on_delivery);
     set(conf, "delivery.report.only.error", on_each ? "false" : "true");
@@ -115,7 +136,9 @@ rd_kafka_t *open_producer(rd_kafka_topic_t **topic, report_cb on_each) {
     set(conf, "linger.ms", "%g", opt.linger_ms);
     set(conf, "batch.num.messages", "%d", opt.batch_messages);
     set(conf, "batch.size", "%d", opt.batch_bytes);
-    set(conf, "max.in.flight.requests.per.connection", "%d", opt.max_in_flight);
+    set(conf, "max.in.flight.requests.per.connection", "%d", in_flight);
+    if (is_idempotent) set(conf, "enable.idempotence", "true");
+    if (transactional_id) set(conf, "transactional.id", "%s", transactional_id);
     set(conf, "compression.codec", "none");
     set(conf, "message.timeout.ms", "%d", (int)(opt.limit_s * 1000));
     return open_handle(RD_KAFKA_PRODUCER, conf, topic);
@@ -136,7 +159,7 @@ void print_result(const char *mode, long long messages, double seconds, double c
            "\"errors\":%lld,\"client_errors\":%lld,\"first_error\":\"%s\",\"client_cpu_s\":%.3f,"
            "\"librdkafka\":\"%s\"%s}\n",
            mode, messages, messages * opt.size, seconds, messages / seconds, messages * (double)opt.size / seconds / 1e6,
-           delivery_errors, client_errors, first_error, cpu_s, rd_kafka_version_str(), more);
+           (long long)delivery_errors, (long long)client_errors, first_error, cpu_s, rd_kafka_version_str(), more);
     fflush(stdout);
 }
 
@@ -145,8 +168,7 @@ void flush_all(rd_kafka_t **rk, int64_t limit_ns) {
     for (int i = 0; i < opt.producers; i++) {
         while (rd_kafka_outq_len(rk[i]) > 0 && now_ns() < limit_ns) rd_kafka_flush(rk[i], 50);
         int left = rd_kafka_outq_len(rk[i]);
-        if (left) remember_error("not acknowledged within the time limit");
-        delivery_errors += left;
+        if (left) count_errors(left, "not acknowledged within the time limit");
     }
 }
 
@@ -161,6 +183,11 @@ static void parse(const char *arg) {
     else if (KEY(size)) opt.size = atoi(v);
     else if (KEY(partitions)) opt.partitions = atoi(v);
     else if (KEY(producers)) opt.producers = atoi(v);
+    else if (KEY(connections)) opt.connections = atoi(v);
+    else if (KEY(idempotent)) opt.idempotent = atoi(v);
+    else if (KEY(transaction_records)) opt.transaction_records = atoi(v);
+    else if (KEY(plain)) opt.plain = atoi(v);
+    else if (KEY(markers)) opt.markers = atoi(v);
     else if (KEY(batch_messages)) opt.batch_messages = atoi(v);
     else if (KEY(batch_bytes)) opt.batch_bytes = atoi(v);
     else if (KEY(max_in_flight)) opt.max_in_flight = atoi(v);
@@ -176,15 +203,18 @@ static void parse(const char *arg) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2) die("usage: loadgen produce|consume|latency [key=value ...]");
+    if (argc < 2) die("usage: loadgen produce|consume|latency|transactions|commits [key=value ...]");
     for (int i = 2; i < argc; i++) parse(argv[i]);
-    if (opt.size < 1 || opt.partitions < 1 || opt.partitions > PARTITIONS_MAX || opt.producers < 1 || opt.rate < 1)
-        die("size, partitions, producers and rate must be positive");
+    if (opt.size < 1 || opt.partitions < 1 || opt.partitions > PARTITIONS_MAX || opt.producers < 1 || opt.rate < 1
+        || opt.connections < 1 || opt.transaction_records < 1)
+        die("size, partitions, producers, connections, transaction_records and rate must be positive");
     signal(SIGPIPE, SIG_IGN);
     alarm((unsigned)opt.limit_s + 5 + 15); /* connecting has 15 s of its own */
     if (!strcmp(argv[1], "produce")) run_produce();
     else if (!strcmp(argv[1], "consume")) run_consume();
     else if (!strcmp(argv[1], "latency")) run_latency();
+    else if (!strcmp(argv[1], "transactions")) run_transactions();
+    else if (!strcmp(argv[1], "commits")) run_commits();
     else die("%s: unknown mode", argv[1]);
     _exit(0); /* closing 200 handles politely takes seconds and measures nothing */
 }

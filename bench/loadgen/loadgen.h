@@ -3,12 +3,17 @@
 #define LOADGEN_H
 
 #include <librdkafka/rdkafka.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 
 struct options {
     const char *brokers, *topic, *acks;
-    int size, partitions, producers, batch_messages, batch_bytes, max_in_flight;
+    int size, partitions, producers, connections, batch_messages, batch_bytes, max_in_flight;
+    int idempotent;          /* sequences, so that the broker stores every record once */
+    int transaction_records; /* of one transaction */
+    int plain;               /* the shape of transactions without any */
+    int markers;             /* offsets may be missing: the ends of transactions and what was aborted have some */
     long long count, rate, window;
     double seconds, limit_s, warmup_s, linger_ms;
 };
@@ -16,17 +21,19 @@ struct options {
 typedef void (*report_cb)(rd_kafka_t *, const rd_kafka_message_t *, void *);
 
 extern struct options opt;
-extern long long delivery_errors, client_errors;
+extern _Atomic long long delivery_errors, client_errors; /* transactions count from several threads */
 
 int64_t now_ns(void);
 double cpu_seconds(void);
 void die(const char *format, ...);
-void remember_error(const char *text);
+void count_errors(long long n, const char *text);
+void sort_ns(int64_t *values, long long n);
+double percentile_ms(const int64_t *sorted, long long n, double q);
 void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *m, void *opaque);
 
 void set(rd_kafka_conf_t *conf, const char *key, const char *format, ...);
 rd_kafka_t *open_handle(rd_kafka_type_t type, rd_kafka_conf_t *conf, rd_kafka_topic_t **topic);
-rd_kafka_t *open_producer(rd_kafka_topic_t **topic, report_cb on_each);
+rd_kafka_t *open_producer(rd_kafka_topic_t **topic, report_cb on_each, const char *transactional_id);
 char *make_payload(void);
 void flush_all(rd_kafka_t **rk, int64_t limit_ns);
 void print_result(const char *mode, long long messages, double seconds, double cpu_s, const char *more);
@@ -34,5 +41,7 @@ void print_result(const char *mode, long long messages, double seconds, double c
 void run_produce(void);
 void run_consume(void);
 void run_latency(void);
+void run_transactions(void);
+void run_commits(void);
 
 #endif

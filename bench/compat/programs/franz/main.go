@@ -1,5 +1,5 @@
-// franz-go against one node: franz create|produce|read|group BOOTSTRAP TOPIC [CODEC|COUNT].
-// Lines to produce come on standard input; what is read goes to standard output, one value a line.
+// franz-go against one node: franz create|produce|read|group BOOTSTRAP TOPIC [CODEC|COUNT], where lines to produce come on
+// standard input and what is read goes to standard output, one value a line; or franz member|work|read-all --OPTION VALUE …
 package main
 
 import (
@@ -55,6 +55,10 @@ func read(ctx context.Context, client *kgo.Client, count int) error {
 }
 
 func run() error {
+	programs := map[string]func(map[string]string) error{"member": member, "work": work, "read-all": readAll}
+	if program, isThere := programs[os.Args[1]]; isThere {
+		return program(parse(os.Args[2:]))
+	}
 	verb, bootstrap, topic, extra := os.Args[1], os.Args[2], os.Args[3], append(os.Args, "")[4]
 	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 	defer cancel()

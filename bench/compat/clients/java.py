@@ -1,0 +1,67 @@
+"""Java's kafka-clients: through the console tools that come with Apache Kafka, and through programs of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bench.compat.codecs import Reader
+from bench.compat.steps import PROGRAMS, run
+from bench.install import ensure_command
+from bench.kafka import fetch
+from bench.targets import CACHE
+
+_QUIET = ("-Dlog4j2.level=ERROR", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+
+
+class Java:
+    """kafka-clients from Maven Central."""
+
+    name = "java"
+    strategies = ("range", "cooperative-sticky", "consumer")
+    _home = CACHE / "compat" / "java"
+
+    def __init__(self) -> None:
+        self._java = ["java"]
+
+    def install(self) -> str:
+        ensure_command("javac", "default-jdk-headless")
+        version = fetch(None)
+        libraries = f"{CACHE}/kafka-{version}/libs/*"
+        self._home.mkdir(parents=True, exist_ok=True)
+        run(["javac", "-d", self._home, "-cp", libraries, *sorted((PROGRAMS / "java").glob("*.java"))])
+        self._java = ["java", *_QUIET, "-cp", f"{self._home}:{libraries}"]
+        return version
+
+    def _run(self, main: str, *arguments: str, given: Sequence[str] = ()) -> list[str]:
+        return run([*self._java, f"org.apache.kafka.tools.{main}", *arguments], given=given)
+
+    def create(self, bootstrap: str, topic: str) -> None:
+        self._run("TopicCommand", "--bootstrap-server", bootstrap, "--create", "--topic", topic, "--partitions", "1")
+
+    def produce(self, bootstrap: str, topic: str, codec: str, lines: Sequence[str]) -> None:
+        where = ["--bootstrap-server", bootstrap, "--topic", topic, "--compression-codec", codec]
+        settings = ["--request-required-acks", "all", "--command-property", "enable.idempotence=true"]
+        self._run("ConsoleProducer", *where, *settings, given=lines)
+
+    def _consume(self, bootstrap: str, topic: str, count: int, *how: str) -> list[str]:
+        limits = ["--max-messages", str(count), "--timeout-ms", "30000"]
+        where = ["--bootstrap-server", bootstrap, "--topic", topic]
+        return self._run("consumer.ConsoleConsumer", *where, *limits, *how)
+
+    @property
+    def readers(self) -> Mapping[str, Reader]:
+        return {
+            "partition": lambda b, t, n: self._consume(b, t, n, "--partition", "0", "--offset", "earliest"),
+            "group": lambda b, t, n: self._consume(b, t, n, "--from-beginning", "--group", f"compat-{t}"),
+        }
+
+    def member(self, strategy: str) -> list[str]:
+        return [*self._java, "Member", "--strategy", strategy]
+
+    @property
+    def worker(self) -> list[str]:
+        return [*self._java, "Worker", "--do", "work"]
+
+    @property
+    def reader(self) -> list[str]:
+        return [*self._java, "Worker", "--do", "read"]

@@ -1,0 +1,40 @@
+"""kcat, on the librdkafka that Debian ships. It has no admin: naming a topic creates it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bench.compat.codecs import Reader
+from bench.compat.steps import StepFailedError, run
+from bench.install import ensure_command
+
+
+class Kcat:
+    """kcat, a program already."""
+
+    name = "kcat"
+
+    def install(self) -> str:
+        ensure_command("kcat", "kcat")
+        return next(line.split()[1] for line in run(["kcat", "-V"]) if line.startswith("Version"))
+
+    def create(self, bootstrap: str, topic: str) -> None:
+        listed = run(["kcat", "-b", bootstrap, "-L", "-t", topic, "-X", "allow.auto.create.topics=true"])
+        if not any(f'topic "{topic}"' in line for line in listed):
+            raise StepFailedError(f"the topic is not listed: {listed}")
+
+    def produce(self, bootstrap: str, topic: str, codec: str, lines: Sequence[str]) -> None:
+        settings = ["-X", "enable.idempotence=true", "-X", "acks=all", "-X", "batch.num.messages=100"]
+        run(["kcat", "-b", bootstrap, "-P", "-t", topic, "-p", "0", "-z", codec, *settings], given=lines)
+
+    @property
+    def readers(self) -> Mapping[str, Reader]:
+        return {"partition": self._read, "group": self._read_group}
+
+    def _read(self, bootstrap: str, topic: str, count: int) -> list[str]:
+        where = ["-t", topic, "-p", "0", "-o", "beginning", "-c", str(count)]
+        return run(["kcat", "-b", bootstrap, "-C", *where, "-q", "-X", "check.crcs=true"])
+
+    def _read_group(self, bootstrap: str, topic: str, count: int) -> list[str]:
+        settings = ["-X", "auto.offset.reset=earliest", "-c", str(count), "-q"]
+        return run(["kcat", "-b", bootstrap, *settings, "-G", f"compat-{topic}", topic])
