@@ -73,7 +73,9 @@ class Penstock:
         data = directory / "data"
         command = [str(self.command), "serve", "--node-id", "1", "--data-dir", str(data)]
         command += ["--kafka", f"127.0.0.1:{kafka}", "--http", f"127.0.0.1:{http}"]
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("PENSTOCK_")}
+        # Like everybody's Python it keeps what it compiled, so that only the very first start pays for it.
+        left_out = ("PENSTOCK_", "PYTHONDONTWRITEBYTECODE")
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         process = BrokerProcess(command, directory / "broker.log", {**inherited, **self.settings}, directory)
         try:
             ready_s = process.wait_until(lambda: is_ready(http) and answers_api_versions(kafka), self.ready_limit_s)

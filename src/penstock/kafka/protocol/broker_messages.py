@@ -5,8 +5,9 @@ One description for all versions of each message; see ``schema`` for how to read
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
+
+import msgspec
 
 from penstock.kafka.protocol import apis
 from penstock.kafka.protocol.schema import (
@@ -26,37 +27,32 @@ from penstock.kafka.protocol.schema import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiVersionsRequest:
+class ApiVersionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.API_VERSIONS
 
     client_software_name: Annotated[String, Since(3)] = ""
     client_software_version: Annotated[String, Since(3)] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiVersion:
+class ApiVersion(msgspec.Struct, frozen=True, kw_only=True):
     api_key: Int16
     min_version: Int16
     max_version: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupportedFeatureKey:
+class SupportedFeatureKey(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     min_version: Int16
     max_version: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalizedFeatureKey:
+class FinalizedFeatureKey(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     max_version_level: Int16
     min_version_level: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiVersionsResponse:
+class ApiVersionsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.API_VERSIONS
 
     error_code: Int16
@@ -68,14 +64,12 @@ class ApiVersionsResponse:
     zk_migration_ready: Annotated[Bool, Since(3), Tag(3)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataRequestTopic:
+class MetadataRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: Annotated[Uuid, Since(10)] = NO_UUID
     name: Annotated[String | None, Nullable(10)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataRequest:
+class MetadataRequest(msgspec.Struct, frozen=True, kw_only=True):
     """All topics are asked for by null, and in version 0 by an empty array, which later means none."""
 
     api: ClassVar[Api] = apis.METADATA
@@ -86,16 +80,14 @@ class MetadataRequest:
     include_topic_authorized_operations: Annotated[Bool, Since(8)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponseBroker:
+class MetadataResponseBroker(msgspec.Struct, frozen=True, kw_only=True):
     node_id: Int32
     host: String
     port: Int32
     rack: Annotated[String | None, Since(1)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponsePartition:
+class MetadataResponsePartition(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
     partition_index: Int32
     leader_id: Int32
@@ -105,8 +97,7 @@ class MetadataResponsePartition:
     offline_replicas: Annotated[tuple[Int32, ...], Since(5)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponseTopic:
+class MetadataResponseTopic(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
     name: Annotated[String | None, Nullable(12)]
     topic_id: Annotated[Uuid, Since(10)] = NO_UUID
@@ -115,8 +106,7 @@ class MetadataResponseTopic:
     topic_authorized_operations: Annotated[Int32, Since(8)] = -2147483648
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponse:
+class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.METADATA
 
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
@@ -127,24 +117,21 @@ class MetadataResponse:
     cluster_authorized_operations: Annotated[Int32, Since(8), Until(10)] = -2147483648
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterRequest:
+class DescribeClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_CLUSTER
 
     include_cluster_authorized_operations: Bool
     endpoint_type: Annotated[Int8, Since(1)] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterBroker:
+class DescribeClusterBroker(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: Int32
     host: String
     port: Int32
     rack: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterResponse:
+class DescribeClusterResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_CLUSTER
 
     throttle_time_ms: Int32 = 0
@@ -157,8 +144,7 @@ class DescribeClusterResponse:
     cluster_authorized_operations: Int32 = -2147483648
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One key up to version 3, many from version 4 on."""
 
     api: ClassVar[Api] = apis.FIND_COORDINATOR
@@ -168,8 +154,7 @@ class FindCoordinatorRequest:
     coordinator_keys: Annotated[tuple[String, ...], Since(4)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coordinator:
+class Coordinator(msgspec.Struct, frozen=True, kw_only=True):
     key: String
     node_id: Int32
     host: String
@@ -178,8 +163,7 @@ class Coordinator:
     error_message: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindCoordinatorResponse:
+class FindCoordinatorResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.FIND_COORDINATOR
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0

@@ -5,22 +5,21 @@ One description for all versions of each message; see ``schema`` for how to read
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
+
+import msgspec
 
 from penstock.kafka.protocol import apis
 from penstock.kafka.protocol.schema import Api, Bool, Int8, Int16, Int32, Int64, Since, String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResource:
+class DescribeConfigsResource(msgspec.Struct, frozen=True, kw_only=True):
     resource_type: Int8
     resource_name: String
     configuration_keys: tuple[String, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsRequest:
+class DescribeConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_CONFIGS
 
     resources: tuple[DescribeConfigsResource, ...]
@@ -28,15 +27,13 @@ class DescribeConfigsRequest:
     include_documentation: Annotated[Bool, Since(3)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsSynonym:
+class DescribeConfigsSynonym(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     value: String | None
     source: Int8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResourceResult:
+class DescribeConfigsResourceResult(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     value: String | None
     read_only: Bool
@@ -47,8 +44,7 @@ class DescribeConfigsResourceResult:
     documentation: Annotated[String | None, Since(3)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResult:
+class DescribeConfigsResult(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
     error_message: String | None = None
     resource_type: Int8
@@ -56,118 +52,102 @@ class DescribeConfigsResult:
     configs: tuple[DescribeConfigsResourceResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResponse:
+class DescribeConfigsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_CONFIGS
 
     throttle_time_ms: Int32 = 0
     results: tuple[DescribeConfigsResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterableConfig:
+class AlterableConfig(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     value: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsResource:
+class AlterConfigsResource(msgspec.Struct, frozen=True, kw_only=True):
     resource_type: Int8
     resource_name: String
     configs: tuple[AlterableConfig, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsRequest:
+class AlterConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.ALTER_CONFIGS
 
     resources: tuple[AlterConfigsResource, ...]
     validate_only: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsResourceResponse:
+class AlterConfigsResourceResponse(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
     error_message: String | None = None
     resource_type: Int8
     resource_name: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsResponse:
+class AlterConfigsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.ALTER_CONFIGS
 
     throttle_time_ms: Int32 = 0
     responses: tuple[AlterConfigsResourceResponse, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncrementalAlterableConfig:
+class IncrementalAlterableConfig(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     config_operation: Int8
     value: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncrementalAlterConfigsResource:
+class IncrementalAlterConfigsResource(msgspec.Struct, frozen=True, kw_only=True):
     resource_type: Int8
     resource_name: String
     configs: tuple[IncrementalAlterableConfig, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncrementalAlterConfigsRequest:
+class IncrementalAlterConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.INCREMENTAL_ALTER_CONFIGS
 
     resources: tuple[IncrementalAlterConfigsResource, ...]
     validate_only: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncrementalAlterConfigsResourceResponse:
+class IncrementalAlterConfigsResourceResponse(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
     error_message: String | None = None
     resource_type: Int8
     resource_name: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncrementalAlterConfigsResponse:
+class IncrementalAlterConfigsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.INCREMENTAL_ALTER_CONFIGS
 
     throttle_time_ms: Int32 = 0
     responses: tuple[IncrementalAlterConfigsResourceResponse, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribableLogDirTopic:
+class DescribableLogDirTopic(msgspec.Struct, frozen=True, kw_only=True):
     topic: String
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsRequest:
+class DescribeLogDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_LOG_DIRS
 
     topics: tuple[DescribableLogDirTopic, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsPartition:
+class DescribeLogDirsPartition(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     partition_size: Int64
     offset_lag: Int64
     is_future_key: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsTopic:
+class DescribeLogDirsTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[DescribeLogDirsPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsResult:
+class DescribeLogDirsResult(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
     log_dir: String
     topics: tuple[DescribeLogDirsTopic, ...]
@@ -175,8 +155,7 @@ class DescribeLogDirsResult:
     usable_bytes: Annotated[Int64, Since(4)] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsResponse:
+class DescribeLogDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_LOG_DIRS
 
     throttle_time_ms: Int32 = 0

@@ -5,21 +5,20 @@ One description for all versions of each message; see ``schema`` for how to read
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
+
+import msgspec
 
 from penstock.kafka.protocol import apis
 from penstock.kafka.protocol.schema import Api, Bool, Int8, Int16, Int32, Since, String, Uuid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPartitions:
+class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: Uuid
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupHeartbeatRequest:
+class ConsumerGroupHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Null, or -1, stands for what is as it was. Version 1 adds the pattern, and has clients make their member ids."""
 
     api: ClassVar[Api] = apis.CONSUMER_GROUP_HEARTBEAT
@@ -36,13 +35,11 @@ class ConsumerGroupHeartbeatRequest:
     topic_partitions: tuple[TopicPartitions, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     topic_partitions: tuple[TopicPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupHeartbeatResponse:
+class ConsumerGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.CONSUMER_GROUP_HEARTBEAT
 
     throttle_time_ms: Int32 = 0
@@ -54,28 +51,24 @@ class ConsumerGroupHeartbeatResponse:
     assignment: Assignment | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupDescribeRequest:
+class ConsumerGroupDescribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.CONSUMER_GROUP_DESCRIBE
 
     group_ids: tuple[String, ...]
     include_authorized_operations: Bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedTopicPartitions:
+class NamedTopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: Uuid
     topic_name: String
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedAssignment:
+class DescribedAssignment(msgspec.Struct, frozen=True, kw_only=True):
     topic_partitions: tuple[NamedTopicPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedMember:
+class DescribedMember(msgspec.Struct, frozen=True, kw_only=True):
     member_id: String
     instance_id: String | None = None
     rack_id: String | None = None
@@ -89,8 +82,7 @@ class DescribedMember:
     member_type: Annotated[Int8, Since(1)] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedConsumerGroup:
+class DescribedConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
     error_message: String | None = None
     group_id: String
@@ -102,8 +94,7 @@ class DescribedConsumerGroup:
     authorized_operations: Int32 = -2147483648
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupDescribeResponse:
+class ConsumerGroupDescribeResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.CONSUMER_GROUP_DESCRIBE
 
     throttle_time_ms: Int32 = 0

@@ -7,21 +7,20 @@ Metadata and assignments of members are opaque to the broker: the clients of a g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
+
+import msgspec
 
 from penstock.kafka.protocol import apis
 from penstock.kafka.protocol.schema import Api, Bool, Bytes, Int16, Int32, Nullable, Since, String, Until
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroupRequestProtocol:
+class JoinGroupRequestProtocol(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     metadata: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroupRequest:
+class JoinGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.JOIN_GROUP
 
     group_id: String
@@ -34,15 +33,13 @@ class JoinGroupRequest:
     reason: Annotated[String | None, Since(8)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroupResponseMember:
+class JoinGroupResponseMember(msgspec.Struct, frozen=True, kw_only=True):
     member_id: String
     group_instance_id: Annotated[String | None, Since(5)] = None
     metadata: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroupResponse:
+class JoinGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.JOIN_GROUP
 
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
@@ -56,14 +53,12 @@ class JoinGroupResponse:
     members: tuple[JoinGroupResponseMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroupRequestAssignment:
+class SyncGroupRequestAssignment(msgspec.Struct, frozen=True, kw_only=True):
     member_id: String
     assignment: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroupRequest:
+class SyncGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.SYNC_GROUP
 
     group_id: String
@@ -75,8 +70,7 @@ class SyncGroupRequest:
     assignments: tuple[SyncGroupRequestAssignment, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroupResponse:
+class SyncGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.SYNC_GROUP
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
@@ -86,8 +80,7 @@ class SyncGroupResponse:
     assignment: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatRequest:
+class HeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.HEARTBEAT
 
     group_id: String
@@ -96,23 +89,20 @@ class HeartbeatRequest:
     group_instance_id: Annotated[String | None, Since(3)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatResponse:
+class HeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.HEARTBEAT
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberIdentity:
+class MemberIdentity(msgspec.Struct, frozen=True, kw_only=True):
     member_id: String
     group_instance_id: String | None = None
     reason: Annotated[String | None, Since(5)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveGroupRequest:
+class LeaveGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.LEAVE_GROUP
 
     group_id: String
@@ -120,15 +110,13 @@ class LeaveGroupRequest:
     members: Annotated[tuple[MemberIdentity, ...], Since(3)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberResponse:
+class MemberResponse(msgspec.Struct, frozen=True, kw_only=True):
     member_id: String
     group_instance_id: String | None
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveGroupResponse:
+class LeaveGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.LEAVE_GROUP
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
@@ -136,16 +124,14 @@ class LeaveGroupResponse:
     members: Annotated[tuple[MemberResponse, ...], Since(3)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeGroupsRequest:
+class DescribeGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_GROUPS
 
     groups: tuple[String, ...]
     include_authorized_operations: Annotated[Bool, Since(3)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedGroupMember:
+class DescribedGroupMember(msgspec.Struct, frozen=True, kw_only=True):
     member_id: String
     group_instance_id: Annotated[String | None, Since(4)] = None
     client_id: String
@@ -154,8 +140,7 @@ class DescribedGroupMember:
     member_assignment: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedGroup:
+class DescribedGroup(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
     error_message: Annotated[String | None, Since(6)] = None
     group_id: String
@@ -166,32 +151,28 @@ class DescribedGroup:
     authorized_operations: Annotated[Int32, Since(3)] = -2147483648
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeGroupsResponse:
+class DescribeGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_GROUPS
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     groups: tuple[DescribedGroup, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListGroupsRequest:
+class ListGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.LIST_GROUPS
 
     states_filter: Annotated[tuple[String, ...], Since(4)] = ()
     types_filter: Annotated[tuple[String, ...], Since(5)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedGroup:
+class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
     group_id: String
     protocol_type: String
     group_state: Annotated[String, Since(4)] = ""
     group_type: Annotated[String, Since(5)] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListGroupsResponse:
+class ListGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.LIST_GROUPS
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
@@ -199,21 +180,18 @@ class ListGroupsResponse:
     groups: tuple[ListedGroup, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroupsRequest:
+class DeleteGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DELETE_GROUPS
 
     groups_names: tuple[String, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletableGroupResult:
+class DeletableGroupResult(msgspec.Struct, frozen=True, kw_only=True):
     group_id: String
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroupsResponse:
+class DeleteGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DELETE_GROUPS
 
     throttle_time_ms: Int32 = 0

@@ -5,28 +5,26 @@ One description for all versions of each message; see ``schema`` for how to read
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
+
+import msgspec
 
 from penstock.kafka.protocol import apis
 from penstock.kafka.protocol.schema import Api, Bool, Int8, Int16, Int32, Int64, Nullable, Since, String, Until
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsPartition:
+class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     current_leader_epoch: Annotated[Int32, Since(4)] = -1
     timestamp: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsTopic:
+class ListOffsetsTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[ListOffsetsPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsRequest:
+class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The first offset at or after a time; -1 asks for the end, -2 for the start, -3 for the latest record's."""
 
     api: ClassVar[Api] = apis.LIST_OFFSETS
@@ -36,8 +34,7 @@ class ListOffsetsRequest:
     topics: tuple[ListOffsetsTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsPartitionResponse:
+class ListOffsetsPartitionResponse(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     error_code: Int16
     timestamp: Int64 = -1
@@ -45,79 +42,68 @@ class ListOffsetsPartitionResponse:
     leader_epoch: Annotated[Int32, Since(4)] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsTopicResponse:
+class ListOffsetsTopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[ListOffsetsPartitionResponse, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsResponse:
+class ListOffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.LIST_OFFSETS
 
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
     topics: tuple[ListOffsetsTopicResponse, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetForLeaderPartition:
+class OffsetForLeaderPartition(msgspec.Struct, frozen=True, kw_only=True):
     partition: Int32
     current_leader_epoch: Int32 = -1
     leader_epoch: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetForLeaderTopic:
+class OffsetForLeaderTopic(msgspec.Struct, frozen=True, kw_only=True):
     topic: String
     partitions: tuple[OffsetForLeaderPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetForLeaderEpochRequest:
+class OffsetForLeaderEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.OFFSET_FOR_LEADER_EPOCH
 
     replica_id: Annotated[Int32, Since(3)] = -2
     topics: tuple[OffsetForLeaderTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochEndOffset:
+class EpochEndOffset(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
     partition: Int32
     leader_epoch: Int32 = -1
     end_offset: Int64 = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetForLeaderTopicResult:
+class OffsetForLeaderTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     topic: String
     partitions: tuple[EpochEndOffset, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetForLeaderEpochResponse:
+class OffsetForLeaderEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.OFFSET_FOR_LEADER_EPOCH
 
     throttle_time_ms: Int32 = 0
     topics: tuple[OffsetForLeaderTopicResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitRequestPartition:
+class OffsetCommitRequestPartition(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     committed_offset: Int64
     committed_leader_epoch: Annotated[Int32, Since(6)] = -1
     committed_metadata: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitRequestTopic:
+class OffsetCommitRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[OffsetCommitRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitRequest:
+class OffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.OFFSET_COMMIT
 
     group_id: String
@@ -128,48 +114,41 @@ class OffsetCommitRequest:
     topics: tuple[OffsetCommitRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitResponsePartition:
+class OffsetCommitResponsePartition(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitResponseTopic:
+class OffsetCommitResponseTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[OffsetCommitResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitResponse:
+class OffsetCommitResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.OFFSET_COMMIT
 
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
     topics: tuple[OffsetCommitResponseTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchRequestTopic:
+class OffsetFetchRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partition_indexes: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchRequestTopics:
+class OffsetFetchRequestTopics(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partition_indexes: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchRequestGroup:
+class OffsetFetchRequestGroup(msgspec.Struct, frozen=True, kw_only=True):
     group_id: String
     member_id: Annotated[String | None, Since(9)] = None
     member_epoch: Annotated[Int32, Since(9)] = -1
     topics: tuple[OffsetFetchRequestTopics, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchRequest:
+class OffsetFetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One group up to version 7, many from version 8 on; null topics are all that the group has committed."""
 
     api: ClassVar[Api] = apis.OFFSET_FETCH
@@ -180,8 +159,7 @@ class OffsetFetchRequest:
     require_stable: Annotated[Bool, Since(7)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchResponsePartition:
+class OffsetFetchResponsePartition(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     committed_offset: Int64
     committed_leader_epoch: Annotated[Int32, Since(5)] = -1
@@ -189,14 +167,12 @@ class OffsetFetchResponsePartition:
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchResponseTopic:
+class OffsetFetchResponseTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[OffsetFetchResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchResponsePartitions:
+class OffsetFetchResponsePartitions(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     committed_offset: Int64
     committed_leader_epoch: Int32 = -1
@@ -204,21 +180,18 @@ class OffsetFetchResponsePartitions:
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchResponseTopics:
+class OffsetFetchResponseTopics(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[OffsetFetchResponsePartitions, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchResponseGroup:
+class OffsetFetchResponseGroup(msgspec.Struct, frozen=True, kw_only=True):
     group_id: String
     topics: tuple[OffsetFetchResponseTopics, ...]
     error_code: Int16 = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchResponse:
+class OffsetFetchResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.OFFSET_FETCH
 
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
@@ -227,39 +200,33 @@ class OffsetFetchResponse:
     groups: Annotated[tuple[OffsetFetchResponseGroup, ...], Since(8)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeleteRequestPartition:
+class OffsetDeleteRequestPartition(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeleteRequestTopic:
+class OffsetDeleteRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[OffsetDeleteRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeleteRequest:
+class OffsetDeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.OFFSET_DELETE
 
     group_id: String
     topics: tuple[OffsetDeleteRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeleteResponsePartition:
+class OffsetDeleteResponsePartition(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeleteResponseTopic:
+class OffsetDeleteResponseTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[OffsetDeleteResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeleteResponse:
+class OffsetDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.OFFSET_DELETE
 
     error_code: Int16

@@ -5,8 +5,9 @@ Records are copied here; the broker reads and writes the same messages with ``pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
+
+import msgspec
 
 from penstock.kafka.protocol import apis
 from penstock.kafka.protocol.schema import (
@@ -25,20 +26,17 @@ from penstock.kafka.protocol.schema import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionProduceData:
+class PartitionProduceData(msgspec.Struct, frozen=True, kw_only=True):
     index: Int32
     records: Bytes | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicProduceData:
+class TopicProduceData(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partition_data: tuple[PartitionProduceData, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceRequest:
+class ProduceRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.PRODUCE
 
     transactional_id: Annotated[String | None, Since(3)] = None
@@ -47,20 +45,17 @@ class ProduceRequest:
     topic_data: tuple[TopicProduceData, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchIndexAndErrorMessage:
+class BatchIndexAndErrorMessage(msgspec.Struct, frozen=True, kw_only=True):
     batch_index: Int32
     batch_index_error_message: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderIdAndEpoch:
+class LeaderIdAndEpoch(msgspec.Struct, frozen=True, kw_only=True):
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionProduceResponse:
+class PartitionProduceResponse(msgspec.Struct, frozen=True, kw_only=True):
     index: Int32
     error_code: Int16
     base_offset: Int64
@@ -71,22 +66,19 @@ class PartitionProduceResponse:
     current_leader: Annotated[LeaderIdAndEpoch, Since(10), Tag(0)] = LeaderIdAndEpoch()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicProduceResponse:
+class TopicProduceResponse(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partition_responses: tuple[PartitionProduceResponse, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEndpoint:
+class NodeEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     node_id: Int32
     host: String
     port: Int32
     rack: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceResponse:
+class ProduceResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.PRODUCE
 
     responses: tuple[TopicProduceResponse, ...]
@@ -94,14 +86,12 @@ class ProduceResponse:
     node_endpoints: Annotated[tuple[NodeEndpoint, ...], Since(10), Tag(0)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaState:
+class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     replica_id: Int32 = -1
     replica_epoch: Int64 = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchPartition:
+class FetchPartition(msgspec.Struct, frozen=True, kw_only=True):
     partition: Int32
     current_leader_epoch: Annotated[Int32, Since(9)] = -1
     fetch_offset: Int64
@@ -111,22 +101,19 @@ class FetchPartition:
     replica_directory_id: Annotated[Uuid, Since(17), Tag(0)] = NO_UUID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchTopic:
+class FetchTopic(msgspec.Struct, frozen=True, kw_only=True):
     topic: Annotated[String, Until(12)] = ""
     topic_id: Annotated[Uuid, Since(13)] = NO_UUID
     partitions: tuple[FetchPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgottenTopic:
+class ForgottenTopic(msgspec.Struct, frozen=True, kw_only=True):
     topic: Annotated[String, Until(12)] = ""
     topic_id: Annotated[Uuid, Since(13)] = NO_UUID
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest:
+class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.FETCH
 
     cluster_id: Annotated[String | None, Since(12), Tag(0)] = None
@@ -143,26 +130,22 @@ class FetchRequest:
     rack_id: Annotated[String, Since(11)] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochEndOffset:
+class EpochEndOffset(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Int32 = -1
     end_offset: Int64 = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotId:
+class SnapshotId(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: Int64 = -1
     epoch: Int32 = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbortedTransaction:
+class AbortedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: Int64
     first_offset: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionData:
+class PartitionData(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     error_code: Int16
     high_watermark: Int64
@@ -176,15 +159,13 @@ class PartitionData:
     records: Bytes | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchableTopicResponse:
+class FetchableTopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     topic: Annotated[String, Until(12)] = ""
     topic_id: Annotated[Uuid, Since(13)] = NO_UUID
     partitions: tuple[PartitionData, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponse:
+class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.FETCH
 
     throttle_time_ms: Int32 = 0

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
+
+import msgspec
 
 from penstock.kafka.protocol import apis
 from penstock.kafka.protocol.schema import Api, Bytes, Int16, Int64, Since, String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaslHandshakeRequest:
+class SaslHandshakeRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.SASL_HANDSHAKE
 
     mechanism: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaslHandshakeResponse:
+class SaslHandshakeResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.SASL_HANDSHAKE
 
     error_code: Int16
     mechanisms: tuple[String, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaslAuthenticateRequest:
+class SaslAuthenticateRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.SASL_AUTHENTICATE
 
     auth_bytes: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaslAuthenticateResponse:
+class SaslAuthenticateResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.SASL_AUTHENTICATE
 
     error_code: Int16

@@ -1,7 +1,6 @@
-"""How a message is described: a frozen dataclass whose annotations carry the facts that depend on the version.
+"""How a message is described: a frozen structure whose annotations carry the facts that depend on the version.
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class MetadataRequest:
+    class MetadataRequest(msgspec.Struct, frozen=True, kw_only=True):
         api: ClassVar[Api] = apis.METADATA
         topics: Annotated[tuple[MetadataRequestTopic, ...] | None, Nullable(1)]
         allow_auto_topic_creation: Annotated[Bool, Since(4)] = True
@@ -13,11 +12,12 @@ it is the compiler's business.
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
+
+import msgspec
 
 # -- the kinds of value there are on the wire --------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A nested dataclass."""
+    """A nested structure."""
 
     cls: type[object]
 
@@ -132,7 +132,7 @@ class Api:
 
 
 class Message(Protocol):
-    """A request or a response, as against a dataclass nested in one."""
+    """A request or a response, as against a structure nested in one."""
 
     api: ClassVar[Api]
 
@@ -162,16 +162,16 @@ class Field:
 
 
 def fields_of(cls: type[object]) -> tuple[Field, ...]:
-    """The fields of a described dataclass, in the order of the wire."""
-    assert dataclasses.is_dataclass(cls), f"{cls} has no place on the wire"
+    """The fields of a described structure, in the order of the wire."""
+    assert issubclass(cls, msgspec.Struct), f"{cls} has no place on the wire"
     hints = get_type_hints(cls, include_extras=True)
-    return tuple(_field(plain, hints[plain.name]) for plain in dataclasses.fields(cls))
+    return tuple(_field(plain, hints[plain.name]) for plain in msgspec.structs.fields(cls))
 
 
-def _field(plain: dataclasses.Field[Any], hint: Any) -> Field:
+def _field(plain: msgspec.structs.FieldInfo, hint: Any) -> Field:
     facts = {type(fact): fact for fact in getattr(hint, "__metadata__", ())}
     bare, is_optional = _without_none(hint)
-    has_default = plain.default is not dataclasses.MISSING
+    has_default = plain.default is not msgspec.NODEFAULT
     return Field(
         name=plain.name,
         kind=_kind(bare),

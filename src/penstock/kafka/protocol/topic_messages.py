@@ -5,8 +5,9 @@ One description for all versions of each message; see ``schema`` for how to read
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
+
+import msgspec
 
 from penstock.kafka.protocol import apis
 from penstock.kafka.protocol.schema import (
@@ -26,20 +27,17 @@ from penstock.kafka.protocol.schema import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatableReplicaAssignment:
+class CreatableReplicaAssignment(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     broker_ids: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatableTopicConfig:
+class CreatableTopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     value: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatableTopic:
+class CreatableTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     num_partitions: Int32
     replication_factor: Int16
@@ -47,8 +45,7 @@ class CreatableTopic:
     configs: tuple[CreatableTopicConfig, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsRequest:
+class CreateTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.CREATE_TOPICS
 
     topics: tuple[CreatableTopic, ...]
@@ -56,8 +53,7 @@ class CreateTopicsRequest:
     validate_only: Bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatableTopicConfigs:
+class CreatableTopicConfigs(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     value: String | None
     read_only: Bool
@@ -65,8 +61,7 @@ class CreatableTopicConfigs:
     is_sensitive: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatableTopicResult:
+class CreatableTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     topic_id: Annotated[Uuid, Since(7)] = NO_UUID
     error_code: Int16
@@ -77,22 +72,19 @@ class CreatableTopicResult:
     configs: Annotated[tuple[CreatableTopicConfigs, ...] | None, Since(5)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsResponse:
+class CreateTopicsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.CREATE_TOPICS
 
     throttle_time_ms: Int32 = 0
     topics: tuple[CreatableTopicResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicState:
+class DeleteTopicState(msgspec.Struct, frozen=True, kw_only=True):
     name: String | None = None
     topic_id: Uuid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicsRequest:
+class DeleteTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """By name up to version 5; by name or by id from version 6 on."""
 
     api: ClassVar[Api] = apis.DELETE_TOPICS
@@ -102,36 +94,31 @@ class DeleteTopicsRequest:
     timeout_ms: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletableTopicResult:
+class DeletableTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     name: Annotated[String | None, Nullable(6)]
     topic_id: Annotated[Uuid, Since(6)] = NO_UUID
     error_code: Int16
     error_message: Annotated[String | None, Since(5)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicsResponse:
+class DeleteTopicsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DELETE_TOPICS
 
     throttle_time_ms: Int32 = 0
     responses: tuple[DeletableTopicResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsAssignment:
+class CreatePartitionsAssignment(msgspec.Struct, frozen=True, kw_only=True):
     broker_ids: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsTopic:
+class CreatePartitionsTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     count: Int32
     assignments: tuple[CreatePartitionsAssignment, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsRequest:
+class CreatePartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.CREATE_PARTITIONS
 
     topics: tuple[CreatePartitionsTopic, ...]
@@ -139,56 +126,48 @@ class CreatePartitionsRequest:
     validate_only: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsTopicResult:
+class CreatePartitionsTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     error_code: Int16
     error_message: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsResponse:
+class CreatePartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.CREATE_PARTITIONS
 
     throttle_time_ms: Int32 = 0
     results: tuple[CreatePartitionsTopicResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsPartition:
+class DeleteRecordsPartition(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     offset: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsTopic:
+class DeleteRecordsTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[DeleteRecordsPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsRequest:
+class DeleteRecordsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DELETE_RECORDS
 
     topics: tuple[DeleteRecordsTopic, ...]
     timeout_ms: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsPartitionResult:
+class DeleteRecordsPartitionResult(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     low_watermark: Int64
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsTopicResult:
+class DeleteRecordsTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[DeleteRecordsPartitionResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsResponse:
+class DeleteRecordsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DELETE_RECORDS
 
     throttle_time_ms: Int32 = 0

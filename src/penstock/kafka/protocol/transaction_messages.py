@@ -5,15 +5,15 @@ One description for all versions of each message; see ``schema`` for how to read
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
+
+import msgspec
 
 from penstock.kafka.protocol import apis
 from penstock.kafka.protocol.schema import Api, Bool, Int8, Int16, Int32, Int64, Since, String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitProducerIdRequest:
+class InitProducerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.INIT_PRODUCER_ID
 
     transactional_id: String | None
@@ -22,8 +22,7 @@ class InitProducerIdRequest:
     producer_epoch: Annotated[Int16, Since(3)] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitProducerIdResponse:
+class InitProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.INIT_PRODUCER_ID
 
     throttle_time_ms: Int32 = 0
@@ -32,14 +31,12 @@ class InitProducerIdResponse:
     producer_epoch: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitionsToTxnTopic:
+class AddPartitionsToTxnTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitionsToTxnRequest:
+class AddPartitionsToTxnRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.ADD_PARTITIONS_TO_TXN
 
     transactional_id: String
@@ -48,28 +45,24 @@ class AddPartitionsToTxnRequest:
     topics: tuple[AddPartitionsToTxnTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitionsToTxnPartitionResult:
+class AddPartitionsToTxnPartitionResult(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     partition_error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitionsToTxnTopicResult:
+class AddPartitionsToTxnTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     results_by_partition: tuple[AddPartitionsToTxnPartitionResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitionsToTxnResponse:
+class AddPartitionsToTxnResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.ADD_PARTITIONS_TO_TXN
 
     throttle_time_ms: Int32 = 0
     results: tuple[AddPartitionsToTxnTopicResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddOffsetsToTxnRequest:
+class AddOffsetsToTxnRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.ADD_OFFSETS_TO_TXN
 
     transactional_id: String
@@ -78,16 +71,14 @@ class AddOffsetsToTxnRequest:
     group_id: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddOffsetsToTxnResponse:
+class AddOffsetsToTxnResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.ADD_OFFSETS_TO_TXN
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTxnRequest:
+class EndTxnRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.END_TXN
 
     transactional_id: String
@@ -96,8 +87,7 @@ class EndTxnRequest:
     committed: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTxnResponse:
+class EndTxnResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.END_TXN
 
     throttle_time_ms: Int32 = 0
@@ -106,14 +96,12 @@ class EndTxnResponse:
     producer_epoch: Annotated[Int16, Since(5)] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritableTxnMarkerTopic:
+class WritableTxnMarkerTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partition_indexes: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritableTxnMarker:
+class WritableTxnMarker(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: Int64
     producer_epoch: Int16
     transaction_result: Bool
@@ -122,54 +110,46 @@ class WritableTxnMarker:
     transaction_version: Annotated[Int8, Since(2)] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteTxnMarkersRequest:
+class WriteTxnMarkersRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.WRITE_TXN_MARKERS
 
     markers: tuple[WritableTxnMarker, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritableTxnMarkerPartitionResult:
+class WritableTxnMarkerPartitionResult(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritableTxnMarkerTopicResult:
+class WritableTxnMarkerTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[WritableTxnMarkerPartitionResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritableTxnMarkerResult:
+class WritableTxnMarkerResult(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: Int64
     topics: tuple[WritableTxnMarkerTopicResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteTxnMarkersResponse:
+class WriteTxnMarkersResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.WRITE_TXN_MARKERS
 
     markers: tuple[WritableTxnMarkerResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitRequestPartition:
+class TxnOffsetCommitRequestPartition(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     committed_offset: Int64
     committed_leader_epoch: Annotated[Int32, Since(2)] = -1
     committed_metadata: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitRequestTopic:
+class TxnOffsetCommitRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[TxnOffsetCommitRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitRequest:
+class TxnOffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.TXN_OFFSET_COMMIT
 
     transactional_id: String
@@ -182,41 +162,35 @@ class TxnOffsetCommitRequest:
     topics: tuple[TxnOffsetCommitRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitResponsePartition:
+class TxnOffsetCommitResponsePartition(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitResponseTopic:
+class TxnOffsetCommitResponseTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[TxnOffsetCommitResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitResponse:
+class TxnOffsetCommitResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.TXN_OFFSET_COMMIT
 
     throttle_time_ms: Int32 = 0
     topics: tuple[TxnOffsetCommitResponseTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicRequest:
+class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partition_indexes: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeProducersRequest:
+class DescribeProducersRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_PRODUCERS
 
     topics: tuple[TopicRequest, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerState:
+class ProducerState(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: Int64
     producer_epoch: Int32
     last_sequence: Int32 = -1
@@ -225,43 +199,37 @@ class ProducerState:
     current_txn_start_offset: Int64 = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionResponse:
+class PartitionResponse(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
     error_code: Int16
     error_message: String | None = None
     active_producers: tuple[ProducerState, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicResponse:
+class TopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     name: String
     partitions: tuple[PartitionResponse, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeProducersResponse:
+class DescribeProducersResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_PRODUCERS
 
     throttle_time_ms: Int32 = 0
     topics: tuple[TopicResponse, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTransactionsRequest:
+class DescribeTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_TRANSACTIONS
 
     transactional_ids: tuple[String, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicData:
+class TopicData(msgspec.Struct, frozen=True, kw_only=True):
     topic: String
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedTransaction:
+class DescribedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
     transactional_id: String
     transaction_state: String
@@ -272,16 +240,14 @@ class DescribedTransaction:
     topics: tuple[TopicData, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTransactionsResponse:
+class DescribeTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.DESCRIBE_TRANSACTIONS
 
     throttle_time_ms: Int32 = 0
     transaction_states: tuple[DescribedTransaction, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListTransactionsRequest:
+class ListTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.LIST_TRANSACTIONS
 
     state_filters: tuple[String, ...]
@@ -290,15 +256,13 @@ class ListTransactionsRequest:
     transactional_id_pattern: Annotated[String | None, Since(2)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedTransaction:
+class ListedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id: String
     producer_id: Int64
     transaction_state: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListTransactionsResponse:
+class ListTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.LIST_TRANSACTIONS
 
     throttle_time_ms: Int32 = 0

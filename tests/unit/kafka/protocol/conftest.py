@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
@@ -69,7 +69,7 @@ def project(message: Any, version: int) -> Any:
         elif isinstance(field.kind, Array) and isinstance(field.kind.element, Struct) and value:
             value = tuple(project(item, version) for item in value)
         changes[field.name] = value
-    return dataclasses.replace(message, **changes)
+    return msgspec.structs.replace(message, **changes)
 
 
 @pytest.fixture(scope="session")

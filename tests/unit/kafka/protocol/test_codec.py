@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import msgspec
 import pytest
 
 from penstock.kafka.protocol.codec import decode, encode
@@ -37,14 +37,12 @@ from penstock.kafka.protocol.varint import read_varint, varint
 API = Api(999, "Sample", 0, 2, flexible=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inner:
+class Inner(msgspec.Struct, frozen=True, kw_only=True):
     number: Int16
     word: Annotated[String, Since(1)] = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = API
 
     flag: Bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -146,11 +147,18 @@ def without_what_we_never_send(message: FetchResponse, version: int) -> FetchRes
     """No snapshots, which are Raft's, and empty records in place of null ones."""
     raw = encode(message, version)
     message, _ = decode(FetchResponse, version, raw)
-    for topic in message.responses:
-        for partition in topic.partitions:
-            object.__setattr__(partition, "snapshot_id", SnapshotId())
-            object.__setattr__(partition, "records", partition.records or b"")
-    return message
+    replace = msgspec.structs.replace
+    responses = tuple(
+        replace(
+            topic,
+            partitions=tuple(
+                replace(partition, snapshot_id=SnapshotId(), records=partition.records or b"")
+                for partition in topic.partitions
+            ),
+        )
+        for topic in message.responses
+    )
+    return replace(message, responses=responses)
 
 
 @some
