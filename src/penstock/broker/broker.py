@@ -116,6 +116,7 @@ class Broker:
         await self.transactions.stop()
         await self.groups.stop()
         async with self._commits:
+            self.replicas.detach(asyncio.get_running_loop())
             await asyncio.to_thread(self._close_files)
 
     def _close_files(self) -> None:

@@ -99,6 +99,18 @@ class Replicas:
                 return
 
         self._on_synced = on_synced
+        descriptor = self._commit.descriptor
+        if descriptor is not None:
+            loop.add_reader(descriptor, self._reap)
+
+    def detach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hear of them no more."""
+        if self._commit.descriptor is not None:
+            loop.remove_reader(self._commit.descriptor)
+
+    def _reap(self) -> None:
+        for log, seconds in self._commit.reap():
+            self._synced(log, seconds)
 
     def _synced(self, log: Log, seconds: float) -> None:
         self._stats.sync_latency.observe(seconds)

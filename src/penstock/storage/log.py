@@ -9,10 +9,11 @@ reported as corrupt and for what compaction has removed. Files: docs/formats/log
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.errors import DiskFull, LogFailed, OffsetOutOfRange, StorageError
 from penstock.records import CONTROL_BIT, BatchHeader, assign
@@ -33,6 +34,13 @@ _OFFSETS_IN_SEGMENT_MAX: Final = (1 << 31) - 1  # the index keeps relative offse
 _SNAPSHOTS_KEPT: Final = 2  # a damaged newest one costs a scan, not the table
 
 __all__ = ["Log", "TimestampOffset"]
+
+
+class PlainSync(NamedTuple):
+    """A file to sync, and the offset up to which the log is durable then."""
+
+    descriptor: int
+    end_offset: int
 
 
 class Log:
@@ -190,16 +198,35 @@ class Log:
                 self._is_directory_dirty = False
                 self.files.sync_directory(self.directory)
         except StorageError as error:
-            self.failure = LogFailed(
-                f"A sync of {self.directory} failed ({error.message}) Nothing more is written there until the node "
-                "is restarted; check the disk first."
-            )
-            log.error("%s", self.failure.message)
-            raise self.failure from error
+            raise self._fail(error.message) from error
         self.durable_offset = end
         if sealed:
             self._finish_sealing(sealed)
         return end
+
+    def begin_sync(self) -> PlainSync | None:
+        """What `sync` comes down to, if that is to sync one file; for those who can have it done without a thread."""
+        if self.failure is not None or self._is_directory_dirty or len(self._dirty) != 1:
+            return None
+        end = self.end_offset  # before the file: what is written up to here lies in it, or the list had grown
+        active = self._dirty[0]
+        descriptor = -1 if active.is_sealed else active.file.fileno()
+        return None if descriptor < 0 else PlainSync(descriptor, end)
+
+    def finish_sync(self, end_offset: int, error: int) -> None:
+        """The file that `begin_sync` gave is synced, or the kernel said why it could not be."""
+        if error:
+            self._fail(f"{os.strerror(error)}.")
+        else:
+            self.durable_offset = end_offset
+
+    def _fail(self, why: str) -> LogFailed:
+        self.failure = LogFailed(
+            f"A sync of {self.directory} failed ({why}) Nothing more is written there until the node is restarted; "
+            "check the disk first."
+        )
+        log.error("%s", self.failure.message)
+        return self.failure
 
     def _finish_sealing(self, sealed: list[Segment]) -> None:
         """Write what spares sealed segments a scan. Where that fails they are scanned, or sealed by a later sync."""
