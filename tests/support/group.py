@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
-from tests.support.node import _die_with_parent
+from tests.support.node import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,7 +80,7 @@ class Member:
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     @property

@@ -2,63 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.scenarios import check_story, stories_beside, untold_rules
 from tests.unit.groups.transcript import Transcript
 
-from penstock.broker.groups.states import TRANSITIONS, VERDICTS, State
+from penstock.broker.groups.states import TRANSITIONS, VERDICTS
 
-SCENARIOS = sorted(Path(__file__).with_name("scenarios").glob("*.txt"))
-INDENT = "    "
-
-
-def played(text: str) -> str:
-    """The scenario with what really came out. A line of ``===`` begins a new story."""
-    transcript = Transcript()
-    lines: list[str] = []
-    for line in text.splitlines():
-        if line.startswith(INDENT):
-            continue
-        if line.startswith("==="):
-            transcript = Transcript()
-        lines.append(line)
-        if line and not line.startswith(("#", "===")):
-            lines += [INDENT + came for came in transcript.play(line)]
-    return "\n".join(lines) + "\n"
+STORIES = stories_beside(__file__)
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_scenario_goes_as_told(path: Path) -> None:
-    told = path.read_text()
-    found = played(told)
-    if os.environ.get("PENSTOCK_REWRITE"):
-        path.write_text(found)
-        return
-    assert found == told
-
-
-class Visited(dict[State, Any]):
-    """A row of a table that notes which of its cells are looked up."""
-
-    def __init__(self, row: Mapping[State, Any]) -> None:
-        super().__init__(row)
-        self.seen: set[State] = set()
-
-    def __getitem__(self, state: State) -> Any:
-        self.seen.add(state)
-        return super().__getitem__(state)
+    check_story(path, Transcript)
 
 
 @pytest.mark.parametrize("table", [VERDICTS, TRANSITIONS], ids=["verdicts", "transitions"])
-def test_every_rule_has_a_story(table: dict[Any, Mapping[State, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {key: Visited(row) for key, row in table.items()}
-    for key, row in rows.items():
-        monkeypatch.setitem(table, key, row)
-    for path in SCENARIOS:
-        played(path.read_text())
-    untold = [(key.name, state.name) for key, row in rows.items() for state in set(row) - row.seen]
-    assert not untold
+def test_every_rule_has_a_story(table: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not untold_rules(table, STORIES, Transcript, monkeypatch)

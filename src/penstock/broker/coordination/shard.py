@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from penstock.broker.coordination.journal import Journal, Written
-from penstock.broker.coordination.messages import ChangeT, Outcome, Rejected, Reply, Request
+from penstock.broker.coordination.messages import ChangeT, Outcome, ProducerIdentity, Rejected, Reply, Request
 from penstock.errors import (
     CoordinationError,
     CoordinatorLoading,
@@ -65,6 +65,7 @@ class Machine(Protocol[ChangeT]):
 MachineT = TypeVar("MachineT", bound=Machine[Any])
 Replies = list[tuple[Reply, object]]
 Defer = Callable[[Callable[[], None]], object]
+Done = Callable[[PenstockError | None], None]
 
 
 class Shard(ABC, Generic[MachineT, ChangeT]):
@@ -84,6 +85,8 @@ class Shard(ABC, Generic[MachineT, ChangeT]):
         self._end = self._read_to = journal.end_offset  # not all of what is read need be committed
         self._written: dict[str, int] = {}  # up to where, for each machine that is not all committed
         self._is_refused = False  # the last write was
+        self._is_appending = False
+        self._held_back: list[tuple[Done, PenstockError | None]] = []
         self._refusal: PenstockError | None = CoordinatorLoading()
         self.machines: dict[str, MachineT] = {}
 
@@ -171,7 +174,7 @@ class Shard(ABC, Generic[MachineT, ChangeT]):
     def when_settled(self, done: Callable[[PenstockError | None], None]) -> None:
         """Call ``done`` once all that can be seen here now is committed."""
         self.flush()
-        self._journal.when_committed(self._end, done)
+        self.when_committed(self._end, done)
 
     def tick(self) -> None:
         """Let time pass for every machine that it matters to."""
@@ -193,10 +196,11 @@ class Shard(ABC, Generic[MachineT, ChangeT]):
         if changes:
             at_ms = self._wall_ms()
             try:
-                self._end = self._journal.append(changes, at_ms, decisions[0][1].producer)
+                self._end = self._append(changes, at_ms, decisions[0][1].producer)
             except PenstockError as error:
                 self._on_refused(decisions, replies, error)
                 self._drop_forgettable(decisions)  # what was to begin with this
+                self._go_on()
                 return
             if self._is_refused:
                 log.warning("What is coordinated can be stored again.")
@@ -204,10 +208,37 @@ class Shard(ABC, Generic[MachineT, ChangeT]):
             self._apply(decisions, at_ms)
             self._written.update((machine.id, self._end) for machine, outcome in decisions if outcome.changes)
         self._drop_forgettable(decisions)
+        self._go_on()
         if changes or replies:
             until = max(self.written_to(machine) for machine, _ in decisions)
             names = [machine.id for machine, outcome in decisions if outcome.changes]
-            self._journal.when_committed(until, partial(self._on_committed, replies, names, until))
+            self.when_committed(until, partial(self._on_committed, replies, names, until))
+
+    def _append(self, changes: list[ChangeT], at_ms: int, producer: ProducerIdentity | None) -> int:
+        self._is_appending = True
+        try:
+            return self._journal.append(changes, at_ms, producer)
+        finally:
+            self._is_appending = False
+
+    def when_committed(self, offset: int, done: Done) -> None:
+        """Call ``done`` once the log is committed up to there, or with what went wrong.
+
+        A write can commit what was written before it, at once. Whoever hears of that may ask something, which must not
+        be decided before the write itself is applied; so they hear of it then.
+        """
+        self._journal.when_committed(offset, partial(self._hear, done))
+
+    def _hear(self, done: Done, error: PenstockError | None) -> None:
+        if self._is_appending:
+            self._held_back.append((done, error))
+        else:
+            done(error)
+
+    def _go_on(self) -> None:
+        held_back, self._held_back = self._held_back, []
+        for done, error in held_back:
+            done(error)
 
     def written_to(self, machine: MachineT) -> int:
         """Once the log is committed up to here, all that is known of a machine is."""

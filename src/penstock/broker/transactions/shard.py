@@ -72,7 +72,7 @@ class TransactionShard(Shard[Transaction, Change]):
         if is_wanted:
             for machine in machines.values():
                 if machine.owes_markers():  # the log as it was read may not be safe yet: another node may lack its end
-                    self._journal.when_committed(self._end, partial(self._mark, machine))
+                    self.when_committed(self._end, partial(self._mark, machine))
 
     def perform(self, decisions: Sequence[tuple[Transaction, Outcome[Change]]]) -> None:
         super().perform(decisions)
@@ -96,7 +96,7 @@ class TransactionShard(Shard[Transaction, Change]):
         if not self._is_current(machine):
             return
         if machine.owes_markers():
-            self._journal.when_committed(self.written_to(machine), partial(self._mark, machine))
+            self.when_committed(self.written_to(machine), partial(self._mark, machine))
         if machine.state not in DECIDED:
             self._tell(machine)
         for request, reply in machine.take_waiting():

@@ -2,63 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.support.scenarios import check_story, stories_beside, untold_rules
 from tests.unit.groups.consumer.transcript import ConsumerTranscript
 
-from penstock.broker.groups.consumer.reconciliation import STEPS, MemberState, Situation
+from penstock.broker.groups.consumer.reconciliation import STEPS, MemberState
 
-SCENARIOS = sorted(Path(__file__).with_name("scenarios").glob("*.txt"))
-INDENT = "    "
-
-
-def played(text: str) -> str:
-    """The scenario with what really came out. A line of ``===`` begins a new story."""
-    transcript = ConsumerTranscript()
-    lines: list[str] = []
-    for line in text.splitlines():
-        if line.startswith(INDENT):
-            continue
-        if line.startswith("==="):
-            transcript = ConsumerTranscript()
-        lines.append(line)
-        if line and not line.startswith(("#", "===")):
-            lines += [INDENT + came for came in transcript.play(line)]
-    return "\n".join(lines) + "\n"
+STORIES = stories_beside(__file__)
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_scenario_goes_as_told(path: Path) -> None:
-    told = path.read_text()
-    found = played(told)
-    if os.environ.get("PENSTOCK_REWRITE"):
-        path.write_text(found)
-        return
-    assert found == told
-
-
-class Visited(dict[Situation, Any]):
-    """A row of a table that notes which of its cells are looked up."""
-
-    def __init__(self, row: Mapping[Situation, Any]) -> None:
-        super().__init__(row)
-        self.seen: set[Situation] = set()
-
-    def __getitem__(self, situation: Situation) -> Any:
-        self.seen.add(situation)
-        return super().__getitem__(situation)
+    check_story(path, ConsumerTranscript)
 
 
 def test_every_rule_has_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {state: Visited(row) for state, row in STEPS.items()}
-    for state, row in rows.items():
-        monkeypatch.setitem(STEPS, state, row)  # type: ignore[arg-type]
-    for path in SCENARIOS:
-        played(path.read_text())
-    untold = [(state.name, each.name) for state, row in rows.items() for each in set(row) - row.seen]
-    assert not untold
+    assert not untold_rules(STEPS, STORIES, ConsumerTranscript, monkeypatch)
     assert set(STEPS) == set(MemberState)

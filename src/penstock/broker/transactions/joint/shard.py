@@ -118,7 +118,7 @@ class JointShard(Shard[JointTransaction, Change]):
         if self._is_current(machine):
             markings = machine.take_markings()
             if markings is not None:
-                self._journal.when_committed(until, partial(self._mark, machine, markings))
+                self.when_committed(until, partial(self._mark, machine, markings))
 
     def _mark(self, machine: JointTransaction, markings: list[Marking], error: PenstockError | None) -> None:
         if error is not None or not self._is_current(machine):
