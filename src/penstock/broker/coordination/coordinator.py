@@ -25,6 +25,9 @@ _TICK_SECONDS: Final = 0.05
 _EXPIRY_EVERY_TICKS: Final = 12_000  # ten minutes, as in Kafka
 _EXPIRY_APART_TICKS: Final = 20  # shards take turns, so that none of them is felt
 _GAP_MAX_MS: Final = 1_000
+# Most logs are read in a few milliseconds, and a client that is sent away stays away for a tenth of a second or more.
+_LOADING_LOOKS: Final = 50
+_LOADING_PAUSE_SECONDS: Final = 0.01
 
 
 @lru_cache(maxsize=10_000)
@@ -148,6 +151,18 @@ class Coordinator(ABC, Generic[ShardT]):
             raise NotCoordinator(f"This node does not coordinate {self.what} {name!r}.")
         shard.check()
         return shard
+
+    async def await_shard(self, name: str) -> None:
+        """Give the shard that a name belongs to a moment to read its log, if it is at it."""
+        for _ in range(_LOADING_LOOKS):
+            try:
+                self.shard(name)
+            except CoordinatorLoading:
+                await asyncio.sleep(_LOADING_PAUSE_SECONDS)
+            except NotCoordinator:
+                return  # whoever asks will hear so
+            else:
+                return
 
     def loaded_shards(self) -> list[ShardT]:
         """Every shard; `CoordinatorLoading` while one of them does not know everything yet."""

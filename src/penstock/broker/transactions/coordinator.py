@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from penstock.broker.coordination.coordinator import Coordinator
 from penstock.broker.coordination.journal import PartitionJournal
@@ -20,12 +19,8 @@ from penstock.broker.transactions.records import NO_PRODUCER
 from penstock.broker.transactions.shard import TransactionShard
 from penstock.broker.transactions.transaction import Transaction
 from penstock.clock import Clock
-from penstock.errors import CoordinatorLoading, InvalidProducerIdMapping, InvalidRequest, PenstockError
+from penstock.errors import InvalidProducerIdMapping, InvalidRequest, PenstockError
 from penstock.model import TRANSACTIONS_TOPIC
-
-# Most logs are read in a few milliseconds, and a client that is sent away stays away for a tenth of a second or more.
-_LOADING_LOOKS: Final = 50
-_LOADING_PAUSE_SECONDS: Final = 0.01
 
 
 class TransactionCoordinator(Coordinator[TransactionShard]):
@@ -66,17 +61,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
 
     async def ask(self, name: str, request: Request[AnswerT]) -> AnswerT:
         """The answer to a request, as soon as it holds; whoever comes early waits a moment for the log to be read."""
-        await self._loaded(name)
+        await self.await_shard(name)
         return await super().ask(name, request)
-
-    async def _loaded(self, name: str) -> None:
-        for _ in range(_LOADING_LOOKS):
-            try:
-                self.shard(name)
-            except CoordinatorLoading:
-                await asyncio.sleep(_LOADING_PAUSE_SECONDS)
-            else:
-                return
 
     async def init(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None = None
@@ -84,7 +70,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         """Start a producer, fencing every other instance of it."""
         if not transactional_id:
             raise InvalidRequest("A transactional id must not be empty.")
-        await self._loaded(transactional_id)
+        await self.await_shard(transactional_id)
         self.shard(transactional_id)  # whoever asks the wrong node does not cost a producer id
         fresh = await self._allocate_producer_id()
         return await self.ask(transactional_id, Init(timeout_ms=timeout_ms, fresh_producer_id=fresh, expected=expected))

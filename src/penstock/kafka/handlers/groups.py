@@ -59,6 +59,10 @@ async def _find_coordinator(exchange: Exchange, key: str, key_type: int) -> Coor
     node = broker.metadata.nodes.get(partition.leader)
     if node is None:
         return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "Its partition has no leader now.")
+    if partition.leader == broker.config.node_id:
+        await (broker.groups if is_group else broker.transactions).await_shard(
+            key
+        )  # rather than send the client away first
     host, port = exchange.address_of(node)
     return Coordinator(key=key, node_id=node.node_id, host=host, port=port, error_code=ErrorCode.NONE)
 
