@@ -21,8 +21,8 @@ from bench.targets import REPO, Node, Penstock, Target
 _PATIENCE_S = 20.0
 _COMMAND = REPO / ".venv" / "bin" / "penstock"  # unless PENSTOCK_COMMAND names another
 _PENSTOCK_SETTINGS = {
-    "PENSTOCK_GROUPS__CONSUMER_SESSION_TIMEOUT_MS": "6000",
-    "PENSTOCK_GROUPS__CONSUMER_HEARTBEAT_INTERVAL_MS": "500",
+    "PENSTOCK_GROUPS__SESSION_TIMEOUT_MS": "6000",
+    "PENSTOCK_GROUPS__HEARTBEAT_INTERVAL_MS": "500",
 }
 _KAFKA_SETTINGS = """group.consumer.min.session.timeout.ms=6000
 group.consumer.session.timeout.ms=6000

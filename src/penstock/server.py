@@ -196,8 +196,8 @@ def group_config(settings: Settings) -> GroupConfig:
         session_timeout_max_ms=groups.session_timeout_max_ms,
         initial_delay_ms=groups.initial_delay_ms,
         members_max=groups.members_max,
-        consumer_session_timeout_ms=groups.consumer_session_timeout_ms,
-        consumer_heartbeat_interval_ms=groups.consumer_heartbeat_interval_ms,
+        session_timeout_ms=groups.session_timeout_ms,
+        heartbeat_interval_ms=groups.heartbeat_interval_ms,
         offsets_retention_ms=groups.offsets_retention_ms,
     )
 

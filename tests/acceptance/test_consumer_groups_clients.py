@@ -25,8 +25,8 @@ from tests.support.node import Node
 
 PARTITIONS = frozenset(range(6))
 QUICK = {
-    "groups__consumer_session_timeout_ms": "6s",
-    "groups__consumer_heartbeat_interval_ms": "500ms",
+    "groups__session_timeout_ms": "6s",
+    "groups__heartbeat_interval_ms": "500ms",
     "groups__initial_delay_ms": "0s",
 }
 NEW = "confluent-consumer"

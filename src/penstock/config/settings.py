@@ -104,8 +104,6 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     session_timeout_min_ms: Annotated[int, Duration(1)] = 6 * SECOND_MS
     session_timeout_max_ms: Annotated[int, Duration(1)] = HOUR_MS // 2
     initial_delay_ms: Annotated[int, Duration(0)] = 3 * SECOND_MS
-    consumer_session_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 45 * SECOND_MS
-    consumer_heartbeat_interval_ms: Annotated[int, Duration(100)] = 5 * SECOND_MS
     members_max: Annotated[int, Whole(1)] = 10_000
     offsets_retention_ms: Annotated[int, Duration(SECOND_MS)] = 168 * HOUR_MS
     offsets_partitions: Annotated[int, Whole(1, 1_000)] = 8
@@ -210,8 +208,5 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "defaults.topic.min_insync_replicas", reason
     if groups.heartbeat_interval_ms >= groups.session_timeout_ms:
         yield "groups.heartbeat_interval_ms", "must be shorter than groups.session_timeout_ms, best a third of it"
-    if groups.consumer_heartbeat_interval_ms >= groups.consumer_session_timeout_ms:
-        reason = "must be shorter than groups.consumer_session_timeout_ms, best a third of it"
-        yield "groups.consumer_heartbeat_interval_ms", reason
     if not groups.session_timeout_min_ms <= groups.session_timeout_ms <= groups.session_timeout_max_ms:
         yield "groups.session_timeout_ms", "must be between groups.session_timeout_min_ms and _max_ms"

@@ -51,7 +51,7 @@ def test_a_member_joins_by_either_version_and_is_told_what_it_has_once(tmp_path:
         topic_id = client.broker.metadata.topic(TOPIC).topic_id
         joined = await pulse(client, 0)
         assert (joined.error_code, joined.member_id, joined.member_epoch) == (0, "a", 1)
-        assert joined.heartbeat_interval_ms == 5_000
+        assert joined.heartbeat_interval_ms == 3_000
         assert joined.assignment is not None
         (row,) = joined.assignment.topic_partitions
         assert (row.topic_id, row.partitions) == (topic_id, (0, 1))

@@ -208,7 +208,7 @@ class ConsumerGroup:
         self.touch(member_id, now_ms)
         is_news = request.is_full or after.assigned.keys() != before.assigned.keys()
         told = frozenset(after.assigned) if is_news else None
-        outcome.reply(reply, Beat(member_id, after.epoch, self._config.consumer_heartbeat_interval_ms, told))
+        outcome.reply(reply, Beat(member_id, after.epoch, self._config.heartbeat_interval_ms, told))
 
     def step(self, member_id: str, owned: Iterable[Place] | None, draft: Draft, now_ms: int) -> Current:
         """Bring the target up to date and lead a member one step towards it."""
@@ -244,7 +244,7 @@ class ConsumerGroup:
 
     def _session_ms(self, member_id: str) -> int:
         classic = self.ledger.members[member_id].classic
-        return self._config.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+        return self._config.session_timeout_ms if classic is None else classic.session_timeout_ms
 
     # -- the target ---------------------------------------------------------------------------------------------------
 
