@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from uuid import UUID
 
+import msgspec
+
 from penstock.cluster.records import (
     ClusterCreated,
     MetadataRecord,
+    NodeChanged,
     NodeRegistered,
+    NodeRemoved,
     PartitionAssigned,
     ProducerIdsReserved,
     TopicConfigured,
@@ -48,6 +52,15 @@ class ClusterMetadata:
         self.topics: dict[str, Topic] = {}
         self._topics_by_id: dict[UUID, Topic] = {}
 
+    def reset(self) -> None:
+        """Begin anew, as before a snapshot is applied. Everybody who holds this object sees the new state."""
+        self.version = 0
+        self.cluster_id = ""
+        self.next_producer_id = 0
+        self.nodes.clear()
+        self.topics.clear()
+        self._topics_by_id.clear()
+
     def topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
         if topic is None:
@@ -80,6 +93,18 @@ class ClusterMetadata:
     @_apply.register
     def _(self, record: NodeRegistered) -> None:
         self.nodes[record.node_id] = record
+
+    @_apply.register
+    def _(self, record: NodeChanged) -> None:
+        node = self.nodes.get(record.node_id)
+        if node is not None and node.epoch == record.epoch:
+            self.nodes[record.node_id] = msgspec.structs.replace(
+                node, is_fenced=record.is_fenced, is_draining=record.is_draining
+            )
+
+    @_apply.register
+    def _(self, record: NodeRemoved) -> None:
+        self.nodes.pop(record.node_id, None)
 
     @_apply.register
     def _(self, record: TopicCreated) -> None:

@@ -27,12 +27,34 @@ class ClusterCreated(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A node came up. Its epoch tells this life of the process from all earlier ones."""
+    """A node came up. Its epoch tells this life of the process from all earlier ones.
+
+    A fenced node is not counted on: it leads nothing, and nobody is sent to it. One that is draining gives up what it
+    leads and gets nothing new. ``directory_id`` is the disk it has: a wiped node has another.
+    """
 
     node_id: int
     epoch: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
+    directory_id: str = ""
+    is_fenced: bool = False
+    is_draining: bool = False
+
+
+class NodeChanged(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A node was heard of, given up on, or is to be emptied; only for the life with that epoch."""
+
+    node_id: int
+    epoch: int
+    is_fenced: bool
+    is_draining: bool
+
+
+class NodeRemoved(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A node left for good. It has no replicas any more."""
+
+    node_id: int
 
 
 class TopicCreated(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -55,7 +77,10 @@ class TopicConfigured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class PartitionAssigned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A partition's whole state; each one replaces the one before.
 
-    ``leader_epoch`` grows with every new leader, ``partition_epoch`` with every change at all.
+    ``leader_epoch`` grows with every new leader, ``partition_epoch`` with every change at all. While replicas move,
+    ``replicas`` names old and new ones, ``adding`` those that come and ``removing`` those that go. ``eligible`` are
+    replicas outside of ``in_sync`` that have every committed record all the same, because too few were in sync for
+    anything to be committed since they fell out (KIP-966): they may lead when nobody in sync can.
     """
 
     topic_id: UUID
@@ -65,6 +90,9 @@ class PartitionAssigned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     leader: int
     leader_epoch: int
     partition_epoch: int
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    eligible: tuple[int, ...] = ()
 
 
 class ProducerIdsReserved(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -78,6 +106,8 @@ class ProducerIdsReserved(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 MetadataRecord = (
     ClusterCreated
     | NodeRegistered
+    | NodeChanged
+    | NodeRemoved
     | TopicCreated
     | TopicDeleted
     | TopicConfigured

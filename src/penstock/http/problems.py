@@ -13,7 +13,6 @@ from typing import ClassVar, Final
 import msgspec
 
 from penstock import errors
-from penstock.broker.transactions.joint import errors as joint
 from penstock.errors import PenstockError
 from penstock.http.exchange import HeaderList, Reply
 
@@ -140,6 +139,17 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.NotEnoughReplicas: 503,
     errors.NotController: 503,
     errors.RequestTimedOut: 504,
+    errors.PeerUnavailable: 503,
+    errors.ControllerUnavailable: 503,
+    errors.StaleNodeEpoch: 409,
+    errors.NodeNotFound: 404,
+    errors.NodeInUse: 409,
+    errors.StalePartitionEpoch: 409,
+    errors.IneligibleReplica: 409,
+    errors.LeaderNotAvailable: 503,
+    errors.ElectionNotNeeded: 409,
+    errors.NoReassignment: 404,
+    errors.OffsetNotAvailable: 503,
     errors.StorageError: 503,
     errors.DiskFull: 507,
     errors.StartupError: 500,
@@ -152,12 +162,12 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.NotCoordinator: 503,
     errors.CoordinatorLoading: 503,
     errors.TransactionError: 409,
-    joint.TransactionNotFound: 404,
+    errors.TransactionNotFound: 404,
     errors.TransactionalIdNotFound: 404,
     errors.InvalidTransactionTimeout: 422,
-    joint.UnknownWriter: 422,
-    joint.IdempotencyKeyReused: 422,
-    joint.TransactionLimitReached: 429,
+    errors.UnknownWriter: 422,
+    errors.IdempotencyKeyReused: 422,
+    errors.TransactionLimitReached: 429,
 }
 
 

@@ -13,13 +13,12 @@ from msgspec import Meta
 from msgspec.structs import asdict
 
 from penstock.broker.transactions.joint.coordinator import Lease
-from penstock.broker.transactions.joint.errors import TransactionNotFound
 from penstock.broker.transactions.joint.messages import Ended
 from penstock.broker.transactions.joint.transaction import JointTransaction
 from penstock.broker.transactions.messages import Terminate
 from penstock.broker.transactions.states import State as KafkaState
 from penstock.broker.transactions.transaction import Transaction
-from penstock.errors import InvalidTxnState
+from penstock.errors import InvalidTxnState, TransactionNotFound
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, reply
 from penstock.http.groups import PlaceView

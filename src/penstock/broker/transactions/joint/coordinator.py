@@ -17,7 +17,6 @@ from penstock.broker.partition import Partition
 from penstock.broker.stats import TransactionStats
 from penstock.broker.transactions.joint import records
 from penstock.broker.transactions.joint.config import JointConfig
-from penstock.broker.transactions.joint.errors import TransactionLimitReached, TransactionNotFound
 from penstock.broker.transactions.joint.messages import (
     Abort,
     Commit,
@@ -37,7 +36,7 @@ from penstock.broker.transactions.markers import MarkerWriter
 from penstock.broker.transactions.records import Reason
 from penstock.clock import Clock
 from penstock.cluster.metadata import Topic
-from penstock.errors import RequestTimedOut
+from penstock.errors import RequestTimedOut, TransactionLimitReached, TransactionNotFound
 from penstock.model import TRANSACTIONS_TOPIC
 
 _LOADING_POLL_SECONDS: Final = 0.02

@@ -19,14 +19,6 @@ from msgspec.structs import replace
 from penstock.broker.coordination.messages import Outcome as CoordinatorOutcome
 from penstock.broker.coordination.messages import Rejected, Reply, Request
 from penstock.broker.transactions.joint.config import JointConfig
-from penstock.broker.transactions.joint.errors import (
-    IdempotencyKeyReused,
-    TransactionEnded,
-    TransactionLimitReached,
-    TransactionNotFound,
-    TransactionTimedOut,
-    UnknownWriter,
-)
 from penstock.broker.transactions.joint.messages import (
     Abort,
     Commit,
@@ -58,7 +50,18 @@ from penstock.broker.transactions.joint.states import (
     Verdict,
 )
 from penstock.broker.transactions.records import Reason
-from penstock.errors import DuplicateSequence, InvalidTransactionTimeout, OutOfOrderSequence, PenstockError
+from penstock.errors import (
+    DuplicateSequence,
+    IdempotencyKeyReused,
+    InvalidTransactionTimeout,
+    OutOfOrderSequence,
+    PenstockError,
+    TransactionEnded,
+    TransactionLimitReached,
+    TransactionNotFound,
+    TransactionTimedOut,
+    UnknownWriter,
+)
 
 Outcome = CoordinatorOutcome[Change]
 

@@ -1,0 +1,36 @@
+"""What a disk refuses, and what a node cannot start with."""
+
+from __future__ import annotations
+
+from penstock.errors.base import PenstockError
+
+
+class StorageError(PenstockError):
+    """The disk refused a read or a write."""
+
+    code = "storage_error"
+    retriable = True
+
+
+class DiskFull(StorageError):
+    """No space is left for new records; reads go on, and writes will as soon as there is space."""
+
+    code = "disk_full"
+
+
+class LogFailed(StorageError):
+    """A sync of this log failed, so what it last wrote cannot be trusted until the node restarts and recovers it."""
+
+    code = "log_failed"
+
+
+class StartupError(PenstockError):
+    """The node cannot start as configured."""
+
+    code = "startup_error"
+
+
+class DataDirectoryError(StartupError):
+    """The data directory is in use, belongs to another node, or was written by another version."""
+
+    code = "data_directory_error"

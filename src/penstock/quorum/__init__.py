@@ -1,0 +1,1 @@
+"""The quorum at work: Raft with a disk, a network and a clock, and the controller that its leader is."""
