@@ -16,6 +16,7 @@ from rich.console import Console
 from bench.ballast import Ballast
 from bench.chart import draw
 from bench.client import LoadError, build_generator
+from bench.clusters import kafka_clusters, penstock_clusters
 from bench.install import InstallError
 from bench.kafka import kafka_targets
 from bench.machine import machine_facts
@@ -90,9 +91,9 @@ def prepare(options: argparse.Namespace, console: Console) -> tuple[list[Target]
     """The targets that can run here, and their versions; a target that cannot is said aloud and left out."""
     candidates: list[Target] = []
     if "penstock" in options.targets:
-        candidates += penstock_targets()
+        candidates += [*penstock_targets(), *penstock_clusters()]
     if "kafka" in options.targets:
-        candidates += kafka_targets(options.kafka_version)
+        candidates += [*kafka_targets(options.kafka_version), *kafka_clusters(options.kafka_version)]
     ready: list[Target] = []
     versions: dict[str, str] = {}
     for target in candidates:

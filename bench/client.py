@@ -78,7 +78,10 @@ class Topics:
 
     def create(self, name: str, partitions: int) -> None:
         try:
-            self._admin.create_topics([NewTopic(name, partitions, 1)], operation_timeout=20)[name].result(30)
+            copies = self._node.replicas
+            config = {"min.insync.replicas": str(copies // 2 + 1)} if copies > 1 else {}
+            new = NewTopic(name, partitions, copies, config=config)
+            self._admin.create_topics([new], operation_timeout=20)[name].result(30)
             self._wait(lambda: self._partition_count(name) == partitions, f"topic {name} is not visible")
         except KafkaException as error:
             raise LoadError(f"cannot create topic {name}: {error}") from error

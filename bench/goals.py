@@ -58,6 +58,8 @@ GOALS = [
     Goal("offset-commits-50c", "number", at_least=10_000),
     Goal("group-join-50-max", "number", at_most=1000),
     Goal("many-groups-100x10-rebalances", "number", at_most=0),
+    Goal("three-nodes-produce-1k-acksall-8p", "kafka", at_least=1.0),
+    Goal("three-nodes-idle-1000-partitions-cpu", "number", at_most=25),
     Goal("produce-1k-acks1-100p", "row:produce-1k-acks1-8p", at_least=0.8),
 ]
 

@@ -94,6 +94,7 @@ class Kafka:
     version: str | None = None
     extra: str = ""
     ready_limit_s: float = 60
+    nodes: int = 1
 
     def prepare(self) -> str:
         ensure_command("java", "default-jre-headless")

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -112,10 +113,14 @@ class BrokerProcess:
                         anon_kb += int(line.split()[1])
         return Memory(rss_kb * 1024 / 1e6, anon_kb * 1024 / 1e6)
 
-    def stop(self, patience_s: float = 30) -> None:
-        """SIGTERM, then SIGKILL when patience ends."""
+    def terminate(self) -> None:
+        """SIGTERM, and no waiting."""
         if self.is_running:
             self._child.terminate()
+
+    def stop(self, patience_s: float = 30) -> None:
+        """SIGTERM, then SIGKILL when patience ends."""
+        self.terminate()
         try:
             self._child.wait(patience_s)
         except subprocess.TimeoutExpired:
@@ -123,10 +128,16 @@ class BrokerProcess:
             self._child.wait()
 
 
+class Measured(Protocol):
+    """Anything with memory."""
+
+    def memory(self) -> Memory: ...
+
+
 class MemoryWatch:
     """The highest memory reading while it is open, sampled five times a second."""
 
-    def __init__(self, process: BrokerProcess) -> None:
+    def __init__(self, process: Measured) -> None:
         self._process = process
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)

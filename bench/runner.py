@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from bench.workloads import Workload
 
 BYTES_MAX = 1_900_000_000
 WARM_UP_S = 1
+SETTLE_S = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Runner:
             "commits": self._commits,
             "group-join": self._group_join,
             "many-groups": self._many_groups,
+            "idle": self._idle,
         }
         with self._topic(work) as topic:
             return methods.get(work.kind, self._throughput)(work, topic)
@@ -93,7 +96,7 @@ class Runner:
         return result
 
     def _produce(self, work: Workload, topic: str, seconds: float) -> Numbers:
-        count = BYTES_MAX // work.size
+        count = BYTES_MAX // work.size // self.node.replicas
         return self._load(
             "produce",
             topic,
@@ -163,6 +166,17 @@ class Runner:
         seconds = self.bounds.seconds
         said = self._load("commits", topic, work.partitions, seconds=seconds, warmup_s=WARM_UP_S, **work.options)
         return {work.id: (said["msgs_per_s"], said)}
+
+    def _idle(self, work: Workload, topic: str) -> dict[str, tuple[float, Numbers]]:
+        """What the nodes cost while nobody asks anything of them, of one core, for each node on average."""
+        del topic
+        time.sleep(SETTLE_S)
+        before, began = self.node.process.cpu_seconds(), time.monotonic()
+        time.sleep(self.bounds.steady_s)
+        used_s = (self.node.process.cpu_seconds() - before) / self.node.replicas
+        said: Numbers = {"cpu_s": used_s, "memory_mb": self.node.process.memory().rss_mb / self.node.replicas}
+        percent = 100 * used_s / (time.monotonic() - began)
+        return {f"{work.id}-cpu": (percent, said), f"{work.id}-memory": (said["memory_mb"], said)}
 
     def _group_join(self, work: Workload, topic: str) -> dict[str, tuple[float, Numbers]]:
         manner = Manner(topic, work.partitions, JOIN_HEARTBEAT_S, SESSION_MS)

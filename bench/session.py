@@ -51,11 +51,12 @@ class Plan:
 
     def workloads_of(self, target: Target) -> list[Workload]:
         is_variant = "+" in target.name
-        return [work for work in self.workloads if work.durability or not is_variant]
+        fitting = [work for work in self.workloads if work.nodes == target.nodes]
+        return [work for work in fitting if work.durability or not is_variant]
 
     def order(self, round_number: int) -> list[Target]:
         """The targets of a round, forwards and backwards in turn, without those that have nothing to do."""
-        wanted = [t for t in self.targets if self.workloads_of(t) or "+" not in t.name]
+        wanted = [t for t in self.targets if self.workloads_of(t) or ("+" not in t.name and t.nodes == 1)]
         return wanted if round_number % 2 else wanted[::-1]
 
     def rows(self) -> list[Row]:
@@ -122,16 +123,21 @@ class Session:
     def run(self) -> None:
         works = self.plan.workloads_of(self.target)
         try:
-            self.progress.step(f"{self.target.name}: start")
+            self.progress.step(f"{self._title}: start")
             with self._node() as node:
-                self._record("start-to-ready", node.ready_s)
                 time.sleep(IDLE_AFTER_S)
-                idle = node.process.memory()
-                self._record("memory-idle", idle.rss_mb, {"anon_mb": idle.anon_mb})
+                if self.target.nodes == 1:
+                    idle = node.process.memory()
+                    self._record("start-to-ready", node.ready_s)
+                    self._record("memory-idle", idle.rss_mb, {"anon_mb": idle.anon_mb})
                 self._load(node, works)
         except (BrokerError, LoadError, OSError) as error:
-            self.progress.say(f"{self.target.name}: session ended: {error}")
+            self.progress.say(f"{self._title}: session ended: {error}")
             self.results.samples.append(Sample("session", self.target.name, self.round, None, note=str(error)))
+
+    @property
+    def _title(self) -> str:
+        return self.target.name if self.target.nodes == 1 else f"{self.target.name} × {self.target.nodes}"
 
     @contextlib.contextmanager
     def _node(self) -> Iterator[Node]:
@@ -148,14 +154,15 @@ class Session:
     def _load(self, node: Node, works: Sequence[Workload]) -> None:
         runner = Runner(node, self.generator, Topics(node), self.ballast, self.plan.bounds)
         with MemoryWatch(node.process) as watch:
-            self.progress.step(f"{self.target.name}: warm-up")
+            self.progress.step(f"{self._title}: warm-up")
             runner.warm_up()
             for work in works:
-                self.progress.step(f"{self.target.name}: {work.id}")
+                self.progress.step(f"{self._title}: {work.id}")
                 self._one(work, lambda work=work: runner.run(work))  # type: ignore[misc]
                 if not node.process.is_running:
                     raise BrokerError(f"died during {work.id}\n{node.process.log_tail()}")
-        self._record("memory-under-load", watch.peak.rss_mb, {"anon_mb": watch.peak.anon_mb})
+        if self.target.nodes == 1:
+            self._record("memory-under-load", watch.peak.rss_mb, {"anon_mb": watch.peak.anon_mb})
 
     def _one(self, work: Workload, run: Callable[[], dict[str, tuple[float, Numbers]]]) -> None:
         try:

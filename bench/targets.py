@@ -10,12 +10,12 @@ import contextlib
 import importlib.metadata
 import os
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bench.process import BrokerError, BrokerProcess, answers_api_versions, free_port
+from bench.process import BrokerError, BrokerProcess, Memory, answers_api_versions, free_port
 
 REPO = Path(__file__).resolve().parent.parent
 CACHE = REPO / ".cache"
@@ -27,12 +27,34 @@ class Node:
 
     kafka_port: int
     data_dir: Path
-    process: BrokerProcess
+    process: Process
     ready_s: float
+    other_ports: Sequence[int] = ()
+    """Of the other nodes, where it is one of several."""
 
     @property
     def brokers(self) -> str:
-        return f"127.0.0.1:{self.kafka_port}"
+        return ",".join(f"127.0.0.1:{port}" for port in (self.kafka_port, *self.other_ports))
+
+    @property
+    def replicas(self) -> int:
+        """How many copies of each partition a topic here has."""
+        return 1 + len(self.other_ports)
+
+
+class Process(Protocol):
+    """What is asked of the process of a node, or of those of several."""
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def cpu_seconds(self) -> float: ...
+
+    def memory(self) -> Memory: ...
+
+    def log_tail(self, lines: int = 15) -> str: ...
+
+    def stop(self, patience_s: float = 30) -> None: ...
 
 
 class Target(Protocol):
@@ -45,6 +67,10 @@ class Target(Protocol):
     @property
     def description(self) -> str:
         """The durability setting in words, for the report."""
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it is."""
 
     def prepare(self) -> str:
         """Fetch or build whatever `start` needs; the version, or BrokerError."""
@@ -62,6 +88,7 @@ class Penstock:
     settings: Mapping[str, str] = field(default_factory=dict)
     command: Path = REPO / ".venv" / "bin" / "penstock"
     ready_limit_s: float = 30
+    nodes: int = 1
 
     def prepare(self) -> str:
         if not self.command.exists():

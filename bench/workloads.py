@@ -35,6 +35,8 @@ class Workload:
     quick: bool = False
     durability: bool = False
     """Also run on the variants with the other fsync setting."""
+    nodes: int = 1
+    """On how many nodes; more than one have a copy of everything each."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def rows(self) -> list[Row]:
@@ -67,6 +69,7 @@ _ROWS_BY_KIND = {
         ("-commit-p50", "ms", False),
         ("-commit-p99", "ms", False),
     ],
+    "idle": [("-cpu", "%", False), ("-memory", "MB", False)],
     "group-join": [("-p50", "ms", False), ("-max", "ms", False)],
     "many-groups": [("-rebalances", "rebalances", False), ("-cpu", "%", False), ("-heartbeat-p99", "ms", False)],
 }
@@ -116,7 +119,7 @@ def all_workloads() -> list[Workload]:
             quick = slow or acks == "1"
             found.append(Workload(name, "latency", 1000, 8, acks, quick=quick, durability=durability, options=options))
     found.append(Workload("catch-up-1k-8p", "catchup", quick=True))
-    return found + coordination_workloads()
+    return found + coordination_workloads() + cluster_workloads()
 
 
 def coordination_workloads() -> list[Workload]:
@@ -130,4 +133,25 @@ def coordination_workloads() -> list[Workload]:
         Workload("offset-commits-50c", "commits", quick=True, durability=True, options={"connections": 50}),
         Workload("group-join-50", "group-join", partitions=100, quick=True, options={"members": 50, "joins": 5}),
         Workload("many-groups-100x10", "many-groups", partitions=10, options={"groups": 100, "members": 10}),
+    ]
+
+
+def cluster_workloads() -> list[Workload]:
+    """Three nodes on this machine: three copies, and a majority has a record before it is acknowledged."""
+    steady = {"rate": 1000, "linger_ms": 0, "max_in_flight": 5}
+    return [
+        Workload(
+            f"three-nodes-produce-1k-acksall-{partitions}p",
+            "throughput",
+            1000,
+            partitions,
+            "all",
+            then_consume=f"three-nodes-consume-1k-{partitions}p",
+            quick=partitions == 8,
+            nodes=3,
+        )
+        for partitions in (1, 8, 100)
+    ] + [
+        Workload("three-nodes-latency-1k-acksall", "latency", 1000, 8, "all", quick=True, nodes=3, options=steady),
+        Workload("three-nodes-idle-1000-partitions", "idle", partitions=1000, nodes=3),
     ]

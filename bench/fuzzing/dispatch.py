@@ -18,7 +18,7 @@ from bench.fuzzing.part import Finding, memory_limit, scratch_directory, time_li
 from bench.fuzzing.requests import PARTITIONS, TOPICS, is_costly, make_frame
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, Fsync
-from penstock.clock import SystemClock
+from penstock.broker.surroundings import alone
 from penstock.cluster.controller import TopicSpec
 from penstock.cluster.records import Endpoint
 from penstock.kafka.connection import Connection
@@ -30,7 +30,6 @@ from penstock.kafka.protocol.group_messages import JoinGroupRequest, SyncGroupRe
 from penstock.kafka.protocol.headers import FRAME_PREFIX_BYTES, RequestHeader, decode_response, read_request_header
 from penstock.kafka.protocol.record_messages import FetchRequest, ProduceRequest
 from penstock.kafka.protocol.schema import Message
-from penstock.storage.files import DiskFiles
 
 _CASES = 400
 _BATCH_LIMIT_S = 60.0
@@ -128,8 +127,8 @@ class _Batch:
             fsync=Fsync.NONE,
             auto_create_topics=False,
         )
-        broker = Broker(config, DiskFiles(), SystemClock())
-        broker.start()
+        broker = Broker(config, alone(1))
+        await broker.start()
         try:
             for topic in TOPICS:
                 await broker.create_topic(TopicSpec(name=topic, partitions=PARTITIONS))

@@ -19,8 +19,11 @@ from typing import Final
 
 from penstock import __version__
 from penstock.broker.broker import Broker
-from penstock.broker.config import BrokerConfig, Fsync
+from penstock.broker.config import BrokerConfig, ClusterConfig, Fsync
 from penstock.broker.groups.config import GroupConfig
+from penstock.broker.in_step import INTERNAL_DOOR
+from penstock.broker.reports import serve_report
+from penstock.broker.surroundings import Surroundings
 from penstock.broker.transactions.config import TransactionConfig
 from penstock.broker.transactions.joint.config import JointConfig
 from penstock.clock import Clock, SystemClock
@@ -30,6 +33,7 @@ from penstock.config import Address, Settings
 from penstock.errors import StartupError
 from penstock.http.server import HttpConfig, HttpServer
 from penstock.kafka.server import KafkaConfig, KafkaServer
+from penstock.peers.tcp import TcpPeers
 from penstock.storage.config import LogConfig
 from penstock.storage.files import DiskFiles, Files
 
@@ -50,26 +54,44 @@ class Node:
         self.settings = settings
         self.kafka_address = _with_port(settings.broker.kafka)
         self.http_address = _with_port(settings.broker.http)
-        config = broker_config(settings, _endpoints(settings, self.kafka_address, self.http_address))
-        self.broker = Broker(config, files or DiskFiles(), clock or SystemClock())
+        self.internal_address = None if settings.broker.internal is None else _with_port(settings.broker.internal)
+        clock = clock or SystemClock()
+        self._peers = TcpPeers(
+            settings.broker.node_id,
+            host="" if self.internal_address is None else self.internal_address.host,
+            port=None if self.internal_address is None else self.internal_address.port,
+            token=settings.cluster.token,
+            clock=clock,
+        )
+        endpoints = _endpoints(settings, self.kafka_address, self.http_address, self.internal_address)
+        surroundings = Surroundings(peers=self._peers, files=files or DiskFiles(), clock=clock)
+        self.broker = Broker(broker_config(settings, endpoints), surroundings)
+        serve_report(self.broker)
         self._kafka = KafkaServer(self.broker, kafka_config(settings, self.kafka_address))
         self._http = HttpServer(self.broker, http_config(settings, self.http_address))
         self._doors: list[KafkaServer | HttpServer] = []  # those that are open
 
     async def start(self) -> None:
-        """Open the doors. If one cannot be opened, everything is closed again before the error is raised."""
+        """Take part in the cluster and open the doors. If anything fails, all is closed again before the error is
+        raised. The HTTP door opens first: it can tell what the node is waiting for.
+        """
         try:
-            self.broker.start()
-            for door in (self._kafka, self._http):
-                await door.start()
-                self._doors.append(door)
+            await self._peers.start()
+            await self._open(self._http)
+            await self.broker.start()
+            await self._open(self._kafka)
         except BaseException:
             await self.stop()
             raise
 
+    async def _open(self, door: KafkaServer | HttpServer) -> None:
+        await door.start()
+        self._doors.append(door)
+
     async def stop(self) -> None:
-        """Take nothing more, answer what was taken, and close the data directory in good order."""
+        """Hand over what is led, take nothing more, answer what was taken, and close everything in good order."""
         grace_seconds = self.settings.broker.shutdown_timeout_ms / 1000 * _DOOR_GRACE_SHARE
+        await self.broker.leave()
         doors, self._doors = self._doors, []
         await self.broker.groups.stop()  # members waiting for each other would hold their connections open
         try:
@@ -79,6 +101,7 @@ class Node:
             log.warning("Some clients did not finish within %.0f s and are cut off.", grace_seconds)
         finally:
             await self.broker.close()
+            await self._peers.stop()
 
 
 def run(settings: Settings, on_ready: OnReady | None = None) -> int:
@@ -92,7 +115,8 @@ def run(settings: Settings, on_ready: OnReady | None = None) -> int:
 async def _serve(node: Node, on_ready: OnReady | None) -> int:
     is_stopping = asyncio.Event()
     _listen_for_signals(is_stopping)
-    await node.start()
+    if not await _start(node, is_stopping):
+        return 0
     settle_memory()
     log.info(
         "Penstock is ready.",
@@ -113,6 +137,22 @@ async def _serve(node: Node, on_ready: OnReady | None) -> int:
         log.info("Stopping.")
         exit_code = await _stop_in_time(node)
     return exit_code
+
+
+async def _start(node: Node, is_stopping: asyncio.Event) -> bool:
+    """Start the node; False if it was told to stop before it was ready, as while it waits for its cluster."""
+    starting = asyncio.ensure_future(node.start())
+    stopping = asyncio.ensure_future(is_stopping.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        starting.result()
+        return True
+    starting.cancel()
+    with suppress(asyncio.CancelledError):
+        await starting
+    log.info("Stopped before the node was ready.")
+    return False
 
 
 async def _stop_in_time(node: Node) -> int:
@@ -186,6 +226,23 @@ def broker_config(settings: Settings, endpoints: tuple[Endpoint, ...]) -> Broker
         joint=joint_config(settings),
         transactions_partitions=settings.transactions.state_partitions,
         housekeeping_interval_ms=storage.housekeeping_interval_ms,
+        cluster=cluster_config(settings),
+    )
+
+
+def cluster_config(settings: Settings) -> ClusterConfig:
+    cluster = settings.cluster
+    return ClusterConfig(
+        peers=tuple((peer.node_id, peer.address.host, peer.address.port) for peer in cluster.peers),
+        join=None if cluster.join is None else (cluster.join.host, cluster.join.port),
+        voters=cluster.voters,
+        election_timeout_ms=cluster.election_timeout_ms,
+        heartbeat_interval_ms=cluster.heartbeat_interval_ms,
+        session_timeout_ms=cluster.session_timeout_ms,
+        replica_lag_ms=cluster.replica_lag_ms,
+        replication_throttle_bytes=cluster.replication_throttle_bytes,
+        internal_replication_factor=cluster.internal_replication_factor,
+        follower_reads=cluster.follower_reads,
     )
 
 
@@ -234,7 +291,7 @@ def topic_settings(settings: Settings) -> TopicSettings:
             producer_expiry_ms=storage.producer_expiry_ms,
         ),
         max_message_bytes=topic.max_message_bytes,
-        min_insync_replicas=topic.min_insync_replicas,
+        min_insync_replicas=topic.min_insync_replicas or 0,
         has_append_time=topic.timestamp_type == "append",
     )
 
@@ -263,9 +320,11 @@ def http_config(settings: Settings, address: Address) -> HttpConfig:
     )
 
 
-def _endpoints(settings: Settings, kafka: Address, http: Address) -> tuple[Endpoint, ...]:
+def _endpoints(settings: Settings, kafka: Address, http: Address, internal: Address | None) -> tuple[Endpoint, ...]:
     broker = settings.broker
-    doors = (("kafka", kafka, broker.advertised_kafka), ("http", http, broker.advertised_http))
+    doors = [("kafka", kafka, broker.advertised_kafka), ("http", http, broker.advertised_http)]
+    if internal is not None:
+        doors.append((INTERNAL_DOOR, internal, broker.advertised_internal))
     return tuple(_endpoint(door, listener, advertised) for door, listener, advertised in doors)
 
 

@@ -120,6 +120,10 @@ class Node:
     def start(self) -> Node:
         """Start the process and wait until it serves."""
         self.launch()
+        return self.await_ready()
+
+    def await_ready(self) -> Node:
+        """Wait until the process that was launched serves."""
         deadline = time.monotonic() + _READY_LIMIT_S
         while not self.is_ready():
             if not self.is_running:

@@ -1,8 +1,8 @@
 """The broker as every door sees it: one object, one vocabulary.
 
 Doors translate their protocols to these calls and the errors they raise; nothing here knows of any protocol. The hot
-path takes a partition with `partition` and appends to or reads from it directly. Everything that changes metadata goes
-through `_commit`: decide, persist, apply, take effect, in that order and one at a time.
+path takes a partition with `partition` and appends to or reads from it directly. Everything that changes metadata is a
+command to the controller, wherever in the cluster that is; a call returns when what was decided has taken effect here.
 """
 
 from __future__ import annotations
@@ -10,63 +10,137 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from uuid import uuid4
+from random import Random
+from typing import Final
 
 from penstock.broker.config import BrokerConfig, Fsync
+from penstock.broker.coordination.neighbours import Neighbours
 from penstock.broker.groups.consumer.topics import MetadataTopics
 from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.housekeeping import Housekeeping
+from penstock.broker.in_step import INTERNAL_DOOR, InStep
 from penstock.broker.partition import Partition
+from penstock.broker.remote import PartitionService, RemotePartitions
 from penstock.broker.replicas import Replicas
+from penstock.broker.replication.replication import Replication
+from penstock.broker.running_mark import RunningMark
 from penstock.broker.stats import BrokerStats
+from penstock.broker.surroundings import Surroundings
 from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.joint.coordinator import JointCoordinator
 from penstock.broker.transactions.joint.records import Place
-from penstock.clock import Clock
-from penstock.cluster import controller
-from penstock.cluster.controller import TopicSpec
-from penstock.cluster.metadata import ClusterMetadata, Topic
-from penstock.cluster.metadata_log import MetadataLog
-from penstock.cluster.records import (
-    ClusterCreated,
-    MetadataRecord,
-    PartitionAssigned,
-    ProducerIdsReserved,
-    TopicConfigured,
-    TopicDeleted,
+from penstock.cluster.commands import (
+    AddPartitions,
+    Answer,
+    Command,
+    ConfigureTopic,
+    CreateTopic,
+    DeleteTopic,
+    ProducerIds,
+    ReserveProducerIds,
 )
+from penstock.cluster.controller import Rules, TopicSpec
+from penstock.cluster.metadata import Topic
+from penstock.cluster.raft.messages import Member
+from penstock.cluster.raft.pace import Pace
 from penstock.cluster.topic_config import TopicSettings, resolve
 from penstock.errors import InvalidRequest, PolicyViolation, TopicExists
 from penstock.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_internal
+from penstock.quorum.client import ControllerClient
+from penstock.quorum.controller import ControllerConfig, ControllerShell
+from penstock.quorum.driver import Quorum
+from penstock.quorum.formation import Formation, Plan
+from penstock.quorum.registration import Identity, Registration
+from penstock.quorum.store import QuorumStore
 from penstock.storage.data_directory import DataDirectory
-from penstock.storage.files import Files
 
-Decision = Callable[[ClusterMetadata], list[MetadataRecord]]
+_HEARTBEATS_IN_ELECTION: Final = 5  # so many heartbeats of a quorum's leader have to be missed before an election
+_LOOK_SECONDS: Final = 0.01
+_LOOKS_FOR_ENTRIES: Final = 200
 
 
 class Broker:
     """One node's broker. Construct it to open the data directory, `start` it on the loop, `close` it at the end."""
 
-    def __init__(self, config: BrokerConfig, files: Files, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, surroundings: Surroundings) -> None:
         self.config = config
-        self.clock = clock
+        self.surroundings = surroundings
+        self.clock = surroundings.clock
+        self.peers = surroundings.peers
         self.stats = BrokerStats()
-        self._data = DataDirectory(files, config.data_dir, config.node_id)
+        self._data = DataDirectory(surroundings.files, config.data_dir, config.node_id)
         try:
-            self._metadata_log = MetadataLog(files, self._data.metadata, clock)
-            self.metadata = self._metadata_log.state
-            self._register()
-            self.replicas = Replicas(files, self._data, config, self.metadata, self.stats)
-            self.replicas.open_all()
+            self._open()
         except BaseException:
             self._data.close()
             raise
-        self._commits = asyncio.Lock()
         self._trims = asyncio.Lock()
         self._producer_ids: deque[int] = deque()
-        self._housekeeping = Housekeeping(self.replicas, config, clock)
+        self._housekeeping = Housekeeping(self.replicas, config, self.clock)
+        self._make_coordinators()
+
+    def _open(self) -> None:
+        """What is on this disk, and who speaks for it."""
+        config, surroundings = self.config, self.surroundings
+        cluster, clock, peers = config.cluster, self.clock, self.peers
+        member = Member(config.node_id, self._data.identity.directory_id)
+        pace = Pace(
+            election_ms=cluster.election_timeout_ms,
+            heartbeat_ms=max(cluster.election_timeout_ms // _HEARTBEATS_IN_ELECTION, 1),
+        )
+        self._store = QuorumStore.open(surroundings.files, self._data.metadata, member, clock)
+        self.quorum = Quorum(self._store, peers, clock, _child(surroundings.random), pace)
+        self.metadata = self.quorum.metadata
+        self._formation = Formation(self.quorum, peers, _plan(config), _child(surroundings.random))
+        rules = Rules(
+            min_in_sync=config.topic_defaults.min_insync_replicas,
+            internal_replication_factor=cluster.internal_replication_factor,
+        )
+        controlling = ControllerConfig(session_ms=cluster.session_timeout_ms, voters=cluster.voters, rules=rules)
+        random = _child(surroundings.random)
+        self.shell = ControllerShell(config.node_id, self.quorum, peers, clock, random, controlling)
+        self.controller = ControllerClient(self.quorum, peers, clock, _child(surroundings.random))
+        self.replicas = Replicas(
+            surroundings.files, self._data, config, self.metadata, self.stats, surroundings.open_commit, clock
+        )
+        self.replication = Replication(
+            config.node_id, self.replicas, peers, self.controller, clock, cluster, self.stats.replication
+        )
+        self.remote = RemotePartitions(config.node_id, self.metadata, peers, clock)
+        self._service = PartitionService(self.replicas, clock, syncs=self.syncs_before_ack)
+        self._in_step = InStep(self.metadata, self.replicas, peers)
+        self._mark = RunningMark(surroundings.files, self._data.path, surroundings.boot_id)
+        identity = Identity(
+            node_id=config.node_id, directory_id=member.directory_id, endpoints=config.endpoints, rack=config.rack
+        )
+        self.registration = Registration(
+            identity,
+            self.quorum,
+            self.controller,
+            clock,
+            session_ms=cluster.session_timeout_ms,
+            heartbeat_ms=cluster.heartbeat_interval_ms,
+            has_lost_writes=self._has_lost_writes,
+            on_admitted=self._on_admitted,
+            on_quorum=self._on_quorum,
+        )
+
+    def _has_lost_writes(self) -> bool:
+        """Whether this disk may lack what was acknowledged: a log is too short, or the power went before a late sync."""
+        return self.replicas.has_lost_writes or (self._mark.was_powered_off and not self.syncs_before_ack)
+
+    def _on_admitted(self, epoch: int) -> None:
+        self.replicas.node_epoch = epoch
+        self._in_step.look_at_all()
+
+    def _on_quorum(self, has_quorum: bool) -> None:
+        self.replicas.is_isolated = not has_quorum
+
+    def _make_coordinators(self) -> None:
+        config, clock = self.config, self.clock
+        neighbours = Neighbours(config.node_id, self.metadata, self.peers)
         self.groups = GroupCoordinator(config.groups, clock, MetadataTopics(self.metadata), syncs=self.syncs_before_ack)
         self.transactions = TransactionCoordinator(
             config.transactions,
@@ -75,6 +149,7 @@ class Broker:
             self.partition,
             self.groups,
             self.allocate_producer_id,
+            neighbours,
             syncs=self.syncs_before_ack,
         )
         self.joint = JointCoordinator(
@@ -88,47 +163,75 @@ class Broker:
             syncs=self.syncs_before_ack,
         )
 
-    def _register(self) -> None:
-        records: list[MetadataRecord] = []
-        if not self.metadata.cluster_id:
-            records.append(ClusterCreated(cluster_id=uuid4().hex))
-        records += controller.register_node(self.metadata, self.config.node_id, self.config.endpoints, self.config.rack)
-        self._metadata_log.append(records)
-        self._metadata_log.sync()
-        for record in records:
-            self.metadata.apply(record)
-
-    def start(self) -> None:
-        """Begin to work on the running event loop."""
+    async def start(self) -> None:
+        """Begin to work on the running event loop; return when this node is one of its cluster and does its part."""
         self.replicas.attach(asyncio.get_running_loop())
         self._housekeeping.start()
-        self.groups.start(partial(self._partitions_of, OFFSETS_TOPIC))
-        self.replicas.listen(self.groups)
-        self.transactions.start(partial(self._partitions_of, TRANSACTIONS_TOPIC))
-        self.replicas.listen(self.transactions)
-        self.joint.start(partial(self._partitions_of, TRANSACTIONS_TOPIC))
-        self.replicas.listen(self.joint)
+        self._in_step.start()
+        for coordinator, topic in (
+            (self.groups, OFFSETS_TOPIC),
+            (self.transactions, TRANSACTIONS_TOPIC),
+            (self.joint, TRANSACTIONS_TOPIC),
+        ):
+            coordinator.start(partial(self._partitions_of, topic))
+            self.replicas.listen(coordinator)
+        self.quorum.listen(self._in_step.on_applied, self._in_step.on_reset, lambda _: None)
+        self._service.serve(self.peers)
+        self.replication.start()
+        self.shell.start()
+        await self._formation.begin()
+        await self._read_metadata()
+        self._mark.set()
+        await self.registration.start()
+        await self._in_step.caught_up()
+
+    async def _read_metadata(self) -> None:
+        """Wait for a leader, and, not for long, until what this disk has of the metadata has taken effect: a node that
+        registers should know what is wrong with its logs.
+        """
+        known = self._store.last_index
+        while self.quorum.leader_id is None:  # noqa: ASYNC110 - the quorum has nobody to tell of it but us
+            await asyncio.sleep(_LOOK_SECONDS)
+        for _ in range(_LOOKS_FOR_ENTRIES):
+            if self.quorum.applied_index >= known:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
+        await self._in_step.caught_up()
+
+    async def leave(self) -> None:
+        """Hand over what this node leads, before it stops; clients find the new leaders while the doors are open."""
+        await self.registration.leave()
 
     async def close(self) -> None:
         """Stop, leaving every log synced and ready to open without a scan."""
+        await self.registration.stop()
         await self._housekeeping.stop()
         await self.joint.stop()
         await self.transactions.stop()
         await self.groups.stop()
-        async with self._commits:
-            self.replicas.detach(asyncio.get_running_loop())
-            await asyncio.to_thread(self._close_files)
+        await self._in_step.stop()
+        await self.replication.stop()
+        await self.shell.stop()
+        await self._formation.stop()
+        await self.quorum.stop()
+        self.replicas.detach(asyncio.get_running_loop())
+        await asyncio.to_thread(self._close_files)
 
     def _close_files(self) -> None:
         self.replicas.close()
-        self._metadata_log.close()
+        self._store.close()
+        self._mark.clear()
         self._data.close()
 
     # -- partitions: the hot path -------------------------------------------------------------------------------------
 
     def partition(self, topic: str, index: int) -> Partition:
-        """The partition on this node; `UnknownTopic` or `UnknownPartition` if there is none."""
+        """The partition on this node; `UnknownTopic`, `UnknownPartition` or `NotLeader` if there is none here."""
         return self.replicas.get(topic, index)
+
+    def leader_of(self, topic: str, index: int) -> int:
+        """The node that leads a partition; `NO_LEADER` if none does at the moment."""
+        return self.metadata.partition(topic, index).leader
 
     @property
     def syncs_before_ack(self) -> bool:
@@ -143,18 +246,18 @@ class Broker:
         return await self._create_topic(spec, validate_only=validate_only)
 
     async def _create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic | None:
-        topic_id = uuid4()
-
-        def decide(metadata: ClusterMetadata) -> list[MetadataRecord]:
-            return controller.create_topic(
-                metadata,
-                spec,
-                topic_id,
-                partitions=self.config.default_partitions,
-                replication_factor=self.config.default_replication_factor,
-            )
-
-        await self._commit(decide, validate_only=validate_only)
+        command = CreateTopic(
+            name=spec.name,
+            topic_id=self.surroundings.new_id(),
+            partitions=spec.partitions,
+            replication_factor=spec.replication_factor,
+            configs=dict(spec.configs),
+            assignment=_as_tuples(spec.assignment),
+            default_partitions=self.config.default_partitions,
+            default_replication_factor=self.config.default_replication_factor,
+            is_only_checked=validate_only,
+        )
+        await self.command(command)
         return None if validate_only else self.metadata.topic(spec.name)
 
     async def ensure_topic(self, name: str) -> Topic:
@@ -181,8 +284,11 @@ class Broker:
     async def _ensure_internal_topic(self, name: str, partitions: int) -> Topic:
         if name not in self.metadata.topics:
             configs = {"cleanup.policy": "compact", "segment.bytes": str(8 * 1024 * 1024)}
+            usable = sum(1 for node in self.metadata.nodes.values() if not node.is_fenced)
+            factor = max(min(self.config.cluster.internal_replication_factor, usable), 1)
+            spec = TopicSpec(name=name, partitions=partitions, replication_factor=factor, configs=configs)
             try:
-                await self._create_topic(TopicSpec(name=name, partitions=partitions, configs=configs))
+                await self._create_topic(spec)
             except TopicExists:
                 pass  # two came at once
         return self.metadata.topic(name)
@@ -202,7 +308,7 @@ class Broker:
 
     async def delete_topic(self, name: str) -> None:
         _check_not_internal(name)
-        await self._commit(lambda metadata: controller.delete_topic(metadata, name))
+        await self.command(DeleteTopic(name=name))
 
     async def add_partitions(
         self,
@@ -213,21 +319,20 @@ class Broker:
         validate_only: bool = False,
     ) -> None:
         """Grow a topic to ``count`` partitions."""
-        await self._commit(
-            lambda metadata: controller.add_partitions(metadata, name, count, assignment), validate_only=validate_only
+        await self.command(
+            AddPartitions(name=name, count=count, assignment=_as_tuples(assignment), is_only_checked=validate_only)
         )
 
     async def configure_topic(
         self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
     ) -> None:
         """Set settings of a topic; None unsets one."""
-        await self._commit(
-            lambda metadata: controller.configure_topic(metadata, name, changes), validate_only=validate_only
-        )
+        await self.command(ConfigureTopic(name=name, changes=dict(changes), is_only_checked=validate_only))
 
     def topic_settings(self, name: str) -> TopicSettings:
         """A topic's settings, defaults included."""
-        return resolve(self.config.topic_defaults, self.metadata.topic(name).configs)
+        topic = self.metadata.topic(name)
+        return resolve(self.config.topic_defaults, topic.configs, topic.replication_factor)
 
     async def trim(self, topic: str, index: int, offset: int) -> int:
         """Delete records before ``offset`` (-1: all that are committed); the partition's new start."""
@@ -247,11 +352,10 @@ class Broker:
 
     async def allocate_producer_id(self) -> int:
         """A producer id that nobody has or ever had."""
-        node_id = self.config.node_id
         while not self._producer_ids:
-            (block,) = await self._commit(lambda metadata: [controller.reserve_producer_ids(metadata, node_id)])
-            assert isinstance(block, ProducerIdsReserved)
-            self._producer_ids.extend(range(block.first_producer_id, block.next_producer_id))
+            block = await self.command(ReserveProducerIds(node_id=self.config.node_id))
+            assert isinstance(block, ProducerIds)
+            self._producer_ids.extend(range(block.first, block.next))
         return self._producer_ids.popleft()
 
     def disk_usage(self) -> tuple[int, int]:
@@ -261,45 +365,30 @@ class Broker:
 
     # -- metadata -----------------------------------------------------------------------------------------------------
 
+    async def command(self, command: Command) -> Answer:
+        """Have the controller decide, and return once that has taken effect on this node."""
+        answer = await self.controller.submit(command)
+        await self._in_step.caught_up()
+        return answer
+
     async def settled(self) -> None:
-        """Return once every change of metadata under way has taken effect: a new topic's partitions are open."""
-        async with self._commits:
-            return
+        """Return once every change of metadata known here has taken effect: a new topic's partitions are open."""
+        await self._in_step.caught_up()
 
-    async def _commit(self, decide: Decision, *, validate_only: bool = False) -> list[MetadataRecord]:
-        async with self._commits:
-            records = decide(self.metadata)
-            if validate_only:
-                return []
-            self._metadata_log.append(records)
-            await asyncio.to_thread(self._metadata_log.sync)
-            await self._take_effect(records)
-            self._metadata_log.snapshot_if_due()
-            return records
 
-    async def _take_effect(self, records: Sequence[MetadataRecord]) -> None:
-        opening: list[PartitionAssigned] = []
-        for record in records:
-            match record:
-                case TopicDeleted():
-                    topic = self.metadata.topic_by_id(record.topic_id)
-                    assert topic is not None
-                    self.metadata.apply(record)
-                    await self.replicas.drop_topic(topic)
-                case TopicConfigured():
-                    self.metadata.apply(record)
-                    topic = self.metadata.topic_by_id(record.topic_id)
-                    assert topic is not None
-                    self.replicas.reconfigure(topic)
-                case PartitionAssigned():
-                    self.metadata.apply(record)
-                    opening.append(record)
-                case _:
-                    self.metadata.apply(record)
-        if opening:
-            topic = self.metadata.topic_by_id(opening[0].topic_id)
-            assert topic is not None
-            await self.replicas.open(topic, opening)
+def _as_tuples(assignment: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...], ...] | None:
+    return None if assignment is None else tuple(tuple(replicas) for replicas in assignment)
+
+
+def _plan(config: BrokerConfig) -> Plan:
+    own = next(((door.host, door.port) for door in config.endpoints if door.door == INTERNAL_DOOR), None)
+    first = {node_id: (host, port) for node_id, host, port in config.cluster.peers}
+    return Plan(first=first, join=config.cluster.join, address=own)
+
+
+def _child(random: Random) -> Random:
+    """Chance of its own for one part, so that parts do not disturb each other's."""
+    return Random(random.getrandbits(64))
 
 
 def _check_not_internal(topic: str) -> None:

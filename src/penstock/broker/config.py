@@ -35,7 +35,7 @@ class BrokerConfig:
     sync_threads: int = 4
     auto_create_topics: bool = True
     default_partitions: int = 3
-    default_replication_factor: int = 1
+    default_replication_factor: int | None = None  # three, or as many as there are nodes
     topic_defaults: TopicSettings = field(default_factory=TopicSettings)
     groups: GroupConfig = field(default_factory=GroupConfig)
     # Partitions of the offsets topic when it is first created: how many nodes can share the work of coordinating.
@@ -45,3 +45,20 @@ class BrokerConfig:
     # The same of the transactions topic.
     transactions_partitions: int = 8
     housekeeping_interval_ms: int = 10_000
+    cluster: ClusterConfig = field(default_factory=lambda: ClusterConfig())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """How this node finds the others, and how patient they are with each other."""
+
+    peers: tuple[tuple[int, str, int], ...] = ()  # the first nodes, this one included, as (id, host, port)
+    join: tuple[str, int] | None = None
+    voters: int = 3
+    election_timeout_ms: int = 500
+    heartbeat_interval_ms: int = 500
+    session_timeout_ms: int = 2_000
+    replica_lag_ms: int = 10_000
+    replication_throttle_bytes: int = 0
+    internal_replication_factor: int = 3
+    follower_reads: bool = False

@@ -71,11 +71,12 @@ class Housekeeping:
                 log.error("Housekeeping of %s failed and is tried again later: %s", partition.id, error.message)
 
     async def _tidy(self, partition: Partition) -> None:
-        dropped = partition.log.expire(self._clock.now_ms())
-        if dropped:
-            await asyncio.to_thread(partition.log.delete_files, dropped)
-        if partition.settings.log.is_compacting:
-            await self._compact(partition)
+        async with self._replicas.upkeep(partition):
+            dropped = partition.log.expire(self._clock.now_ms(), partition.high_watermark)
+            if dropped:
+                await asyncio.to_thread(partition.log.delete_files, dropped)
+            if partition.settings.log.is_compacting:
+                await self._compact(partition)
         await asyncio.sleep(0)
 
     async def _compact(self, partition: Partition) -> None:

@@ -1,11 +1,13 @@
 """One partition on this node: its log, its leadership, and everybody waiting for either to move.
 
 A leader appends; the *stable end* is what it may count on: what is synced, and what was written for producers who asked
-for no more than that. The high watermark is the smallest stable end of all replicas in sync; readers see up to there
-and ``acks=all`` is answered from there. So a record that was promised to be durable is never shown before it is.
+for no more than that, as long as nothing before it waits for a sync. The high watermark is the smallest stable end of
+all replicas in sync; readers see up to there and ``acks=all`` is answered from there. So a record that was promised to
+be durable is never shown before it is. While a node leads, the watermark never goes back.
 
-The *last stable offset* is where readers of committed transactions stop: at the high watermark, at the first record of
-an open transaction, or of one whose marker is written but not yet below the high watermark, whichever comes first.
+A new leader knows the watermark as it was told last, and writes nothing to find out more: until its followers have what
+it had when it began, it cannot tell where the log is committed to (KIP-207). What holds of every copy, and how one
+follows, is in `penstock.broker.replica`.
 
 Everything runs on the event loop's thread; only syncing happens elsewhere, and reports back through `on_synced`.
 """
@@ -15,7 +17,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
+from penstock.broker.decisions import Decided
+from penstock.broker.replica import NO_TOPIC, Replica, Syncer
+from penstock.broker.replication.followers import NO_LIMIT, Assigned, Followers
 from penstock.broker.stats import TopicStats
 from penstock.cluster.topic_config import TopicSettings
 from penstock.errors import (
@@ -29,7 +35,7 @@ from penstock.errors import (
     PolicyViolation,
     UnknownLeaderEpoch,
 )
-from penstock.model import TopicPartition, is_internal
+from penstock.model import TopicPartition
 from penstock.records import (
     accept_batch,
     decode_records,
@@ -38,18 +44,9 @@ from penstock.records import (
     peek_transaction,
     stamp_append_time,
 )
-from penstock.storage.aborted import AbortedTransaction
-from penstock.storage.files import FileSlice
 from penstock.storage.log import Log
-from penstock.storage.producers import OpenTransaction
 
 Committed = Callable[[PenstockError | None], None]
-
-
-class Syncer(Protocol):
-    """Whoever makes logs durable in the background."""
-
-    def request(self, log: Log) -> None: ...
 
 
 class Appended(NamedTuple):
@@ -60,52 +57,47 @@ class Appended(NamedTuple):
     append_time_ms: int
 
 
-class _Decided(NamedTuple):
-    """A transaction whose marker is written, and may not be committed yet."""
+class Tap(Protocol):
+    """A follower's fetch, which hears of everything that is new here."""
 
-    first_offset: int
-    next_offset: int
+    def on_appended(self) -> None: ...
+    def on_advanced(self) -> None: ...
 
 
-class Partition:
+class Partition(Replica):
     """A replica of a partition, leading or not."""
 
     __slots__ = (
         "_append_waiters",
-        "_decided",
-        "_stable_end",
-        "_syncer",
-        "_watchers",
-        "high_watermark",
-        "id",
+        "_limit",
+        "_taps",
+        "epoch_start",
+        "followers",
         "in_sync_count",
-        "is_internal",
-        "is_leader",
-        "leader_epoch",
-        "log",
-        "settings",
+        "is_isolated",
         "stats",
     )
 
     def __init__(
-        self, name: TopicPartition, log: Log, settings: TopicSettings, stats: TopicStats, syncer: Syncer
+        self,
+        name: TopicPartition,
+        log: Log,
+        settings: TopicSettings,
+        stats: TopicStats,
+        syncer: Syncer,
+        *,
+        topic_id: UUID = NO_TOPIC,
+        syncs: bool = True,
     ) -> None:
-        self.id = name
-        self.is_internal = is_internal(name.topic)
-        self.log = log
-        self.settings = settings
+        super().__init__(name, log, settings, syncer, topic_id=topic_id, syncs=syncs)
         self.stats = stats
-        self._syncer = syncer
-        self.is_leader = False
-        self.leader_epoch = -1
+        self.is_isolated = False  # the node has lost the quorum, so it may have been replaced long ago
+        self.epoch_start = 0  # where the log ended when this node began to lead
         self.in_sync_count = 1
-        self._stable_end = log.durable_offset
-        self.high_watermark = log.durable_offset
+        self.followers: Followers | None = None
+        self._limit = NO_LIMIT  # what followers allow the high watermark to be
         self._append_waiters: deque[tuple[int, Committed]] = deque()
-        self._watchers: set[Callable[[], None]] = set()
-        # In the order of their markers, and only those that began before all that were decided after them: so the
-        # first one is always the one that began first.
-        self._decided: deque[_Decided] = deque()
+        self._taps: tuple[Tap, ...] = ()
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else "not leader"
@@ -113,17 +105,30 @@ class Partition:
 
     # -- leadership ---------------------------------------------------------------------------------------------------
 
-    def lead(self, epoch: int) -> None:
-        """Take up leadership in a new epoch."""
+    def lead(self, epoch: int, followers: Followers | None = None) -> None:
+        """Take up leadership in a new epoch, which begins at the end of the log."""
         assert epoch > self.leader_epoch, "a leader epoch never comes back"
         self.is_leader = True
         self.leader_epoch = epoch
+        self.epoch_start = self.log.end_offset
+        self.followers = followers
+        self.on_stable = None
+        self._restabilise()
+        self.heed_followers()
 
     def resign(self) -> None:
         """Stop leading. Everyone who waits here is sent to look for the new leader."""
         self.is_leader = False
+        self.followers = None
+        self._limit = NO_LIMIT
         self._fail_waiters(NotLeader(f"This node no longer leads {self.id}."))
         self._wake_watchers()
+        self._tell_taps()
+
+    @property
+    def is_watermark_known(self) -> bool:
+        """Whether the high watermark is at least what any leader before may have shown to anybody (KIP-207)."""
+        return self.followers is None or self.high_watermark >= self.epoch_start
 
     def check_leader(self, epoch: int = -1) -> None:
         """Refuse unless this node leads, in the epoch that the caller knows (-1 if it does not care)."""
@@ -136,7 +141,9 @@ class Partition:
         raise UnknownLeaderEpoch(f"{self.id} is in leader epoch {self.leader_epoch} here; you know {epoch} already.")
 
     def check_in_sync(self) -> None:
-        """Refuse if too few replicas are in sync for ``acks=all``."""
+        """Refuse if too few replicas are in sync for ``acks=all``, or if that is not known any more."""
+        if self.is_isolated:
+            raise NotEnoughReplicas(f"This node has lost the cluster, so it cannot tell who is in sync in {self.id}.")
         if self.in_sync_count < self.settings.min_insync_replicas:
             raise NotEnoughReplicas(
                 f"{self.id} has {self.in_sync_count} replicas in sync; min.insync.replicas asks for "
@@ -149,7 +156,9 @@ class Partition:
         """Check a producer's batch and write it, patching it in place. `when_committed` tells when it is safe.
 
         ``is_durable`` keeps it unseen until it is synced; otherwise being written is enough. ``is_internal`` says that
-        the broker itself made the batch, which then may name a producer without having a sequence number.
+        the broker itself made the batch, which then may name a producer without having a sequence number. Such a batch
+        is refused like one with ``acks=all`` where too few replicas are in sync: whoever coordinates waits for its
+        records to be committed, and is better told at once.
         """
         if not self.is_leader:
             self.check_leader()
@@ -159,6 +168,8 @@ class Partition:
                 f"The batch has {len(batch)} bytes; {self.id.topic!r} takes up to {settings.max_message_bytes} "
                 "(max.message.bytes)."
             )
+        if is_internal:
+            self.check_in_sync()
         header = accept_batch(batch, is_internal=is_internal) if is_internal else accept_batch(batch)
         if settings.log.is_compacting and not is_internal:
             _check_keys(batch)
@@ -177,10 +188,14 @@ class Partition:
         stats.messages_produced += header.count
         stats.bytes_produced += len(batch)
         if is_durable:
+            self._promised_end = log.end_offset
             self._syncer.request(log)
-        else:
+        elif log.durable_offset >= self._promised_end:
             self._stable_end = log.end_offset
             self._advance()
+        if self._taps:
+            for tap in self._taps:
+                tap.on_appended()
         return Appended(base_offset, log.end_offset, append_time_ms)
 
     def append_from_client(self, batch: memoryview, now_ms: int, *, is_durable: bool) -> Appended:
@@ -207,6 +222,7 @@ class Partition:
         the next batch of the producer begins at sequence 0. `ProducerFenced` if a newer epoch is known already.
         """
         self.check_leader()
+        self.check_in_sync()
         log = self.log
         log.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
         first_offset = log.producers.open.get(producer_id)
@@ -221,35 +237,15 @@ class Partition:
         )
         base_offset = log.append(marker, parse_header(marker), self.leader_epoch)
         if first_offset is not None:
-            self._decide(_Decided(first_offset, log.end_offset))
-        self._settle(is_durable=is_durable)
+            self._decisions.add(Decided(first_offset, log.end_offset), self.high_watermark)
+        if is_durable:
+            self._promised_end = log.end_offset
+            self._syncer.request(log)
+        else:
+            self.on_synced()
+        for tap in self._taps:
+            tap.on_appended()
         return Appended(base_offset, log.end_offset, -1)
-
-    def _decide(self, ended: _Decided) -> None:
-        decided = self._decided
-        self._forget_committed()
-        while decided and decided[-1].first_offset > ended.first_offset:
-            decided.pop()  # began later and is committed earlier, so it never is what readers wait for
-        decided.append(ended)
-
-    def _forget_committed(self) -> None:
-        decided, high_watermark = self._decided, self.high_watermark
-        while decided and decided[0].next_offset <= high_watermark:
-            decided.popleft()
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Everything before is decided: committed for certain, or named by `aborted_in`."""
-        high_watermark = self.high_watermark
-        first_open = self.log.producers.first_open
-        if first_open is None and not self._decided:
-            return high_watermark
-        self._forget_committed()
-        unstable = high_watermark if first_open is None else first_open
-        if self._decided:
-            unstable = min(unstable, self._decided[0].first_offset)
-        # Retention may have passed the beginning of an open transaction.
-        return min(high_watermark, max(unstable, self.log.start_offset))
 
     def lacks_transaction(self, batch: memoryview) -> bool:
         """Whether a batch is transactional while its producer has no transaction of that very epoch open here.
@@ -260,27 +256,7 @@ class Partition:
         named = peek_transaction(batch)
         return named is not None and not self.log.producers.has_open(*named)
 
-    def transactions(self) -> list[OpenTransaction]:
-        """The open transactions, oldest first."""
-        return self.log.producers.transactions()
-
-    def aborted_in(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that a reader of these offsets may meet, by their first offset.
-
-        Damage can leave it unknown where a slice ends (-1); it ends no later than at the last stable offset.
-        """
-        found = self.log.aborted.between(first_offset, end_offset if end_offset >= 0 else self.last_stable_offset)
-        return sorted(found, key=lambda entry: entry.first_offset) if len(found) > 1 else found
-
     # -- committing ---------------------------------------------------------------------------------------------------
-
-    def _settle(self, *, is_durable: bool) -> None:
-        """See to it that what was just written becomes stable: by a sync, or at once."""
-        if is_durable:
-            self._syncer.request(self.log)
-        else:
-            self._stable_end = self.log.end_offset
-            self._advance()
 
     def when_committed(self, offset: int, done: Committed) -> None:
         """Call ``done`` once everything before ``offset`` is committed, at once if it is, or with what went wrong."""
@@ -288,6 +264,8 @@ class Partition:
             done(None)
         elif self.log.failure is not None:
             done(self.log.failure)
+        elif not self.is_leader:
+            done(NotLeader(f"This node no longer leads {self.id}."))
         else:
             self._append_waiters.append((offset, done))
 
@@ -297,46 +275,93 @@ class Partition:
         if failure is not None:
             self._fail_waiters(failure)
             return
-        if self.log.durable_offset > self._stable_end:
-            self._stable_end = self.log.durable_offset
+        durable = self.log.durable_offset
+        # Whoever wrote behind the last promise asked for nothing but that it is written.
+        stable = self.log.end_offset if durable >= self._promised_end else durable
+        if stable > self._stable_end:
+            self._stable_end = stable
+            self._on_stable()
+
+    def _on_stable(self) -> None:
+        if self.is_leader:
             self._advance()
+        else:
+            super()._on_stable()
 
     def _advance(self) -> None:
-        """Move the high watermark. With a single replica in sync its stable end is everybody's."""
-        if self._stable_end <= self.high_watermark:
+        """Move the high watermark, as far as this node and all that are in sync with it allow."""
+        stable = self._stable_end
+        if stable > self._limit:
+            stable = self._limit
+        if stable <= self.high_watermark:
             return
-        self.high_watermark = self._stable_end
+        self.high_watermark = stable
         waiters = self._append_waiters
-        while waiters and waiters[0][0] <= self.high_watermark:
+        while waiters and waiters[0][0] <= stable:
             waiters.popleft()[1](None)
         if self._watchers:
             self._wake_watchers()
+        for tap in self._taps:
+            tap.on_advanced()
 
     def _fail_waiters(self, error: LogFailed | NotLeader) -> None:
         waiters, self._append_waiters = self._append_waiters, deque()
         for _, done in waiters:
             done(error)
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- as leader of followers ---------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, *, is_committed_only: bool = False) -> FileSlice | None:
-        """Batches below the high watermark from ``offset`` on; None where the reader has seen everything there is.
+    def heed_followers(self) -> None:
+        """Move the watermark as far as they allow by now."""
+        self._limit = NO_LIMIT if self.followers is None else self.followers.limit
+        self._advance()
 
-        ``is_committed_only`` stops at the last stable offset. What was aborted before it is among the batches still.
-        """
-        limit = self.last_stable_offset if is_committed_only else self.high_watermark
-        return self.log.read(offset, max_bytes, limit)
+    def take_followers(self, followers: Followers | None) -> None:
+        """A partition that was alone gets other replicas while it is led."""
+        self.followers = followers
+        self.heed_followers()
 
-    def watch(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` whenever there may be more to read, until `unwatch`."""
-        self._watchers.add(wake)
+    def assign(self, assigned: Assigned, now: float) -> None:
+        """Replicas or the in-sync set have changed while this node leads."""
+        if self.followers is not None:
+            self.followers.assign(assigned, now)
+            self.in_sync_count = len(self.followers.in_sync)
+            self.heed_followers()
 
-    def unwatch(self, wake: Callable[[], None]) -> None:
-        self._watchers.discard(wake)
+    def configure(self, settings: TopicSettings) -> None:
+        """Take over settings of the topic."""
+        self.settings = settings
+        self.log.config = settings.log
+        if self.followers is not None:
+            self.followers.require(settings.min_insync_replicas)
+            self.heed_followers()
 
-    def _wake_watchers(self) -> None:
-        for wake in tuple(self._watchers):
-            wake()
+    def on_fetched(self, node_id: int, node_epoch: int, offset: int, stable: int, now: float) -> bool:
+        """A follower fetched from ``offset``, so it has what is before; whether the in-sync set may have to change."""
+        followers = self.followers
+        if followers is None or not followers.report(node_id, node_epoch, offset, stable, self.log.end_offset, now):
+            return False
+        self.heed_followers()
+        return followers.wants_change(self.high_watermark)
+
+    def on_kept(self, node_id: int, node_epoch: int, stable: int, now: float) -> bool:
+        """A follower has synced up to ``stable``; whether the in-sync set may have to change."""
+        followers = self.followers
+        if followers is None or not followers.report_stable(node_id, node_epoch, stable, self.log.end_offset, now):
+            return False
+        self.heed_followers()
+        return followers.wants_change(self.high_watermark)
+
+    def tap(self, tap: Tap) -> None:
+        """Tell a follower's fetch of everything new from now on."""
+        self._taps = (*self._taps, tap)
+
+    def untap(self, tap: Tap) -> None:
+        self._taps = tuple(each for each in self._taps if each is not tap)
+
+    def _tell_taps(self) -> None:
+        for tap in self._taps:
+            tap.on_appended()
 
 
 def _check_keys(batch: memoryview) -> None:

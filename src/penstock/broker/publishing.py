@@ -4,6 +4,8 @@ Each call makes one batch a partition, more only where one would exceed the topi
 of a batch are kept together or not at all; what goes to different partitions stands or falls on its own, so the outcome
 is told message by message. Messages of one call keep their order within a partition: once a batch could not be
 written, those behind it are not tried.
+
+A partition that is led here is appended to at once; for any other its leader is asked, wherever that is.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.broker.coordination.messages import ProducerIdentity
-from penstock.broker.partition import Partition
+from penstock.broker.partition import Appended, Partition
+from penstock.broker.reach import led_here
 from penstock.cluster.metadata import Topic
 from penstock.errors import (
     InvalidRecord,
@@ -24,8 +27,6 @@ from penstock.errors import (
     PenstockError,
     PolicyViolation,
     RequestTimedOut,
-    UnknownPartition,
-    UnknownTopic,
 )
 from penstock.model import is_internal
 from penstock.records import HEADER_BYTES, KeyHash, Partitioner, Record, encode_batch
@@ -96,7 +97,8 @@ async def ensure_topic(broker: Broker, name: str) -> Topic:
     topic = broker.metadata.topics.get(name)
     if topic is None:
         return await broker.ensure_topic(name)
-    if not broker.replicas.has(name, len(topic.partitions) - 1):
+    last = topic.partitions[-1]
+    if broker.config.node_id in last.replicas and not broker.replicas.has(name, last.partition):
         await broker.settled()  # it is being created right now, by somebody else's first message
     return topic
 
@@ -156,16 +158,42 @@ class Publication:
         return groups
 
     def append_all(self, groups: Mapping[int, list[int]]) -> None:
-        """Write every message that can be written to its partition."""
+        """Write every message that can be written to its partition; what is led elsewhere is on its way then."""
         for index, positions in groups.items():
-            self._append_group(index, positions)
+            partition = led_here(self._broker, self._topic.name, index)
+            if partition is not None:
+                self._append_group(partition, positions)
+            else:
+                self.await_sent(asyncio.ensure_future(self._send_group(index, positions)), positions)
 
-    def _append_group(self, index: int, positions: list[int]) -> None:
+    async def _send_group(self, index: int, positions: list[int]) -> PenstockError | None:
+        """Have the leader of a partition append messages, batch by batch; what kept the rest out, if anything did."""
+        broker, name = self._broker, self._topic.name
+        left = list(positions)
         try:
-            partition = self._broker.partition(self._topic.name, index)
-        except (UnknownTopic, UnknownPartition) as error:
-            self.fail(positions, error)
-            return
+            broker.metadata.partition(name, index)
+            settings = broker.topic_settings(name)
+            if settings.log.is_compacting:
+                left = self._refuse_keyless(left)
+            for chunk in chunks(self._messages, tuple(left), settings.max_message_bytes):
+                try:
+                    appended = await broker.remote.append(
+                        name,
+                        index,
+                        self.encode(chunk),
+                        timeout_ms=COMMIT_TIMEOUT_MS,
+                        is_internal=self.producer is not None,
+                    )
+                except InvalidRequest as error:
+                    self.fail(chunk, error)
+                else:
+                    self.note_appended(index, chunk, appended)
+                del left[: len(chunk)]
+        except PenstockError as error:
+            self.fail(left, error)
+        return None
+
+    def _append_group(self, partition: Partition, positions: list[int]) -> None:
         if partition.settings.log.is_compacting:
             positions = self._refuse_keyless(positions)
         left = list(positions)
@@ -207,24 +235,26 @@ class Publication:
 
     def append(self, partition: Partition, chunk: Sequence[int], batch: bytearray) -> int:
         """Write one batch and note where its messages are; the offset after it."""
-        now_ms = self._now_ms
         begun = perf_counter()
         appended = partition.append(
             memoryview(batch),
-            now_ms,
+            self._now_ms,
             is_durable=self._broker.syncs_before_ack,
             is_internal=self.producer is not None,
         )
         self._broker.stats.append_latency.observe(perf_counter() - begun)
-        topic, index = partition.id
+        self.note_appended(partition.id.partition, chunk, appended)
+        return appended.next_offset
+
+    def note_appended(self, index: int, chunk: Sequence[int], appended: Appended) -> None:
+        """Messages are in their partition."""
         for delta, position in enumerate(chunk):
             timestamp_ms = self._messages[position].timestamp_ms
             if appended.append_time_ms >= 0:
                 timestamp_ms = appended.append_time_ms
             elif timestamp_ms is None:
-                timestamp_ms = now_ms
-            self._outcomes[position] = Published(topic, index, appended.base_offset + delta, timestamp_ms)
-        return appended.next_offset
+                timestamp_ms = self._now_ms
+            self._outcomes[position] = Published(self._topic.name, index, appended.base_offset + delta, timestamp_ms)
 
     def note(self, position: int, published: Published) -> None:
         """A message is in its partition already."""
@@ -247,6 +277,10 @@ class Publication:
         partition.when_committed(offset, done)
         self._waiting.append((committed, positions))
 
+    def await_sent(self, sending: asyncio.Future[PenstockError | None], positions: Sequence[int]) -> None:
+        """Count these messages as published only once another node has them, which ``sending`` tells."""
+        self._waiting.append((sending, positions))
+
     async def wait_committed(self, timeout_ms: int) -> None:
         """Wait until what was written is committed; what is not by then has timed out."""
         pending = [committed for committed, _ in self._waiting if not committed.done()]
@@ -255,7 +289,8 @@ class Publication:
         for committed, positions in self._waiting:
             error = committed.result() if committed.done() else self._timed_out(timeout_ms)
             if error is not None:
-                self.fail([at for at in positions if isinstance(self._outcomes[at], Published)], error)
+                committed.cancel()  # nothing more is sent
+                self.fail([at for at in positions if not isinstance(self._outcomes[at], PenstockError)], error)
 
     def _timed_out(self, timeout_ms: int) -> RequestTimedOut:
         again = "is safe." if self.is_repeatable else "may make it appear twice."

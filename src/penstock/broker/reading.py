@@ -1,35 +1,29 @@
 """Messages out of a partition, for the doors that speak of messages and not of batches.
 
 Only what is committed is seen: nothing of an open transaction or behind its beginning, and nothing of an aborted one.
-Looking never consumes: the caller says from which offset, and is told from which to go
-on. An answer is bounded in messages and in bytes, and a reader at the end of the log can wait there for more.
+Looking never consumes: the caller says from which offset, and is told from which to go on. An answer is bounded in
+messages and in bytes, and a reader at the end of the log can wait there for more. Where the partition is led by another
+node, that node is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
+from penstock.broker.reach import led_here
+from penstock.broker.starts import Start, resolve_start
 from penstock.errors import CorruptRecords, PenstockError, UnknownTopic
+from penstock.model import TopicPartition
 from penstock.records import Record, decode_records, iter_batches
-from penstock.storage.aborted import AbortedRanges
-from penstock.storage.files import FileSlice
+from penstock.storage.aborted import AbortedRanges, AbortedTransaction
 
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 # Bytes taken off the log at a time: a caller who wants one message should not pay for megabytes.
 _STEP_BYTES: Final = 256 * 1024
-
-
-class Since(NamedTuple):
-    """From the first message at or after a point in time on."""
-
-    timestamp_ms: int
-
-
-Start = int | Literal["earliest", "latest"] | Since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +50,9 @@ async def read_messages(
 
     Cancelling it while it waits leaves nothing behind.
     """
-    partition = broker.partition(topic, index)
-    partition.check_leader()
+    partition = led_here(broker, topic, index)
+    if partition is None:
+        return await _read_elsewhere(broker, topic, index, start, limit, wait_ms, max_bytes)
     offset = resolve_start(partition, start)
     result = _read(partition, offset, limit, max_bytes)
     if result.messages or wait_ms <= 0:
@@ -80,24 +75,14 @@ async def read_messages(
     return result
 
 
-def resolve_start(partition: Partition, start: Start) -> int:
-    """The offset that a start stands for; a number is taken as it is."""
-    if start == "earliest":
-        return partition.log.start_offset
-    end = partition.last_stable_offset
-    if start == "latest":
-        return end
-    if isinstance(start, Since):
-        found = partition.log.find_time(start.timestamp_ms)
-        return end if found is None else min(found.offset, end)
-    return start
-
-
 def _read(partition: Partition, offset: int, limit: int, max_bytes: int) -> ReadResult:
     page = _Page(offset, limit, max_bytes)
     while not page.is_full:
         found = partition.read(page.next_offset, min(_STEP_BYTES, max_bytes), is_committed_only=True)
-        if found is None or not page.fill(found, partition):
+        if found is None:
+            break
+        aborted = partition.aborted_in(page.next_offset, found.next_offset)
+        if not page.fill(memoryview(found.read()), aborted, partition.id):
             break
     partition.stats.messages_consumed += len(page.messages)
     partition.stats.bytes_consumed += page.size
@@ -106,6 +91,30 @@ def _read(partition: Partition, offset: int, limit: int, max_bytes: int) -> Read
         next_offset=page.next_offset,
         high_watermark=partition.high_watermark,
         log_start_offset=partition.log.start_offset,
+    )
+
+
+async def _read_elsewhere(
+    broker: Broker, topic: str, index: int, start: Start, limit: int, wait_ms: int, max_bytes: int
+) -> ReadResult:
+    """The same from another node. It counts what went through here, for nobody there reads it."""
+    remote = broker.remote
+    deadline = broker.clock.monotonic() + wait_ms / 1000
+    page = _Page(await remote.locate(topic, index, start), limit, max_bytes)
+    while True:
+        left_ms = 0 if page.messages else max(int((deadline - broker.clock.monotonic()) * 1000), 0)
+        found = await remote.read(topic, index, page.next_offset, min(_STEP_BYTES, max_bytes), wait_ms=left_ms)
+        is_more = page.fill(found.data, found.aborted, TopicPartition(topic, index)) if found.data else False
+        if page.is_full or not (is_more or (left_ms and not page.messages)):
+            break
+    stats = broker.stats.topic(topic)
+    stats.messages_consumed += len(page.messages)
+    stats.bytes_consumed += page.size
+    return ReadResult(
+        messages=page.messages,
+        next_offset=page.next_offset,
+        high_watermark=found.extent.high_watermark,
+        log_start_offset=found.extent.log_start_offset,
     )
 
 
@@ -123,11 +132,10 @@ class _Page:
     def is_full(self) -> bool:
         return len(self.messages) >= self._limit or self.size >= self._max_bytes
 
-    def fill(self, found: FileSlice, partition: Partition) -> bool:
+    def fill(self, data: memoryview, voided: list[AbortedTransaction], name: TopicPartition) -> bool:
         """Take what fits from the batches that were found; whether reading on makes sense."""
         before = self.next_offset
-        aborted = AbortedRanges(partition.aborted_in(before, found.next_offset))
-        data = memoryview(found.read())
+        aborted = AbortedRanges(voided)
         for position, header in iter_batches(data):
             if header.next_offset <= self.next_offset:
                 continue
@@ -140,7 +148,7 @@ class _Page:
                 if self.messages:
                     return False  # what is readable first; the next call meets this batch at its start
                 raise CorruptRecords(
-                    f"Offsets {header.base_offset} to {header.last_offset} of {partition.id} cannot be decoded: "
+                    f"Offsets {header.base_offset} to {header.last_offset} of {name} cannot be decoded: "
                     f"{error.message} Read on from offset {header.next_offset}."
                 ) from error
             self._take(records, header.next_offset)

@@ -1,68 +1,96 @@
 """The partitions that live on this node, kept in step with the metadata.
 
 Metadata says what should be; this room makes it so: it opens logs, takes up and gives up leadership, and moves the
-directories of deleted topics out of the way. Whoever needs to know about leadership listens here.
+directories of what is no longer here out of the way. Whoever needs to know about leadership listens here, and whoever
+copies from leaders elsewhere is told whom to follow.
+
+A node leads nothing before it is registered in this life (``node_epoch``): what the metadata said in the life before
+may have been decided otherwise since, and a leader epoch must not span two lives.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import asynccontextmanager
 from typing import Final, Protocol
 from uuid import UUID
 
-from penstock.broker.config import BrokerConfig
+from penstock.broker.config import BrokerConfig, Fsync
 from penstock.broker.partition import Partition
+from penstock.broker.replication.followers import Assigned, Followers
+from penstock.broker.replication.watermarks import Known, Watermarks
+from penstock.broker.shelf import Shelf
 from penstock.broker.stats import BrokerStats
+from penstock.clock import Clock, SystemClock
 from penstock.cluster.metadata import ClusterMetadata, Topic
-from penstock.cluster.records import PartitionAssigned
+from penstock.cluster.records import NO_LEADER, PartitionAssigned
 from penstock.cluster.topic_config import TopicSettings, resolve
-from penstock.errors import PenstockError, UnknownPartition
+from penstock.errors import NotLeader, PenstockError
 from penstock.model import TopicPartition
-from penstock.storage.checked import decode_checked, encode_checked
 from penstock.storage.commit import GroupCommit
 from penstock.storage.data_directory import DataDirectory
-from penstock.storage.files import Files, read_file, replace_file
+from penstock.storage.files import Files
 from penstock.storage.log import Log
 
 log = logging.getLogger(__name__)
 
 _OPENING_THREADS: Final = 8
-_TOPIC_ID_FILE: Final = "topic-id"
-_DELETED: Final = ".deleted-"
-_STRAY: Final = ".stray-"
 
 
 class LeadershipListener(Protocol):
-    """Who keeps state beside a partition's log: coordinators, queues, replication."""
+    """Who keeps state beside a partition's log: coordinators, queues."""
 
     def on_leadership_gained(self, partition: Partition) -> None: ...
     def on_leadership_lost(self, partition: Partition) -> None: ...
+
+
+class Copier(Protocol):
+    """Who copies from leaders elsewhere. All calls may be repeated."""
+
+    def follow(self, partition: Partition, leader_id: int) -> None:
+        """Copy from that leader, in the leader epoch that the partition knows."""
+
+    def leave(self, partition: Partition) -> None:
+        """Copy from nobody."""
 
 
 class Replicas:
     """Every replica on this node, by topic and partition."""
 
     def __init__(
-        self, files: Files, data: DataDirectory, config: BrokerConfig, metadata: ClusterMetadata, stats: BrokerStats
+        self,
+        files: Files,
+        data: DataDirectory,
+        config: BrokerConfig,
+        metadata: ClusterMetadata,
+        stats: BrokerStats,
+        open_commit: Callable[..., GroupCommit] = GroupCommit,
+        clock: Clock | None = None,
     ) -> None:
-        self._files = files
-        self._data = data
         self._config = config
         self._metadata = metadata
         self._stats = stats
+        self._clock = clock or SystemClock()
+        self._shelf = Shelf(files, data)
+        self._watermarks = Watermarks(files, data.path)
+        self._known = self._watermarks.load()
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_log: dict[Log, Partition] = {}
         self._listeners: list[LeadershipListener] = []
+        self._upkeep: dict[Partition, asyncio.Lock] = {}
+        self._following = asyncio.Lock()
+        self._has_cleared = False
+        self._is_isolated = False
+        self.node_epoch: int | None = None  # of the life that is registered; before that, nothing is led
         self.has_unopened = False
+        self.has_lost_writes = False  # a log ends before what was known to be committed
+        self.copier: Copier | None = None
         self._on_synced: Callable[[Log, float], None] = lambda *_: None
-        self._commit = GroupCommit(lambda log, seconds: self._on_synced(log, seconds), threads=config.sync_threads)
+        self._commit = open_commit(lambda log, seconds: self._on_synced(log, seconds), threads=config.sync_threads)
         self._threads = ThreadPoolExecutor(_OPENING_THREADS, thread_name_prefix="penstock-open")
-        self._claims = threading.Lock()  # the partitions of a topic are opened side by side and share its directory
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(tuple(self._partitions.values()))
@@ -71,16 +99,51 @@ class Replicas:
         return len(self._partitions)
 
     def get(self, topic: str, index: int) -> Partition:
-        """The replica, or an error that says whether topic or partition is missing."""
+        """The replica, or an error that says whether topic, partition or only the replica is missing."""
         partition = self._partitions.get((topic, index))  # type: ignore[call-overload]
         if partition is None:
             self._metadata.partition(topic, index)  # raises if there is no such partition anywhere
-            raise UnknownPartition(f"{topic}-{index} is not on this node, or is still being opened. Try again.")
+            raise NotLeader(f"This node does not lead {topic}-{index}, or is still opening it. Ask for metadata again.")
         return partition  # type: ignore[no-any-return]
 
     def has(self, topic: str, index: int) -> bool:
         """Whether the replica is here and open."""
         return (topic, index) in self._partitions
+
+    def find(self, topic_id: UUID, index: int) -> Partition | None:
+        """The replica of a topic that may meanwhile be another one of the same name."""
+        topic = self._metadata.topic_by_id(topic_id)
+        if topic is None:
+            return None
+        partition = self._partitions.get(TopicPartition(topic.name, index))
+        return partition if partition is not None and partition.topic_id == topic_id else None
+
+    def assigned(self, partition: Partition) -> PartitionAssigned | None:
+        """What the metadata says of a replica; None if there is no such partition any more."""
+        topic = self._metadata.topic_by_id(partition.topic_id)
+        if topic is None or partition.id.partition >= len(topic.partitions):
+            return None
+        return topic.partitions[partition.id.partition]
+
+    @property
+    def under_replicated(self) -> int:
+        """How many partitions led here have replicas that are not in sync."""
+        return sum(
+            1
+            for each in self._partitions.values()
+            if each.followers is not None and len(each.followers.in_sync) < len(each.followers.replicas)
+        )
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether this node has lost the quorum: then nothing is promised any more that needs other nodes to agree."""
+        return self._is_isolated
+
+    @is_isolated.setter
+    def is_isolated(self, value: bool) -> None:
+        self._is_isolated = value
+        for partition in self._partitions.values():
+            partition.is_isolated = value
 
     def listen(self, listener: LeadershipListener) -> None:
         """Be told of leadership from now on, and at once of what is led already."""
@@ -88,6 +151,8 @@ class Replicas:
         for partition in self:
             if partition.is_leader:
                 listener.on_leadership_gained(partition)
+
+    # -- syncing ------------------------------------------------------------------------------------------------------
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Hear of finished syncs on ``loop`` from now on."""
@@ -115,36 +180,78 @@ class Replicas:
     def _synced(self, log: Log, seconds: float) -> None:
         self._stats.sync_latency.observe(seconds)
         partition = self._by_log.get(log)
-        if partition is not None:
+        if partition is not None and not partition.is_held:
             partition.on_synced()
 
     def request_sync(self, partition: Partition) -> None:
-        self._commit.request(partition.log)
+        if not partition.is_held:
+            self._commit.request(partition.log)
+
+    @asynccontextmanager
+    async def upkeep(self, partition: Partition) -> AsyncIterator[None]:
+        """Rewrite a partition's files, one after the other: compaction, retention and truncation."""
+        lock = self._upkeep.get(partition)
+        if lock is None:
+            lock = self._upkeep[partition] = asyncio.Lock()
+        async with lock:
+            yield
+
+    async def rewrite(self, partition: Partition, change: Callable[[], None], is_wanted: Callable[[], bool]) -> bool:
+        """Change a log in a thread, once nobody else works on it, if that is wanted then; whether it was done."""
+        async with self.upkeep(partition):
+            if not is_wanted():
+                return False
+            partition.is_held = True
+            try:
+                await asyncio.to_thread(self._commit.wait, partition.log)
+                if not is_wanted():
+                    return False
+                await asyncio.to_thread(change)
+            except PenstockError as error:
+                partition.log.fail(error.message)  # what is on disk may be anything between before and after
+                return False
+            finally:
+                partition.is_held = False
+                partition.on_truncated()
+            return True
 
     # -- following the metadata ---------------------------------------------------------------------------------------
 
-    def open_all(self) -> None:
-        """Open what the metadata places on this node, as at start-up."""
-        self._clear_deleted()
-        mine = [
-            (topic, assigned)
-            for topic in self._metadata.topics.values()
-            for assigned in topic.partitions
-            if self._config.node_id in assigned.replicas
-        ]
-        logs = self._threads.map(lambda pair: self._open_log(*pair), mine)
-        for (topic, assigned), opened in zip(mine, logs, strict=True):
-            self._adopt(topic, assigned, opened)
+    async def follow(self, topic_ids: Collection[UUID] | None = None) -> None:
+        """Make the replicas of these topics, or of all, what the metadata says. Doing it twice changes nothing."""
+        async with self._following:
+            if not self._has_cleared:
+                self._has_cleared = True
+                await self._in_thread(self._shelf.clear, tuple(self._metadata.topics))
+            wanted = None if topic_ids is None else set(topic_ids)
+            await self._drop(
+                [each for each in self if (wanted is None or each.topic_id in wanted) and self._is_gone(each)]
+            )
+            topics = [topic for topic in self._metadata.topics.values() if wanted is None or topic.topic_id in wanted]
+            await self._open(topics)
+            for topic in topics:
+                await self._settle(topic)
 
-    async def open(self, topic: Topic, assignments: Sequence[PartitionAssigned]) -> None:
-        """Open new partitions without holding up the event loop. What the disk refuses is left for `open_missing`."""
+    def _is_gone(self, partition: Partition) -> bool:
+        assigned = self.assigned(partition)
+        return assigned is None or self._config.node_id not in assigned.replicas
+
+    async def _in_thread(self, work: Callable[..., object], *arguments: object) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    async def _open(self, topics: Sequence[Topic]) -> None:
+        """Open what is missing without holding up the event loop. What the disk refuses is left for `open_missing`."""
         loop = asyncio.get_running_loop()
-        mine = [assigned for assigned in assignments if self._config.node_id in assigned.replicas]
+        missing = [
+            (topic, assigned)
+            for topic in topics
+            for assigned in topic.partitions
+            if self._config.node_id in assigned.replicas and not self.has(topic.name, assigned.partition)
+        ]
         logs = await asyncio.gather(
-            *(loop.run_in_executor(self._threads, self._open_log, topic, assigned) for assigned in mine),
-            return_exceptions=True,
+            *(loop.run_in_executor(self._threads, self._open_log, *pair) for pair in missing), return_exceptions=True
         )
-        for assigned, opened in zip(mine, logs, strict=True):
+        for (topic, assigned), opened in zip(missing, logs, strict=True):
             if isinstance(opened, Log):
                 self._adopt(topic, assigned, opened)
             elif isinstance(opened, PenstockError):
@@ -156,106 +263,163 @@ class Replicas:
     async def open_missing(self) -> None:
         """Try again to open what could not be opened, as when the disk was full."""
         self.has_unopened = False
-        for topic in tuple(self._metadata.topics.values()):
-            missing = [assigned for assigned in topic.partitions if not self.has(topic.name, assigned.partition)]
-            if missing:
-                await self.open(topic, missing)
+        await self.follow(None)
 
     def _open_log(self, topic: Topic, assigned: PartitionAssigned) -> Log:
-        directory = self._data.partition(topic.name, assigned.partition)
-        with self._claims:
-            self._claim(directory.parent, topic.topic_id)
-        return Log.open(self._files, directory, self._settings(topic).log)
-
-    def _claim(self, directory: Path, topic_id: UUID) -> None:
-        """Make sure that a topic's directory holds this topic and not an older one of the same name."""
-        path = directory / _TOPIC_ID_FILE
-        data = read_file(self._files, path)
-        found = None if data is None else decode_checked(data)
-        if found is not None and found.decode() != str(topic_id):
-            stray = directory.with_name(f"{directory.name}{_STRAY}{found.decode()}")
-            log.error("%s holds another topic's records; they were moved to %s.", directory, stray)
-            self._files.rename(directory, stray)
-            found = None
-        if found is None:
-            self._files.make_directory(directory)
-            replace_file(self._files, path, encode_checked(str(topic_id).encode()))
+        name = TopicPartition(topic.name, assigned.partition)
+        return self._shelf.open(name, topic.topic_id, self._settings(topic).log)
 
     def _adopt(self, topic: Topic, assigned: PartitionAssigned, opened: Log) -> None:
         name = TopicPartition(topic.name, assigned.partition)
-        partition = Partition(name, opened, self._settings(topic), self._stats.topic(topic.name), self._commit)
+        partition = Partition(
+            name,
+            opened,
+            self._settings(topic),
+            self._stats.topic(topic.name),
+            self._commit,
+            topic_id=topic.topic_id,
+            syncs=self._config.fsync is Fsync.EVERY,
+        )
+        partition.is_isolated = self._is_isolated
+        known = self._known.pop((topic.topic_id, assigned.partition), Known(0, 0))
+        if known.high_watermark > opened.end_offset:
+            self.has_lost_writes = True
+            log.error(
+                "%s ends at offset %d, but was committed up to %d: records are lost here. They are copied again from "
+                "a replica that has them.",
+                name,
+                opened.end_offset,
+                known.high_watermark,
+            )
+        if len(assigned.replicas) > 1:
+            partition.restore(*known)
         self._partitions[name] = partition
         self._by_log[opened] = partition
-        self.follow(partition, assigned)
-
-    def follow(self, partition: Partition, assigned: PartitionAssigned) -> None:
-        """Lead or stop leading, as the assignment says."""
-        partition.in_sync_count = len(assigned.in_sync)
-        is_leader = assigned.leader == self._config.node_id
-        if partition.is_leader and (not is_leader or assigned.leader_epoch > partition.leader_epoch):
-            partition.resign()
-            for listener in self._listeners:
-                listener.on_leadership_lost(partition)
-        if is_leader and assigned.leader_epoch > partition.leader_epoch:
-            partition.lead(assigned.leader_epoch)
-            for listener in self._listeners:
-                listener.on_leadership_gained(partition)
-
-    def reconfigure(self, topic: Topic) -> None:
-        """Let every partition of a topic know its new settings."""
-        settings = self._settings(topic)
-        for partition in self:
-            if partition.id.topic == topic.name:
-                partition.settings = settings
-                partition.log.config = settings.log
 
     def _settings(self, topic: Topic) -> TopicSettings:
-        return resolve(self._config.topic_defaults, topic.configs)
+        return resolve(self._config.topic_defaults, topic.configs, topic.replication_factor)
 
-    async def drop_topic(self, topic: Topic) -> None:
-        """Give up a deleted topic's partitions and remove their files."""
-        gone = [partition for partition in self if partition.id.topic == topic.name]
+    async def _settle(self, topic: Topic) -> None:
+        settings = self._settings(topic)
+        for index in range(len(topic.partitions)):
+            partition = self._partitions.get(TopicPartition(topic.name, index))
+            if partition is None or partition.topic_id != topic.topic_id:
+                continue
+            if partition.settings != settings:
+                partition.configure(settings)  # first: who is in sync means nothing without how many have to be
+            if partition.is_held:
+                async with self.upkeep(partition):  # nobody leads or follows with half a log
+                    pass
+            self._take_role(partition, topic.partitions[index])
+
+    def _take_role(self, partition: Partition, assigned: PartitionAssigned) -> None:
+        """Lead or follow, as the assignment says."""
+        leads = assigned.leader == self._config.node_id and self._is_let_in()
+        partition.in_sync_count = len(assigned.in_sync)
+        if partition.is_leader and (not leads or assigned.leader_epoch > partition.leader_epoch):
+            self._resign(partition)
+        if leads and partition.is_leader:
+            self._reassign(partition, assigned)
+        elif leads and assigned.leader_epoch > partition.leader_epoch:
+            self._lead(partition, assigned)
+        elif not leads and assigned.leader not in {NO_LEADER, self._config.node_id}:
+            if assigned.leader_epoch > partition.leader_epoch:
+                partition.follow(assigned.leader_epoch)
+            if self.copier is not None:
+                self.copier.follow(partition, assigned.leader)
+        elif self.copier is not None:
+            self.copier.leave(partition)
+
+    def _is_let_in(self) -> bool:
+        node = self._metadata.nodes.get(self._config.node_id)
+        return node is not None and node.epoch == self.node_epoch
+
+    def _lead(self, partition: Partition, assigned: PartitionAssigned) -> None:
+        if self.copier is not None:
+            self.copier.leave(partition)
+        partition.lead(assigned.leader_epoch, self._followers(partition, assigned, partition.log.end_offset))
+        for listener in self._listeners:
+            listener.on_leadership_gained(partition)
+
+    def _followers(self, partition: Partition, assigned: PartitionAssigned, epoch_start: int) -> Followers | None:
+        if assigned.replicas == (self._config.node_id,):
+            return None
+        return Followers(
+            self._config.node_id,
+            Assigned(assigned.replicas, assigned.in_sync, assigned.partition_epoch),
+            self._is_eligible,
+            min_in_sync=partition.settings.min_insync_replicas,
+            epoch_start=epoch_start,
+            lag_s=self._config.cluster.replica_lag_ms / 1000,
+            now=self._clock.monotonic(),
+        )
+
+    def _is_eligible(self, node_id: int, epoch: int) -> bool:
+        node = self._metadata.nodes.get(node_id)
+        return node is not None and node.epoch == epoch and not node.is_fenced
+
+    def _reassign(self, partition: Partition, assigned: PartitionAssigned) -> None:
+        if partition.followers is None:
+            partition.take_followers(self._followers(partition, assigned, partition.epoch_start))
+        else:
+            now_in_sync = Assigned(assigned.replicas, assigned.in_sync, assigned.partition_epoch)
+            partition.assign(now_in_sync, self._clock.monotonic())
+
+    def _resign(self, partition: Partition) -> None:
+        partition.resign()
+        for listener in self._listeners:
+            listener.on_leadership_lost(partition)
+
+    async def _drop(self, gone: Sequence[Partition]) -> None:
+        """Give up replicas that were deleted or have moved away, and remove their files."""
         for partition in gone:
             del self._partitions[partition.id]
             del self._by_log[partition.log]
+            if self.copier is not None:
+                self.copier.leave(partition)
             if partition.is_leader:
-                partition.resign()
-                for listener in self._listeners:
-                    listener.on_leadership_lost(partition)
-        self._stats.topics.pop(topic.name, None)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, self._remove_topic, topic, [partition.log for partition in gone])
+                self._resign(partition)
+        for partition in gone:
+            async with self.upkeep(partition):  # whoever rewrites its files is done
+                await self._in_thread(self._commit.wait, partition.log)
+            self._upkeep.pop(partition, None)
+        for topic_id, name in {each.topic_id: each.id.topic for each in gone}.items():
+            if not any(each.topic_id == topic_id for each in self):
+                if name not in self._metadata.topics:
+                    self._stats.topics.pop(name, None)
+                await self._in_thread(self._shelf.remove_topic, name, topic_id)
+                continue
+            for partition in gone:
+                if partition.topic_id == topic_id:
+                    await self._in_thread(self._shelf.remove_partition, partition.id, topic_id)
 
-    def _remove_topic(self, topic: Topic, logs: list[Log]) -> None:
-        for gone in logs:
-            self._commit.wait(gone)
-        directory = self._data.logs / topic.name
-        doomed = directory.with_name(f"{topic.name}{_DELETED}{topic.topic_id}")
-        try:
-            self._files.rename(directory, doomed)
-            self._files.remove_tree(doomed)
-        except PenstockError as error:
-            log.error("The files of deleted topic %s are still there: %s", topic.name, error.message)
+    # -- watermarks ---------------------------------------------------------------------------------------------------
 
-    def _clear_deleted(self) -> None:
-        """Finish removing topics that were being removed when the node stopped."""
-        if not self._data.logs.is_dir():
-            return
-        for directory in self._data.logs.iterdir():
-            if _DELETED in directory.name:
-                self._files.remove_tree(directory)
-            elif directory.name not in self._metadata.topics and _STRAY not in directory.name:
-                log.warning("%s belongs to no topic of this cluster; it is left as it is.", directory)
+    async def save_watermarks(self) -> None:
+        """Note what is committed, for after a restart."""
+        await asyncio.to_thread(self._watermarks.save, self._committed())
+
+    def _committed(self) -> dict[tuple[UUID, int], Known]:
+        """Of every replica; those that are not opened yet keep what was known of them."""
+        known = dict(self._known)
+        for each in self._partitions.values():
+            known[each.topic_id, each.id.partition] = Known(each.high_watermark, each.last_stable_offset)
+        return known
 
     def close(self) -> None:
         """Sync and close every log."""
         self._commit.close()
+        committed = self._committed()
         for partition in self:
             if partition.is_leader:
                 partition.resign()
         for failed in self._threads.map(_close, [partition.log for partition in self]):
             if failed is not None:
                 log.error("A log could not be closed in good order: %s", failed.message)
+        try:
+            self._watermarks.save(committed)
+        except PenstockError as error:
+            log.warning("What is committed could not be noted: %s", error.message)
         self._threads.shutdown()
 
 

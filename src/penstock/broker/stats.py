@@ -63,6 +63,17 @@ class TransactionStats:
 
 
 @dataclass(slots=True)
+class ReplicationStats:
+    """What went between leaders and followers since the node started."""
+
+    bytes_in: int = 0  # fetched by followers here
+    bytes_out: int = 0  # given to followers elsewhere
+    expands: int = 0  # replicas that came in sync with a leader here, as the controller granted it
+    shrinks: int = 0  # and that fell out
+    truncations: int = 0
+
+
+@dataclass(slots=True)
 class BrokerStats:
     """What went through the node since it started."""
 
@@ -70,6 +81,7 @@ class BrokerStats:
     produce_latency: Histogram = field(default_factory=Histogram)
     sync_latency: Histogram = field(default_factory=Histogram)
     transactions: TransactionStats = field(default_factory=TransactionStats)
+    replication: ReplicationStats = field(default_factory=ReplicationStats)
     topics: dict[str, TopicStats] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicStats:

@@ -20,7 +20,8 @@ from penstock.errors import PenstockError, StartupError
 _COMMANDS = {
     "dev": ("penstock.cli.dev:dev", "Start a broker with a sample topic, to try things out."),
     "serve": ("penstock.cli.serve:serve", "Run a node."),
-    "topic": ("penstock.cli.topic:topic", "Create, list, describe, change and delete topics."),
+    "cluster": ("penstock.cli.cluster:cluster", "Look at the cluster; let nodes in and go, balance what they hold."),
+    "topic": ("penstock.cli.topic:topic", "Create, list, describe, change, move and delete topics."),
     "group": ("penstock.cli.group:group", "List, describe, move and delete consumer groups."),
     "txn": ("penstock.cli.txn:txn", "List, describe and abort transactions."),
     "produce": ("penstock.cli.produce:produce", "Send messages from standard input or files."),

@@ -12,6 +12,7 @@ import click
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.options import assignments_of, output_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people
+from penstock.cli.reassign import reassign
 from penstock.cli.rest import RefusedError, Rest
 
 _PARTITION_COLUMNS: Final = {
@@ -26,6 +27,8 @@ _PARTITION_COLUMNS: Final = {
     "size_bytes": "bytes",
 }
 
+_MOVING_COLUMNS: Final = {"adding": "adding", "removing": "removing"}
+
 config_option = click.option(
     "-c", "--config", "configs", metavar="NAME=VALUE", multiple=True, help="A setting, such as retention.ms=3600000."
 )
@@ -33,7 +36,10 @@ config_option = click.option(
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, change and delete topics."""
+    """Create, list, describe, change, move and delete topics."""
+
+
+topic.add_command(reassign)
 
 
 @topic.command()
@@ -97,10 +103,11 @@ def describe(name: str, output: str | None, url: str) -> None:
         echo_json(detail)
         return
     click.echo(f"Topic {detail['name']}, id {detail['topic_id']}")
-    echo_table(
-        tuple(_PARTITION_COLUMNS.values()),
-        [[_cell(found[name]) for name in _PARTITION_COLUMNS] for found in detail["partition_details"]],
-    )
+    columns = dict(_PARTITION_COLUMNS)
+    partitions = detail["partition_details"]
+    if any(found["adding"] or found["removing"] for found in partitions):
+        columns |= _MOVING_COLUMNS
+    echo_table(tuple(columns.values()), [[_cell(found[name]) for name in columns] for found in partitions])
     rows = [
         [setting, value, "topic" if setting in detail["configs"] else "default"]
         for setting, value in detail["settings"].items()
@@ -182,4 +189,6 @@ def _missing_is_fine(is_fine: bool) -> Iterator[None]:
 
 
 def _cell(value: object) -> object:
-    return ",".join(map(str, value)) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "-"
+    return "-" if value is None else value

@@ -128,9 +128,10 @@ class RemoveNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Rebalance(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Spread replicas and leaders evenly over the nodes."""
+    """Spread replicas and leaders evenly over the nodes; disk use too where the sizes of partitions are given."""
 
     is_only_planned: bool = False
+    sizes: Mapping[str, tuple[int, ...]] = {}  # bytes of each partition, by topic
 
 
 class TransferControl(msgspec.Struct, frozen=True, kw_only=True, tag=True):

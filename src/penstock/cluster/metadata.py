@@ -38,7 +38,10 @@ class Topic:
 
     @property
     def replication_factor(self) -> int:
-        return len(self.partitions[0].replicas) if self.partitions else 0
+        """How many replicas a partition has, not counting those that are only on their way."""
+        if not self.partitions:
+            return 0
+        return len(self.partitions[0].replicas) - len(self.partitions[0].adding)
 
 
 class ClusterMetadata:

@@ -26,6 +26,7 @@ class TopicSettings:
     max_message_bytes: int = 1024 * 1024 + 12
     min_insync_replicas: int = 1
     has_append_time: bool = False
+    has_unclean_elections: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +207,14 @@ _SETTINGS: Final = (
         _integer(1, INT64_MAX),
         "The age at which a new segment file is begun even if the last one is not full.",
     ),
+    Setting(
+        name="unclean.leader.election.enable",
+        kind="boolean",
+        doc="Whether a replica that may lack committed records leads when no other can: available, at that price.",
+        parse=_one_of("true", "false"),
+        show=lambda settings: str(settings.has_unclean_elections).lower(),
+        take=lambda settings, value: replace(settings, has_unclean_elections=value == "true"),
+    ),
 )
 
 SETTINGS: Final[Mapping[str, Setting]] = {setting.name: setting for setting in _SETTINGS}
@@ -218,12 +227,17 @@ def check_setting(name: str, value: str | None) -> None:
         _parse(setting, value)
 
 
-def resolve(defaults: TopicSettings, configs: Mapping[str, str]) -> TopicSettings:
-    """The settings of a topic that overrides the defaults with ``configs``."""
+def resolve(defaults: TopicSettings, configs: Mapping[str, str], replication_factor: int = 1) -> TopicSettings:
+    """The settings of a topic that overrides the defaults with ``configs``.
+
+    Where nobody says how many replicas have to be in sync, more than half of them have to.
+    """
     settings = defaults
     for name, value in configs.items():
         setting = _find(name)
         settings = setting.take(settings, _parse(setting, value))
+    if not settings.min_insync_replicas:
+        settings = replace(settings, min_insync_replicas=replication_factor // 2 + 1)
     return settings
 
 

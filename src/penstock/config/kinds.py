@@ -223,6 +223,42 @@ class HostPort:
         return str(value)
 
 
+class PeerAddress(NamedTuple):
+    """A node and where it is reached by other nodes: ``1@10.0.0.1:9093``."""
+
+    node_id: int
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.node_id}@{self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerList:
+    """Nodes with their addresses, separated by commas; nothing for none."""
+
+    allowed: str = "id@host:port for each node, with commas, such as 1@10.0.0.1:9093,2@10.0.0.2:9093,3@10.0.0.3:9093"
+
+    def parse(self, text: str) -> object:
+        peers = [self._parse_one(part.strip()) for part in text.split(",") if part.strip()]
+        if len({peer.node_id for peer in peers}) < len(peers):
+            raise ValueError("names a node twice")
+        return tuple(peers)
+
+    @staticmethod
+    def _parse_one(text: str) -> PeerAddress:
+        node_id, at, address = text.partition("@")
+        if not at or not node_id.isdecimal():
+            raise ValueError(f"has no node id before the address in {text!r}")
+        parsed = HostPort(low=1).parse(address)
+        assert isinstance(parsed, Address)
+        return PeerAddress(_within(int(node_id), 0, INT32_MAX), parsed)
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return ",".join(str(peer) for peer in value)
+
+
 @dataclass(frozen=True, slots=True)
 class Maybe:
     """Another kind, or nothing."""

@@ -25,6 +25,8 @@ from penstock.config.kinds import (
     HostPort,
     Kind,
     Maybe,
+    PeerAddress,
+    PeerList,
     Size,
     Whole,
     Words,
@@ -47,12 +49,31 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     http: Annotated[Address, HostPort()] = Address("127.0.0.1", 8080)
     advertised_kafka: Annotated[Address | None, Maybe(HostPort(low=1))] = None
     advertised_http: Annotated[Address | None, Maybe(HostPort(low=1))] = None
+    # Where other nodes reach this one; a node without it is alone.
+    internal: Annotated[Address | None, Maybe(HostPort())] = None
+    advertised_internal: Annotated[Address | None, Maybe(HostPort(low=1))] = None
     auto_create_topics: Annotated[bool, Flag()] = True
     max_connections: Annotated[int, Whole(1)] = 10_000
     idle_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 600 * SECOND_MS
     max_request_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 100 * MIB
     max_body_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 16 * MIB
     shutdown_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 30 * SECOND_MS
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How nodes become a cluster, and how patient they are with each other."""
+
+    peers: Annotated[tuple[PeerAddress, ...], PeerList()] = ()
+    join: Annotated[Address | None, Maybe(HostPort(low=1))] = None
+    token: Annotated[str | None, Maybe(Words())] = None
+    voters: Annotated[int, Whole(1, 9)] = 3
+    election_timeout_ms: Annotated[int, Duration(50)] = 500
+    heartbeat_interval_ms: Annotated[int, Duration(10)] = 500
+    session_timeout_ms: Annotated[int, Duration(100)] = 2 * SECOND_MS
+    replica_lag_ms: Annotated[int, Duration(100)] = 10 * SECOND_MS
+    replication_throttle_bytes: Annotated[int, Size()] = 0
+    internal_replication_factor: Annotated[int, Whole(1, 32_767)] = 3
+    follower_reads: Annotated[bool, Flag()] = False
 
 
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,12 +93,13 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """What a topic gets that does not ask for anything else."""
 
     partitions: Annotated[int, Whole(1, 10_000)] = 3
-    replication_factor: Annotated[int, Whole(1, 32_767)] = 1
+    # Three, or as many as there are nodes, where nothing is given; of those more than half have to be in sync.
+    replication_factor: Annotated[int | None, Maybe(Whole(1, 32_767))] = None
     retention_ms: Annotated[int, Duration(may_be_unlimited=True)] = 168 * HOUR_MS
     retention_bytes: Annotated[int, Size(may_be_unlimited=True)] = UNLIMITED
     cleanup_policy: Annotated[str, Choice(("delete", "compact", "compact,delete"))] = "delete"
     max_message_bytes: Annotated[int, Size(0, INT32_MAX)] = MIB + 12
-    min_insync_replicas: Annotated[int, Whole(1, 32_767)] = 1
+    min_insync_replicas: Annotated[int | None, Maybe(Whole(1, 32_767))] = None
     timestamp_type: Annotated[str, Choice(("create", "append"))] = "create"
 
 
@@ -138,6 +160,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set."""
 
     broker: BrokerSettings = BrokerSettings()
+    cluster: ClusterSettings = ClusterSettings()
     storage: StorageSettings = StorageSettings()
     defaults: DefaultSettings = DefaultSettings()
     groups: GroupSettings = GroupSettings()
@@ -202,11 +225,27 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     broker, topic, groups = settings.broker, settings.defaults.topic, settings.groups
     if broker.kafka.port and broker.kafka == broker.http:
         yield "broker.http", f"{broker.http} is the Kafka listener's address too (broker.kafka); give it another port"
-    if topic.min_insync_replicas > topic.replication_factor:
-        reason = f"{topic.min_insync_replicas} replicas can never be in sync where topics have "
-        reason += f"{topic.replication_factor} (defaults.topic.replication_factor)"
-        yield "defaults.topic.min_insync_replicas", reason
+    if topic.min_insync_replicas and topic.replication_factor:
+        if topic.min_insync_replicas > topic.replication_factor:
+            reason = f"{topic.min_insync_replicas} replicas can never be in sync where topics have "
+            reason += f"{topic.replication_factor} (defaults.topic.replication_factor)"
+            yield "defaults.topic.min_insync_replicas", reason
     if groups.heartbeat_interval_ms >= groups.session_timeout_ms:
         yield "groups.heartbeat_interval_ms", "must be shorter than groups.session_timeout_ms, best a third of it"
     if not groups.session_timeout_min_ms <= groups.session_timeout_ms <= groups.session_timeout_max_ms:
         yield "groups.session_timeout_ms", "must be between groups.session_timeout_min_ms and _max_ms"
+    yield from _cluster_contradictions(settings)
+
+
+def _cluster_contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
+    broker, cluster = settings.broker, settings.cluster
+    if (cluster.peers or cluster.join) and broker.internal is None:
+        yield "broker.internal", "a node of a cluster needs an address for the other nodes (--internal HOST:PORT)"
+    if broker.internal is not None and broker.internal.port and broker.internal in (broker.kafka, broker.http):
+        yield "broker.internal", f"{broker.internal} is another listener's address too; give it another port"
+    if cluster.peers and cluster.join:
+        yield "cluster.join", "give cluster.peers to form a cluster, or cluster.join to enter one, not both"
+    if cluster.peers and broker.node_id not in {peer.node_id for peer in cluster.peers}:
+        yield "cluster.peers", f"must name this node too (broker.node_id is {broker.node_id})"
+    if cluster.heartbeat_interval_ms * 2 > cluster.session_timeout_ms:
+        yield "cluster.heartbeat_interval_ms", "must be at most half of cluster.session_timeout_ms"

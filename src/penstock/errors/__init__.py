@@ -7,11 +7,12 @@ world's codes (Kafka error numbers, HTTP statuses); nothing below a door knows a
 
 from __future__ import annotations
 
-from penstock.errors.base import (
+from penstock.errors.root import (
     PenstockError,
 )
 from penstock.errors.cluster import (
     ControllerUnavailable,
+    DuplicateNode,
     ElectionNotNeeded,
     FencedLeaderEpoch,
     IneligibleReplica,
@@ -112,6 +113,7 @@ __all__ = [
     "CorruptRecords",
     "DataDirectoryError",
     "DiskFull",
+    "DuplicateNode",
     "DuplicateSequence",
     "ElectionNotNeeded",
     "FencedInstance",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors.base import PenstockError
+from penstock.errors.root import PenstockError
 
 
 class NotLeader(PenstockError):
@@ -71,6 +71,13 @@ class NodeNotFound(PenstockError):
     """There is no such node in the cluster."""
 
     code = "node_not_found"
+
+
+class DuplicateNode(PenstockError):
+    """A node with that id is running, with another data directory; give one of the two another id."""
+
+    code = "duplicate_node"
+    retriable = True  # one that was wiped is let in when its earlier life is known to be over
 
 
 class NodeInUse(PenstockError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors.base import PenstockError
+from penstock.errors.root import PenstockError
 
 
 class CoordinationError(PenstockError):

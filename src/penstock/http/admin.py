@@ -31,7 +31,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """Who is in the cluster, and how much it holds."""
 
     cluster_id: str
-    controller: int
+    controller: int | None
     nodes: list[NodeView]
     topics: int
     partitions: int
@@ -65,8 +65,7 @@ async def cluster(door: Door, _call: Call[None, None]) -> ClusterView:
     assignments = [assigned for topic in metadata.topics.values() for assigned in topic.partitions]
     return ClusterView(
         cluster_id=metadata.cluster_id,
-        # A cluster of one: whoever answers decides.
-        controller=door.broker.config.node_id,
+        controller=door.broker.quorum.leader_id,
         nodes=[
             NodeView(
                 node_id=node.node_id,

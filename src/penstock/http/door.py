@@ -10,6 +10,8 @@ from penstock.broker.broker import Broker
 from penstock.broker.membership.hosting import HostedMembers
 from penstock.broker.publishing import Partitioners
 from penstock.http.config import HttpConfig
+from penstock.http.leaderships import LeadershipCount
+from penstock.http.upstream import Upstreams
 from penstock.records import KeyHash, RoundRobin
 
 PARTITIONERS: Final = {"key_hash": KeyHash, "round_robin": RoundRobin}
@@ -26,3 +28,5 @@ class Door:
         self.started_at_ms = broker.clock.now_ms()
         self.requests: Counter[tuple[str, int]] = Counter()  # by operation and status
         self.stopping = asyncio.Event()
+        self.upstreams = Upstreams()
+        self.leaderships = LeadershipCount()

@@ -64,6 +64,13 @@ class Call(Generic[Body, Query]):
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
+    @property
+    def client_host(self) -> str:
+        """Where the client is, as far as is known; a node that hands a request on says for whom."""
+        client = self.scope.get("client")
+        said = self.header(b"penstock-client") if self.header(b"penstock-forwarded") else ""
+        return said or (client[0] if client else "")
+
     def header(self, name: bytes) -> str:
         """A header of the request, or an empty string."""
         for found, value in self.scope["headers"]:

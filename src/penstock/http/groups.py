@@ -13,11 +13,14 @@ from penstock.broker.groups.group import Group
 from penstock.broker.groups.messages import Delete
 from penstock.broker.groups.report import Progress, Shift, delete_offsets, progress_of, reset_offsets
 from penstock.broker.membership.embedded import assigned_to
-from penstock.broker.reading import Since, Start
+from penstock.broker.starts import Since, Start
 from penstock.errors import GroupNotFound, InvalidRequest
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, no_content
+from penstock.http.forwarding import gather
+from penstock.http.homes import coordinators, is_forwarded
 from penstock.http.message_types import PartitionIndex
+from penstock.model import OFFSETS_TOPIC
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +52,7 @@ class MemberView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetView(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the group got in a partition; null where nothing was committed or the partition is not here."""
+    """How far the group got in a partition; null where nothing was committed or the partition cannot be reached."""
 
     topic: str
     partition: int
@@ -121,15 +124,20 @@ class DeletedOffsets(msgspec.Struct, frozen=True, kw_only=True):
     deleted: list[PlaceView]
 
 
-async def list_groups(door: Door, _call: Call[None, None]) -> GroupList:
+async def list_groups(door: Door, call: Call[None, None]) -> GroupList:
     """Every group, by name."""
-    groups = sorted(door.broker.groups.all_groups(), key=lambda group: group.id)
-    return GroupList(groups=[_view(group, progress_of(door.broker, group)) for group in groups])
+    groups = door.broker.groups.all_groups()
+    progress = await progress_of(door.broker, groups)
+    views = [_view(group, rows) for group, rows in zip(groups, progress, strict=True)]
+    if not is_forwarded(call.scope):
+        for other in await gather(door, call, coordinators(door, OFFSETS_TOPIC), GroupList):
+            views += other.groups
+    return GroupList(groups=sorted(views, key=lambda view: view.group))
 
 
 async def describe_group(door: Door, call: Call[None, None]) -> GroupDetail:
     """One group with its members, offsets and lag."""
-    return _detail(door, _find(door, call))
+    return await _detail(door, _find(door, call))
 
 
 async def delete_group(door: Door, call: Call[None, None]) -> Reply:
@@ -146,7 +154,7 @@ async def reset_group(door: Door, call: Call[ResetRequest, None]) -> ResetResult
         await door.broker.ensure_offsets_topic()
     moves = await reset_offsets(door.broker, group_id, body.topic, body.partitions, target, is_dry=body.dry_run)
     group = door.broker.groups.find(group_id) if door.broker.has_groups else None
-    detail = _detail(door, group or Group(group_id, door.broker.config.groups))
+    detail = await _detail(door, group or Group(group_id, door.broker.config.groups))
     return ResetResult(
         **{name: getattr(detail, name) for name in detail.__struct_fields__},
         dry_run=body.dry_run,
@@ -189,8 +197,8 @@ def _find(door: Door, call: Call[Any, Any]) -> AnyGroup:
     return group
 
 
-def _detail(door: Door, group: AnyGroup) -> GroupDetail:
-    progress = progress_of(door.broker, group)
+async def _detail(door: Door, group: AnyGroup) -> GroupDetail:
+    (progress,) = await progress_of(door.broker, [group])
     return GroupDetail(
         **msgspec.structs.asdict(_view(group, progress)),
         member_details=[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -61,6 +62,7 @@ def examine(door: Door) -> Health:
     warnings: list[Finding] = []
     if door.stopping.is_set():
         reasons.append(Finding(code="stopping", detail="The node is stopping."))
+    reasons += _membership(door)
     for partition in door.broker.replicas:
         failure = partition.log.failure
         if failure is not None:
@@ -84,6 +86,18 @@ def examine(door: Door) -> Health:
         uptime_ms=max(broker.clock.now_ms() - door.started_at_ms, 0),
         partitions=len(broker.replicas),
     )
+
+
+def _membership(door: Door) -> Iterator[Finding]:
+    """What keeps the node from taking part in the cluster."""
+    broker = door.broker
+    if not broker.registration.has_quorum:
+        yield Finding(code="no_quorum", detail="The node has not heard of the cluster's controller for a while.")
+    node = broker.metadata.nodes.get(broker.config.node_id)
+    if node is None:
+        yield Finding(code="not_registered", detail="The node has not been taken into the cluster yet.")
+    elif node.is_fenced:
+        yield Finding(code="fenced", detail="The cluster does not count on this node until it has caught up.")
 
 
 def _finding(partition: Partition, code: str, detail: str) -> Finding:

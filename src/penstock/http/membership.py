@@ -128,13 +128,12 @@ class CommittedView(msgspec.Struct, frozen=True, kw_only=True):
 async def join_group(door: Door, call: Call[JoinRequest, None]) -> MembershipView:
     """Become a member of a group, and answer when it has settled, or after `wait_ms`."""
     body, group_id = call.body, group_of(call)
-    client = call.scope.get("client")
     wish = Wish(
         topics=frozenset(body.topics),
         session_timeout_ms=body.session_timeout_ms,
         instance_id=body.instance_id,
         client_id=body.client_id,
-        client_host=f"/{client[0]}" if client else "",
+        client_host=f"/{call.client_host}" if call.client_host else "",
         reset=body.auto_offset_reset,
         commits_itself=body.auto_commit,
     )

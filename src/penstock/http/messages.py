@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from penstock.broker.publishing import Message, Outcome, publish_each
-from penstock.broker.reading import ReadResult, Since, Start, read_messages
+from penstock.broker.reading import ReadResult, read_messages
+from penstock.broker.starts import Since, Start
 from penstock.broker.transactions.joint.publishing import publish_into
 from penstock.errors import PenstockError
 from penstock.http.door import Door

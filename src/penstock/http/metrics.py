@@ -16,6 +16,7 @@ from penstock.broker.groups.report import progress_of
 from penstock.broker.partition import Partition
 from penstock.broker.stats import Histogram
 from penstock.errors import CoordinatorLoading
+from penstock.http.cluster_metrics import collect_cluster, lag_of
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply
 from penstock.http.figures import TopicFigures, topic_figures
@@ -23,11 +24,15 @@ from penstock.http.figures import TopicFigures, topic_figures
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+Lags = list[tuple[list[str], int]]
+
 _PER_PARTITION: tuple[tuple[str, str, Callable[[Partition], int]], ...] = (
     ("penstock_log_size_bytes", "Bytes in the log's segments.", lambda at: at.log.size_bytes),
     ("penstock_log_segments", "Segments of the log.", lambda at: len(at.log.segments)),
     ("penstock_log_corrupt_bytes", "Bytes that fail their checksum.", lambda at: at.log.corrupt_bytes),
     ("penstock_log_failed", "Whether it takes no writes until a restart.", lambda at: int(at.log.failure is not None)),
+    ("penstock_partition_leader", "Whether this node leads the partition.", lambda at: int(at.is_leader)),
+    ("penstock_replication_lag_messages", "How far the last of its followers is behind, at the leader.", lag_of),
 )  # fmt: skip
 
 # Offsets of different partitions have no meaningful sum, so these are shown by partition or not at all.
@@ -53,21 +58,38 @@ async def metrics(door: Door, call: Call[None, None]) -> Reply:
 
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    registry.register(NodeCollector(door))
+    registry.register(NodeCollector(door, await _lags(door)))
     encode, content_type = choose_encoder(call.header(b"accept"))
     return Reply(200, encode(registry), content_type, [])
+
+
+async def _lags(door: Door) -> Lags:
+    """How far the groups that are coordinated here are behind, as many rows as the door's settings allow."""
+    try:
+        groups = door.broker.groups.all_groups()
+    except CoordinatorLoading:
+        return []
+    rows = [
+        ([group.id, row.topic, str(row.partition)], row.lag)
+        for group, progress in zip(groups, await progress_of(door.broker, groups), strict=True)
+        for row in progress
+        if row.lag is not None
+    ]
+    return rows[: door.config.metrics_partitions_max]
 
 
 class NodeCollector:
     """Everything one node can say in numbers."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, lags: Lags) -> None:
         self._door = door
+        self._lags = lags
 
     def collect(self) -> Iterable[Metric]:
         yield from self._node()
         yield from self._logs()
         yield from self._topics()
+        yield from collect_cluster(self._door.broker, self._door.leaderships)
         yield from self._groups()
         yield from self._transactions()
         stats = self._door.broker.stats
@@ -129,17 +151,11 @@ class NodeCollector:
         except CoordinatorLoading:
             return  # some are not known yet, and half of them would look like the others had gone
         yield _gauge("penstock_groups", "Consumer groups coordinated here.", [], [([], len(groups))])
-        lags = [
-            ([group.id, row.topic, str(row.partition)], row.lag)
-            for group in groups
-            for row in progress_of(broker, group)
-            if row.lag is not None
-        ]
         yield _gauge(
             "penstock_consumer_lag",
             "Messages between a group's committed offset and the end of the partition.",
             ["group", "topic", "partition"],
-            lags[: self._door.config.metrics_partitions_max],
+            self._lags,
         )
 
     def _transactions(self) -> Iterable[Metric]:

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args, get_type_hints
 
+from starlette.types import Scope
+
 from penstock.http.door import Door
 from penstock.http.exchange import JSON, Call
 
 Handler = Callable[[Door, Call[Any, Any]], Awaitable[object]]
+Home = Callable[[Door, Scope], Awaitable[int]]
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Operation:
     headers: tuple[tuple[str, str], ...] = ()
     # Whether no body at all stands for an empty object.
     is_body_optional: bool = False
+    # Finds the node that has to answer, where not every node can.
+    home: Home | None = None
 
     @property
     def name(self) -> str:

@@ -143,6 +143,7 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.ControllerUnavailable: 503,
     errors.StaleNodeEpoch: 409,
     errors.NodeNotFound: 404,
+    errors.DuplicateNode: 409,
     errors.NodeInUse: 409,
     errors.StalePartitionEpoch: 409,
     errors.IneligibleReplica: 409,

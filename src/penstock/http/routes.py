@@ -7,7 +7,19 @@ from typing import Final
 
 import msgspec
 
-from penstock.http import admin, groups, health, membership, messages, metrics, status_page, topics, transactions
+from penstock.http import (
+    admin,
+    groups,
+    health,
+    homes,
+    membership,
+    messages,
+    metrics,
+    status_page,
+    topics,
+    transactions,
+)
+from penstock.http.cluster_routes import CLUSTER_OPERATIONS
 from penstock.http.description import describe
 from penstock.http.door import Door
 from penstock.http.exchange import JSON, Call, Reply
@@ -40,6 +52,7 @@ OPERATIONS: Final = (
         PublishReceipt,
         errors=_WRITE_ERRORS,
         headers=TICKET_HEADERS,
+        home=homes.home_of_ticket,
     ),
     Operation(
         "POST",
@@ -50,6 +63,7 @@ OPERATIONS: Final = (
         also=(207,),
         errors=_WRITE_ERRORS,
         headers=TICKET_HEADERS,
+        home=homes.home_of_ticket,
     ),
     Operation(
         "GET", "/v1/topics/{topic}/messages", messages.read, "messages", MessagesPage, errors=(400, 404, 416, 500, 503)
@@ -61,6 +75,7 @@ OPERATIONS: Final = (
         "groups",
         membership.PolledView,
         errors=(*_MEMBER_ERRORS, 500),
+        home=homes.home_of_group,
     ),
     Operation("GET", "/v1/topics", topics.list_topics, "topics", topics.TopicList, errors=(400,)),
     Operation(
@@ -78,8 +93,25 @@ OPERATIONS: Final = (
         errors=_TOPIC_ERRORS,
     ),
     Operation("GET", "/v1/groups", groups.list_groups, "groups", groups.GroupList, errors=(503,)),
-    Operation("GET", "/v1/groups/{group}", groups.describe_group, "groups", groups.GroupDetail, errors=(404, 503)),
-    Operation("DELETE", "/v1/groups/{group}", groups.delete_group, "groups", None, 204, errors=(403, 404, 409, 503)),
+    Operation(
+        "GET",
+        "/v1/groups/{group}",
+        groups.describe_group,
+        "groups",
+        groups.GroupDetail,
+        errors=(404, 503),
+        home=homes.home_of_group,
+    ),
+    Operation(
+        "DELETE",
+        "/v1/groups/{group}",
+        groups.delete_group,
+        "groups",
+        None,
+        204,
+        errors=(403, 404, 409, 503),
+        home=homes.home_of_group,
+    ),
     Operation(
         "POST",
         "/v1/groups/{group}/reset",
@@ -87,6 +119,7 @@ OPERATIONS: Final = (
         "groups",
         groups.ResetResult,
         errors=(400, 403, 404, 408, 409, 413, 416, 422, 503, 507),
+        home=homes.home_of_group,
     ),
     Operation(
         "DELETE",
@@ -95,6 +128,7 @@ OPERATIONS: Final = (
         "groups",
         groups.DeletedOffsets,
         errors=(400, 403, 404, 409, 503),
+        home=homes.home_of_group,
     ),
     Operation(
         "POST",
@@ -103,6 +137,7 @@ OPERATIONS: Final = (
         "groups",
         membership.MembershipView,
         errors=(*_MEMBER_ERRORS, 507),
+        home=homes.home_of_new_group,
     ),
     Operation(
         "POST",
@@ -111,6 +146,7 @@ OPERATIONS: Final = (
         "groups",
         membership.CommittedView,
         errors=(*_MEMBER_ERRORS, 416),
+        home=homes.home_of_group,
     ),
     Operation(
         "POST",
@@ -119,8 +155,18 @@ OPERATIONS: Final = (
         "groups",
         membership.MembershipView,
         errors=_MEMBER_ERRORS,
+        home=homes.home_of_group,
     ),
-    Operation("POST", "/v1/groups/{group}/leave", membership.leave_group, "groups", None, 204, errors=_MEMBER_ERRORS),
+    Operation(
+        "POST",
+        "/v1/groups/{group}/leave",
+        membership.leave_group,
+        "groups",
+        None,
+        204,
+        errors=_MEMBER_ERRORS,
+        home=homes.home_of_group,
+    ),
     Operation(
         "GET",
         "/v1/transactions",
@@ -138,6 +184,7 @@ OPERATIONS: Final = (
         201,
         errors=(400, 408, 413, 422, 429, 503, 507),
         is_body_optional=True,
+        home=homes.home_of_new_transaction,
     ),
     Operation(
         "GET",
@@ -146,6 +193,7 @@ OPERATIONS: Final = (
         "transactions",
         transactions.TransactionDetail,
         errors=(400, 404, 503),
+        home=homes.home_of_transaction,
     ),
     Operation(
         "POST",
@@ -155,6 +203,7 @@ OPERATIONS: Final = (
         transactions.LeaseView,
         errors=_END_ERRORS,
         is_body_optional=True,
+        home=homes.home_of_transaction,
     ),
     Operation(
         "POST",
@@ -165,6 +214,7 @@ OPERATIONS: Final = (
         errors=_END_ERRORS,
         headers=IDEMPOTENCY_HEADERS,
         is_body_optional=True,
+        home=homes.home_of_transaction,
     ),
     Operation(
         "POST",
@@ -173,7 +223,9 @@ OPERATIONS: Final = (
         "transactions",
         transactions.EndView,
         errors=_END_ERRORS,
+        home=homes.home_of_transaction,
     ),
+    *CLUSTER_OPERATIONS,
     Operation("GET", "/livez", health.livez, "health", health.Liveness),
     Operation("GET", "/readyz", health.readyz, "health", health.Health, also=(503,)),
     Operation("GET", "/metrics", metrics.metrics, "health", None, media_type="text/plain"),

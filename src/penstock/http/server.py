@@ -56,6 +56,7 @@ class HttpServer:
     async def start(self) -> None:
         """Listen, and return when requests are answered; `StartupError` if the address cannot be had."""
         self._sockets = await _bind(self._config)
+        self._door.broker.replicas.listen(self._door.leaderships)
         self._server = _Server(self._door, self._config)
         self._serving = asyncio.create_task(self._server.serve(self._sockets), name="penstock-http")
         started = asyncio.create_task(self._server.has_started.wait())
@@ -79,6 +80,7 @@ class HttpServer:
         finally:
             self._server.abort()
             self._door.hosted.stop()
+            self._door.upstreams.close()
             self._serving.cancel()
             await asyncio.gather(self._serving, return_exceptions=True)
             self._serving = None

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from penstock.broker.partition import Partition
+from penstock.broker.reach import extents_of
+from penstock.broker.remote import Extent, Where
 from penstock.cluster.controller import TopicSpec
 from penstock.cluster.metadata import Topic
+from penstock.cluster.records import PartitionAssigned
 from penstock.cluster.topic_config import SETTINGS
 from penstock.errors import PolicyViolation
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, no_content, reply
-from penstock.model import TopicPartition, is_internal
+from penstock.model import is_internal
 
 SettingValue = str | int | float | bool
 Configs = Annotated[
@@ -49,13 +52,18 @@ class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition: who leads it, who has it, and what it holds on this node."""
+    """A partition: who leads it (-1 if nobody), who has it, and what it holds; null if its leader does not answer.
+
+    While its replicas move, `adding` are those that come and `removing` those that go.
+    """
 
     partition: int
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
     log_start_offset: int | None
     high_watermark: int | None
     size_bytes: int | None
@@ -63,7 +71,10 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicView(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic in a list. `messages` counts offsets, so compaction can make it too high."""
+    """A topic in a list, as far as its leaders answer. `messages` counts offsets, so compaction can make it too high.
+
+    `size_bytes` is what one replica of each partition takes.
+    """
 
     name: str
     topic_id: str
@@ -89,9 +100,9 @@ class TopicList(msgspec.Struct, frozen=True, kw_only=True):
 async def list_topics(door: Door, call: Call[None, TopicsQuery]) -> TopicList:
     """Every topic, by name."""
     known = sorted(door.broker.metadata.topics.values(), key=lambda topic: topic.name)
-    return TopicList(
-        topics=[_view(door, topic) for topic in known if call.query.include_internal or not is_internal(topic.name)]
-    )
+    shown = [topic for topic in known if call.query.include_internal or not is_internal(topic.name)]
+    extents = await _extents(door, shown)
+    return TopicList(topics=[_view(topic, extents) for topic in shown])
 
 
 async def create_topic(door: Door, call: Call[CreateTopicRequest, None]) -> Reply:
@@ -106,12 +117,12 @@ async def create_topic(door: Door, call: Call[CreateTopicRequest, None]) -> Repl
     )
     topic = await door.broker.create_topic(spec)
     assert topic is not None
-    return reply(_detail(door, topic), 201, [(b"location", f"/v1/topics/{topic.name}".encode())])
+    return reply(await _detail(door, topic), 201, [(b"location", f"/v1/topics/{topic.name}".encode())])
 
 
 async def describe_topic(door: Door, call: Call[None, None]) -> TopicDetail:
     """One topic with its partitions and settings."""
-    return _detail(door, door.broker.metadata.topic(call.topic))
+    return await _detail(door, door.broker.metadata.topic(call.topic))
 
 
 async def alter_topic(door: Door, call: Call[AlterTopicRequest, None]) -> TopicDetail:
@@ -119,7 +130,7 @@ async def alter_topic(door: Door, call: Call[AlterTopicRequest, None]) -> TopicD
     _refuse_internal(call.topic)
     changes = {name: None if value is None else _setting_text(value) for name, value in call.body.configs.items()}
     await door.broker.configure_topic(call.topic, changes)
-    return _detail(door, door.broker.metadata.topic(call.topic))
+    return await _detail(door, door.broker.metadata.topic(call.topic))
 
 
 async def delete_topic(door: Door, call: Call[None, None]) -> Reply:
@@ -133,7 +144,7 @@ async def add_partitions(door: Door, call: Call[AddPartitionsRequest, None]) -> 
     """Grow a topic. Messages stay where they are; new ones of a key may go to another partition than before."""
     _refuse_internal(call.topic)
     await door.broker.add_partitions(call.topic, call.body.partitions)
-    return _detail(door, door.broker.metadata.topic(call.topic))
+    return await _detail(door, door.broker.metadata.topic(call.topic))
 
 
 def _refuse_internal(name: str) -> None:
@@ -145,56 +156,49 @@ def _setting_text(value: SettingValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _logs(door: Door, topic: Topic) -> list[Partition]:
-    replicas = door.broker.replicas
-    return [
-        replicas.get(topic.name, index) for index in range(len(topic.partitions)) if replicas.has(topic.name, index)
-    ]
+async def _extents(door: Door, topics: Iterable[Topic]) -> dict[Where, Extent]:
+    return await extents_of(
+        door.broker, [(topic.name, assigned.partition) for topic in topics for assigned in topic.partitions]
+    )
 
 
-def message_count(partition: Partition) -> int:
-    """How many offsets readers can ask for."""
-    return max(partition.high_watermark - partition.log.start_offset, 0)
-
-
-def _view(door: Door, topic: Topic) -> TopicView:
-    logs = _logs(door, topic)
+def _view(topic: Topic, extents: Mapping[Where, Extent]) -> TopicView:
+    held = [extents[topic.name, index] for index in range(len(topic.partitions)) if (topic.name, index) in extents]
     return TopicView(
         name=topic.name,
         topic_id=str(topic.topic_id),
         partitions=len(topic.partitions),
         replication_factor=topic.replication_factor,
         is_internal=is_internal(topic.name),
-        messages=sum(message_count(partition) for partition in logs),
-        size_bytes=sum(partition.log.size_bytes for partition in logs),
+        messages=sum(max(extent.high_watermark - extent.log_start_offset, 0) for extent in held),
+        size_bytes=sum(extent.size_bytes for extent in held),
     )
 
 
-def _detail(door: Door, topic: Topic) -> TopicDetail:
-    view = _view(door, topic)
+async def _detail(door: Door, topic: Topic) -> TopicDetail:
+    extents = await _extents(door, [topic])
     settings = door.broker.topic_settings(topic.name)
-    logs = {partition.id: partition for partition in _logs(door, topic)}
     return TopicDetail(
-        **msgspec.structs.asdict(view),
+        **msgspec.structs.asdict(_view(topic, extents)),
         configs=dict(topic.configs),
         settings={name: setting.show(settings) for name, setting in SETTINGS.items()},
         partition_details=[
-            _partition_view(topic, index, logs.get(TopicPartition(topic.name, index)))
-            for index in range(len(topic.partitions))
+            _partition_view(assigned, extents.get((topic.name, assigned.partition))) for assigned in topic.partitions
         ],
     )
 
 
-def _partition_view(topic: Topic, index: int, partition: Partition | None) -> PartitionView:
-    assigned = topic.partitions[index]
+def _partition_view(assigned: PartitionAssigned, extent: Extent | None) -> PartitionView:
     return PartitionView(
-        partition=index,
+        partition=assigned.partition,
         leader=assigned.leader,
         leader_epoch=assigned.leader_epoch,
         replicas=assigned.replicas,
         in_sync=assigned.in_sync,
-        log_start_offset=None if partition is None else partition.log.start_offset,
-        high_watermark=None if partition is None else partition.high_watermark,
-        size_bytes=None if partition is None else partition.log.size_bytes,
-        segments=None if partition is None else len(partition.log.segments),
+        adding=assigned.adding,
+        removing=assigned.removing,
+        log_start_offset=None if extent is None else extent.log_start_offset,
+        high_watermark=None if extent is None else extent.high_watermark,
+        size_bytes=None if extent is None else extent.size_bytes,
+        segments=None if extent is None else extent.segments,
     )

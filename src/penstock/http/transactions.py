@@ -21,7 +21,9 @@ from penstock.broker.transactions.transaction import Transaction
 from penstock.errors import InvalidTxnState, TransactionNotFound
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, reply
+from penstock.http.forwarding import gather
 from penstock.http.groups import PlaceView
+from penstock.http.homes import coordinators, is_forwarded
 from penstock.http.joint import idempotency_key_of
 from penstock.http.message_types import instant
 from penstock.model import TRANSACTIONS_TOPIC
@@ -174,6 +176,9 @@ async def list_transactions(door: Door, call: Call[None, ListQuery]) -> Transact
         views += [_kafka_view(door, each) for each in broker.transactions.all_transactions()]
     if query.state is not None:
         views = [view for view in views if view.state == query.state]
+    if not is_forwarded(call.scope):
+        for other in await gather(door, call, coordinators(door, TRANSACTIONS_TOPIC), TransactionList):
+            views += other.transactions
     views.sort(key=lambda view: (0 if view.age_ms is None else -view.age_ms, view.transaction), reverse=True)
     return TransactionList(transactions=views[: query.limit])
 

@@ -18,6 +18,7 @@ from penstock.errors import (
     InvalidProducerIdMapping,
     InvalidTxnState,
     NotCoordinator,
+    NotLeader,
     PenstockError,
     ProducerFenced,
     TransactionAbortable,
@@ -53,8 +54,10 @@ def claim_of(broker: Broker, request: Produce) -> Claim | None:
             producers.add(named)
             try:
                 partition = broker.partition(name, index)
-            except (UnknownTopic, UnknownPartition):
+            except (UnknownTopic, UnknownPartition, NotLeader):
                 continue  # whoever appends will say so
+            if not partition.is_leader:
+                continue  # and so will they here; nothing is added to the transaction in vain
             if not partition.is_internal and partition.lacks_transaction(records):
                 unconfirmed.add((name, index))
     if not producers:

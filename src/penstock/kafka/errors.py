@@ -40,6 +40,7 @@ _CODES: Final[dict[type[PenstockError], ErrorCode]] = {
     errors.ControllerUnavailable: ErrorCode.REQUEST_TIMED_OUT,
     errors.StaleNodeEpoch: ErrorCode.STALE_BROKER_EPOCH,
     errors.NodeNotFound: ErrorCode.BROKER_ID_NOT_REGISTERED,
+    errors.DuplicateNode: ErrorCode.DUPLICATE_BROKER_REGISTRATION,
     errors.NodeInUse: ErrorCode.INVALID_REQUEST,
     errors.StalePartitionEpoch: ErrorCode.INVALID_UPDATE_VERSION,
     errors.IneligibleReplica: ErrorCode.INELIGIBLE_REPLICA,

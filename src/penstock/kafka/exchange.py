@@ -20,8 +20,13 @@ class Exchange(NamedTuple):
     peer_host: str
 
     def address_of(self, node: NodeRegistered) -> tuple[str, int]:
-        """Where this client reaches a node. A node that listens everywhere is where the client already found it."""
-        for endpoint in node.endpoints:
-            if endpoint.door == "kafka":
-                return (self.local_host if endpoint.host in _ANY_HOST else endpoint.host), endpoint.port
-        return "", -1
+        """Where this client reaches a node."""
+        return address_of(node, self.local_host)
+
+
+def address_of(node: NodeRegistered, local_host: str) -> tuple[str, int]:
+    """Where a client that reached us at ``local_host`` reaches a node; one that listens everywhere, right there."""
+    for endpoint in node.endpoints:
+        if endpoint.door == "kafka":
+            return (local_host if endpoint.host in _ANY_HOST else endpoint.host), endpoint.port
+    return "", -1

@@ -6,6 +6,9 @@ partitions to move.
 
 With isolation level read_committed a fetch ends at the last stable offset, and says which of the transactions it may
 meet were aborted: leaving those out is the client's part.
+
+From version 11 on a consumer says in which rack it is, and may be sent to a replica there, which serves it although it
+does not lead (`penstock.kafka.nearest`).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from penstock.broker.partition import Partition
 from penstock.errors import PenstockError
 from penstock.kafka.connection import Answer, Connection
 from penstock.kafka.errors import error_code
+from penstock.kafka.nearest import FIRST_RACK_VERSION, NOBODY, addresses_of, check_follower, hint_of, nearest_replica
 from penstock.kafka.protocol.errors import ErrorCode
 from penstock.kafka.protocol.fetch import (
     FIRST_TOPIC_ID_VERSION,
@@ -36,6 +40,7 @@ from penstock.storage.files import FileSlice
 
 _NEW_SESSION_EPOCHS: Final = (0, -1)
 READ_COMMITTED: Final = 1
+_FIRST_HINT_VERSION: Final = 16
 
 
 # What one response holds at least, if there is so much: little enough to be in the client's caches still when it looks
@@ -57,11 +62,11 @@ def _budget(request: Fetch, connection: Connection) -> int:
 
 
 class _Attempt(NamedTuple):
-    """What a fetch finds at one moment."""
+    """What a fetch finds at one moment. ``is_urgent``: something in it the client should hear without delay."""
 
     topics: list[FetchedTopic[FileSlice]]
     size: int
-    has_error: bool
+    is_urgent: bool
 
 
 class FetchHandler:
@@ -92,6 +97,7 @@ class _FetchJob:
         "_budget",
         "_connection",
         "_header",
+        "_is_anywhere",
         "_is_scheduled",
         "_request",
         "_timer",
@@ -106,6 +112,7 @@ class _FetchJob:
         self._header = header
         self._request = request
         self._budget = _budget(request, connection)
+        self._is_anywhere = broker.config.cluster.follower_reads and header.api_version >= FIRST_RACK_VERSION
         self._answer = answer
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[Partition] = []
@@ -119,7 +126,7 @@ class _FetchJob:
             self._wait()
 
     def _is_enough(self, attempt: _Attempt) -> bool:
-        return attempt.has_error or attempt.size >= self._request.min_bytes or not attempt.topics
+        return attempt.is_urgent or attempt.size >= self._request.min_bytes or not attempt.topics
 
     def _wait(self) -> None:
         loop = asyncio.get_running_loop()
@@ -166,7 +173,13 @@ class _FetchJob:
     def _finish(self, attempt: _Attempt) -> None:
         self._unwatch()
         self._count(attempt)
-        frame = encode_fetch_response(self._header.api_version, self._header.correlation_id, attempt.topics)
+        hints = [at.current_leader for topic in attempt.topics for at in topic.partitions if at.current_leader]
+        frame = encode_fetch_response(
+            self._header.api_version,
+            self._header.correlation_id,
+            attempt.topics,
+            node_endpoints=addresses_of(self._broker, hints, self._connection.local_host) if hints else (),
+        )
         self._answer.complete(frame.pieces)
 
     def _count(self, attempt: _Attempt) -> None:
@@ -183,7 +196,7 @@ class _FetchJob:
         request = self._request
         left = self._budget
         size = 0
-        has_error = False
+        is_urgent = False
         topics: list[FetchedTopic[FileSlice]] = []
         for topic in request.topics:
             results: list[FetchedPartition[FileSlice]] = []
@@ -194,23 +207,28 @@ class _FetchJob:
                 if result.records is not None:
                     size += result.records.size
                     left -= result.records.size
-                has_error = has_error or result.error_code != 0
+                is_urgent = is_urgent or result.error_code != 0 or result.preferred_read_replica != NOBODY
             topics.append(FetchedTopic(topic.name, results, topic.topic_id))
-        return _Attempt(topics, size, has_error)
+        return _Attempt(topics, size, is_urgent)
 
     def _read(self, name: str, wanted: PartitionFetch, left: int, *, is_first: bool) -> FetchedPartition[FileSlice]:
         if not name:
             return FetchedPartition(wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID)
         is_committed_only = self._request.isolation_level == READ_COMMITTED
+        preferred = NOBODY
         try:
             partition = self._broker.partition(name, wanted.partition)
-            partition.check_leader(wanted.current_leader_epoch)
+            if self._is_anywhere:
+                preferred = self._choose(partition, wanted)
+            else:
+                partition.check_leader(wanted.current_leader_epoch)
             found = None
-            if left >= _WORTH_READING_BYTES or is_first:  # at least one batch is returned, however large (KIP-74)
+            is_worth_it = left >= _WORTH_READING_BYTES or is_first  # at least one batch, however large (KIP-74)
+            if is_worth_it and preferred == NOBODY:
                 max_bytes = min(wanted.max_bytes, max(left, 1))
                 found = partition.read(wanted.offset, max_bytes, is_committed_only=is_committed_only)
         except PenstockError as error:
-            return FetchedPartition(wanted.partition, error_code(error))
+            return self._refused(name, wanted.partition, error)
         if found is not None and found.size > left and not is_first:
             found = None
         return FetchedPartition(
@@ -220,9 +238,22 @@ class _FetchJob:
             partition.last_stable_offset,
             partition.log.start_offset,
             _aborted_in(partition, wanted.offset, found) if is_committed_only else None,
-            -1,
+            preferred,
             found,
         )
+
+    def _choose(self, partition: Partition, wanted: PartitionFetch) -> int:
+        """The replica that the consumer should read from instead of this one, if there is a nearer one."""
+        if partition.is_leader:
+            partition.check_leader(wanted.current_leader_epoch)
+            return nearest_replica(self._broker, partition, self._request.rack_id)
+        check_follower(partition, wanted.current_leader_epoch, wanted.offset)
+        return NOBODY
+
+    def _refused(self, name: str, index: int, error: PenstockError) -> FetchedPartition[FileSlice]:
+        code = error_code(error)
+        hint = hint_of(self._broker, name, index, code) if self._header.api_version >= _FIRST_HINT_VERSION else None
+        return FetchedPartition(index, code, current_leader=hint)
 
     def _name_of(self, topic: TopicFetch) -> str:
         """The topic's name; empty if the request means it by an id that is unknown here."""

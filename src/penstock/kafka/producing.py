@@ -24,6 +24,7 @@ from penstock.errors import PenstockError, UnsupportedFormat
 from penstock.kafka.admission import FIRST_ADDING_VERSION, Claim, claim_of, produce_code, unconfirmed_error
 from penstock.kafka.connection import Answer, Connection
 from penstock.kafka.errors import error_code
+from penstock.kafka.nearest import addresses_of, hint_of
 from penstock.kafka.protocol.apis import PRODUCE
 from penstock.kafka.protocol.errors import ErrorCode
 from penstock.kafka.protocol.headers import RequestHeader
@@ -40,6 +41,8 @@ from penstock.records import TRANSACTIONAL_BIT
 _PRODUCE_KEY: Final = PRODUCE.key
 _HEAD: Final = struct.Struct(">hhi")
 _ATTRIBUTES_AT: Final = 22  # the lower byte of a batch's attributes
+
+_FIRST_HINT_VERSION: Final = 10
 
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
@@ -86,7 +89,7 @@ class ProduceHandler:
             )
         except PenstockError as error:
             failed = ProducedTopic(shape.topic, [self._failed(shape.topic, shape.partition, error, version)])
-            connection.answer_now(encode_produce_response(version, correlation_id, [failed]))
+            connection.answer_now(_frame(self._broker, connection, version, correlation_id, [failed]))
             return True
         start_offset = partition.log.start_offset
         took = self._clock.monotonic() - began
@@ -94,7 +97,7 @@ class ProduceHandler:
         if is_all and next_offset > partition.high_watermark:
             answer = connection.expect_answer(is_barrier=False)
             results = [ProducedPartition(shape.partition, 0, base_offset, append_time_ms, start_offset)]
-            pending = _Pending(self._broker, version, correlation_id, answer, began)
+            pending = _Pending(self._broker, connection, version, correlation_id, answer, began)
             pending.topics.append(ProducedTopic(shape.topic, results))
             pending.wait([_Wait(partition, next_offset, results, 0)], shape.timeout_ms)
         else:
@@ -129,7 +132,7 @@ class ProduceHandler:
         if acks == ACKS_NONE:
             _close_if_failed(connection, topics)
             return
-        self._finish(header, request, topics, waits, connection.expect_answer(is_barrier=False), began)
+        self._finish(connection, header, request, topics, waits, connection.expect_answer(is_barrier=False), began)
 
     def _ask_first(
         self, connection: Connection, header: RequestHeader, frame: memoryview, claim: Claim, began: float
@@ -151,7 +154,7 @@ class ProduceHandler:
                 _close_if_failed(connection, topics)
                 answer.complete(())
             else:
-                self._finish(header, request, topics, waits, answer, began)
+                self._finish(connection, header, request, topics, waits, answer, began)
 
         self._broker.transactions.admit(
             request.transactional_id or "",
@@ -163,6 +166,7 @@ class ProduceHandler:
 
     def _finish(
         self,
+        connection: Connection,
         header: RequestHeader,
         request: Produce,
         topics: list[ProducedTopic],
@@ -172,11 +176,11 @@ class ProduceHandler:
     ) -> None:
         """Answer as soon as everything that was written is committed."""
         if waits:
-            pending = _Pending(self._broker, header.api_version, header.correlation_id, answer, began)
+            pending = _Pending(self._broker, connection, header.api_version, header.correlation_id, answer, began)
             pending.topics += topics
             pending.wait(waits, request.timeout_ms)
         else:
-            answer.complete([encode_produce_response(header.api_version, header.correlation_id, topics)])
+            answer.complete([_frame(self._broker, connection, header.api_version, header.correlation_id, topics)])
             self._stats.produce_latency.observe(self._clock.monotonic() - began)
 
     def _append_all(
@@ -215,16 +219,37 @@ class ProduceHandler:
     def _failed(self, topic: str, index: int, error: PenstockError, version: int) -> ProducedPartition:
         if topic in self._broker.metadata.topics:  # names made up by clients must not become metrics
             self._stats.topic(topic).count_error(error.code)
-        return ProducedPartition(index, produce_code(error, version), error_message=error.message)
+        code = produce_code(error, version)
+        hint = hint_of(self._broker, topic, index, code) if version >= _FIRST_HINT_VERSION else None
+        return ProducedPartition(index, code, error_message=error.message, current_leader=hint)
 
 
 class _Pending:
     """A produce request whose batches are written, waiting for the last of them to be committed."""
 
-    __slots__ = ("_answer", "_began", "_broker", "_correlation_id", "_open", "_timer", "_version", "topics")
+    __slots__ = (
+        "_answer",
+        "_began",
+        "_broker",
+        "_connection",
+        "_correlation_id",
+        "_open",
+        "_timer",
+        "_version",
+        "topics",
+    )
 
-    def __init__(self, broker: Broker, version: int, correlation_id: int, answer: Answer, began: float) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        connection: Connection,
+        version: int,
+        correlation_id: int,
+        answer: Answer,
+        began: float,
+    ) -> None:
         self._broker = broker
+        self._connection = connection
         self._version = version
         self._correlation_id = correlation_id
         self._answer = answer
@@ -257,14 +282,27 @@ class _Pending:
 
     def _fail(self, wait: _Wait, code: ErrorCode, message: str) -> None:
         self._broker.stats.topic(wait.partition.id.topic).count_error(code.name.lower())
-        index = wait.results[wait.at].partition
-        wait.results[wait.at] = ProducedPartition(index, code, error_message=message)
+        topic, index = wait.partition.id
+        hint = hint_of(self._broker, topic, index, code) if self._version >= _FIRST_HINT_VERSION else None
+        wait.results[wait.at] = ProducedPartition(index, code, error_message=message, current_leader=hint)
 
     def _finish(self) -> None:
         assert self._timer is not None
         self._timer.cancel()
-        self._answer.complete([encode_produce_response(self._version, self._correlation_id, self.topics)])
+        frame = _frame(self._broker, self._connection, self._version, self._correlation_id, self.topics)
+        self._answer.complete([frame])
         self._broker.stats.produce_latency.observe(self._broker.clock.monotonic() - self._began)
+
+
+def _frame(
+    broker: Broker, connection: Connection, version: int, correlation_id: int, topics: list[ProducedTopic]
+) -> bytearray:
+    """The response, with the addresses of the leaders that it hints at."""
+    hints = [result.current_leader for topic in topics for result in topic.partitions if result.current_leader]
+    if not hints:
+        return encode_produce_response(version, correlation_id, topics)
+    endpoints = addresses_of(broker, hints, connection.local_host)
+    return encode_produce_response(version, correlation_id, topics, node_endpoints=endpoints)
 
 
 def _close_if_failed(connection: Connection, topics: list[ProducedTopic]) -> None:

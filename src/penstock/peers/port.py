@@ -30,11 +30,15 @@ class Nothing(msgspec.Struct, frozen=True):
 
 
 class Method(msgspec.Struct, Generic[RequestT, ReplyT], frozen=True):
-    """Something a node can be asked to do. Names are ``area.verb``, such as ``raft.message``."""
+    """Something a node can be asked to do. Names are ``area.verb``, such as ``raft.message``.
+
+    What is bulk has a connection of its own, so that large bodies do not hold up what is urgent.
+    """
 
     name: str
     request: type[RequestT]
     reply: type[ReplyT]
+    is_bulk: bool = False
 
 
 class Received(NamedTuple):
@@ -58,7 +62,9 @@ CALL_TIMEOUT_S = 10.0
 
 
 class Peers(Protocol):
-    """The other nodes, by their ids."""
+    """The other nodes, by their ids. Only nodes of the same cluster are talked to, once its id is known."""
+
+    cluster_id: str
 
     def serve(self, method: Method[Any, Any], handler: Handler) -> None:
         """Answer a method from now on. Calls before that are refused with `PeerUnavailable`."""
@@ -76,6 +82,17 @@ class Peers(Protocol):
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> Received:
         """Ask, connecting first if need be, and return the reply. A call to this node itself is served directly."""
+
+    async def call_address(
+        self,
+        host: str,
+        port: int,
+        method: Method[RequestT, Any],
+        request: RequestT,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> Received:
+        """Ask whoever is at an address: a node whose id is not known yet. The connection is closed afterwards."""
 
     def introduce(self, node_id: int, host: str, port: int) -> None:
         """Learn or correct where a node is to be reached."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -12,7 +10,7 @@ import msgspec
 
 from penstock.errors import DataDirectoryError, StorageError
 from penstock.storage.checked import decode_checked, encode_checked
-from penstock.storage.files import Files, read_file, replace_file
+from penstock.storage.files import Claim, Files, read_file, replace_file
 
 FORMAT_VERSION: Final = 1
 _IDENTITY_FILE: Final = "node"
@@ -32,10 +30,10 @@ class DataDirectory:
 
     def __init__(self, files: Files, path: Path, node_id: int) -> None:
         self.path = path
-        self._lock_fd = -1
+        self._claim: Claim | None = None
         try:
             files.make_directory(path)
-            self._lock()
+            self._lock(files)
             self.identity = self._identify(files, node_id)
         except StorageError as error:
             self.close()
@@ -60,21 +58,17 @@ class DataDirectory:
 
     def close(self) -> None:
         """Let another process have the directory."""
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
-    def _lock(self) -> None:
-        try:
-            self._lock_fd = os.open(self.path / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    def _lock(self, files: Files) -> None:
+        self._claim = files.lock(self.path / _LOCK_FILE)
+        if self._claim is None:
             raise DataDirectoryError(
                 f"Another process is using the data directory {self.path}. Stop it, or choose another directory with "
                 "--data-dir."
-            ) from None
-        except OSError as error:
-            raise StorageError(f"Cannot lock {self.path / _LOCK_FILE}: {error.strerror}.") from error
+            )
 
     def _identify(self, files: Files, node_id: int) -> Identity:
         path = self.path / _IDENTITY_FILE

@@ -11,6 +11,7 @@ Errors leave here as `DiskFull` or `StorageError`; no caller above sees an `OSEr
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import shutil
@@ -61,11 +62,20 @@ class File(Protocol):
         """The descriptor for ``sendfile``, or -1 where there is none."""
 
 
+class Claim(Protocol):
+    """A locked file. The process that ends lets go of it, however it ends."""
+
+    def release(self) -> None: ...
+
+
 class Files(Protocol):
     """A file system, as far as storage needs one."""
 
     def open(self, path: Path, *, create: bool = False) -> File: ...
     def entries(self, directory: Path) -> list[Entry]: ...
+    def directories(self, directory: Path) -> list[Path]:
+        """The directories in a directory, in order; none if there is no such directory."""
+
     def exists(self, path: Path) -> bool: ...
     def make_directory(self, path: Path) -> None:
         """Create a directory and its parents, durably."""
@@ -77,6 +87,8 @@ class Files(Protocol):
     def remove_tree(self, directory: Path) -> None: ...
     def sync_directory(self, directory: Path) -> None: ...
     def free_bytes(self, directory: Path) -> int: ...
+    def lock(self, path: Path) -> Claim | None:
+        """Claim a file for this process, creating it if need be; None if another process has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +227,10 @@ class DiskFiles:
         with _disk_errors("list", directory), os.scandir(directory) as found:
             return [listed for entry in found if entry.is_file() and (listed := _list(entry))]
 
+    def directories(self, directory: Path) -> list[Path]:
+        with _disk_errors("list", directory):
+            return sorted(path for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
+
     def exists(self, path: Path) -> bool:
         return path.exists()
 
@@ -249,3 +265,28 @@ class DiskFiles:
     def free_bytes(self, directory: Path) -> int:
         with _disk_errors("look at", directory):
             return shutil.disk_usage(directory).free
+
+    def lock(self, path: Path) -> Claim | None:
+        with _disk_errors("lock", path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                return None
+            except OSError:
+                os.close(fd)
+                raise
+        return _DiskClaim(fd)
+
+
+class _DiskClaim:
+    """A descriptor whose lock goes when it is closed."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

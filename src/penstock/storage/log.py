@@ -221,9 +221,12 @@ class Log:
             self.durable_offset = end_offset
 
     def _fail(self, why: str) -> LogFailed:
+        return self.fail(f"A sync of {self.directory} failed ({why})")
+
+    def fail(self, why: str) -> LogFailed:
+        """Take no more writes, because it is not known any more what is on disk."""
         self.failure = LogFailed(
-            f"A sync of {self.directory} failed ({why}) Nothing more is written there until the node is restarted; "
-            "check the disk first."
+            f"{why} Nothing more is written there until the node is restarted; check the disk first."
         )
         log.error("%s", self.failure.message)
         return self.failure
@@ -318,12 +321,18 @@ class Log:
             self._roll_if_possible()
         return self._drop(self._segments.count_below(offset))
 
-    def expire(self, now_ms: int) -> list[Segment]:
-        """Drop whole segments that retention no longer covers; they are left for `delete_files`."""
+    def expire(self, now_ms: int, limit_offset: int | None = None) -> list[Segment]:
+        """Drop whole segments that retention no longer covers; they are left for `delete_files`.
+
+        None is dropped that reaches past ``limit_offset``, up to which the log is committed.
+        """
         if must_roll(self._segments.active, self.config, now_ms):
             self._roll_if_possible()
         self.producers.expire(now_ms, self.config.producer_expiry_ms)
-        dropped = self._drop(count_expired(self.segments, self.start_offset, self.config, now_ms))
+        count = count_expired(self.segments, self.start_offset, self.config, now_ms)
+        if limit_offset is not None:
+            count = min(count, self._segments.count_below(limit_offset))
+        dropped = self._drop(count)
         self.start_offset = max(self.start_offset, self.segments[0].base_offset)
         self.aborted.drop_below(self.start_offset)
         return dropped
@@ -385,6 +394,25 @@ class Log:
             self.files.sync_directory(self.directory)  # one by one, so that no crash leaves a gap
         if kept:
             self._cut(kept[-1], offset)
+        self._recover()
+
+    def begin_at(self, offset: int) -> None:
+        """Forget everything and go on from ``offset``, as a follower does whose leader has nothing older any more.
+
+        No `sync` and no compaction may be under way.
+        """
+        assert self._pinned_from is None, "compaction must be done or abandoned before the log begins anew"
+        assert offset >= self.end_offset, "what the leader still has is never thrown away"
+        save_start(self.files, self.directory, offset)  # first: whatever a crash leaves lies before it, and is not read
+        for snapshot in self._snapshots:
+            self.files.remove(snapshot_path(self.directory, snapshot))
+        for segment in reversed(self.segments):
+            self._remove_files(segment)
+        self.epochs.cut(0)
+        self.epochs.save()
+        self.aborted.cut(0)
+        self.aborted.save()
+        self.files.sync_directory(self.directory)
         self._recover()
 
     def _cut(self, segment: Segment, offset: int) -> None:

@@ -133,6 +133,11 @@ class ProducerTable:
         producer = self._producers.get(producer_id)
         return NONE if producer is None or producer.epoch != epoch else producer.last_sequence
 
+    def coordinator_epoch_of(self, producer_id: int) -> int:
+        """The epoch of the coordinator that wrote the producer's last marker, -1 if none is known."""
+        producer = self._producers.get(producer_id)
+        return NONE if producer is None else producer.coordinator_epoch
+
     # -- judging ------------------------------------------------------------------------------------------------------
 
     def check(self, header: BatchHeader) -> int | None:

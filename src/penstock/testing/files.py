@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import DiskFull, StorageError
-from penstock.storage.files import Buffer, Entry, File
+from penstock.storage.files import Buffer, Claim, Entry, File
 
 _PAGE_BYTES: Final = 512
 
@@ -118,6 +118,15 @@ class MemoryFile:
         return -1
 
 
+class _Locked:
+    def __init__(self, locked: set[Path], path: Path) -> None:
+        self._locked = locked
+        self._path = path
+
+    def release(self) -> None:
+        self._locked.discard(self._path)
+
+
 class MemoryFiles:
     """A file system in memory, with faults."""
 
@@ -125,6 +134,7 @@ class MemoryFiles:
         self.capacity_bytes = capacity_bytes
         self.is_failing_syncs = False
         self.crash_at: int | None = None
+        self.on_crash: Callable[[], None] = _nobody_cares
         self.steps = 0
         self.bytes_read = 0
         self.last_step = ""
@@ -136,6 +146,7 @@ class MemoryFiles:
         self._durable: dict[Path, _Inode] = {}
         self._unsynced: dict[Path, list[_NameChange]] = {}  # by directory
         self._directories: set[Path] = set()
+        self._locked: set[Path] = set()
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
@@ -143,13 +154,28 @@ class MemoryFiles:
         """Go back to what survives: all of it if only the process died, else what was synced and a random part."""
         self._has_crashed = False
         self.crash_at = None
+        self._locked = set()
         if keeps_unsynced:
             return
         self._live = self._surviving_names()
         self._durable = dict(self._live)
         self._unsynced.clear()
-        for inode in set(self._live.values()):
+        for inode in dict.fromkeys(self._live.values()):  # each once, in an order that is the same every time
             inode.survive(self._rng)
+
+    def stop(self) -> None:
+        """Take no more changes: the process is dead, whatever its code still tries."""
+        self._has_crashed = True
+
+    def successor(self, *, keeps_unsynced: bool) -> MemoryFiles:
+        """The disk as the next process finds it. This one, and whatever is open on it, changes nothing any more."""
+        self.stop()
+        files = MemoryFiles(seed=self._rng.getrandbits(32), capacity_bytes=self.capacity_bytes)
+        files.steps, files.now_ms, files._stamps = self.steps, self.now_ms, self._stamps
+        files._live, files._durable, files._unsynced = self._live, self._durable, self._unsynced
+        files._directories = self._directories
+        files.crash(keeps_unsynced=keeps_unsynced)
+        return files
 
     def flip_bit(self, path: Path, position: int, bit: int = 0) -> None:
         """Damage one bit, in what is live and in what is durable."""
@@ -168,6 +194,7 @@ class MemoryFiles:
             self._has_crashed = True
             if self._rng.random() < 0.5:
                 do_part()
+            self.on_crash()
             raise Crash(name)
 
     def part_of(self, data: Buffer) -> Buffer:
@@ -179,9 +206,10 @@ class MemoryFiles:
         return self.now_ms * 1_000_000 + self._stamps
 
     def has_room(self, wanted_bytes: int) -> bool:
-        return self.capacity_bytes is None or self._used_bytes() + wanted_bytes <= self.capacity_bytes
+        return self.capacity_bytes is None or self.used_bytes + wanted_bytes <= self.capacity_bytes
 
-    def _used_bytes(self) -> int:
+    @property
+    def used_bytes(self) -> int:
         return sum(len(inode.live) for inode in self._live.values())
 
     def _surviving_names(self) -> dict[Path, _Inode]:
@@ -211,6 +239,9 @@ class MemoryFiles:
 
     def entries(self, directory: Path) -> list[Entry]:
         return [Entry(path.name, len(inode.live)) for path, inode in self._live.items() if path.parent == directory]
+
+    def directories(self, directory: Path) -> list[Path]:
+        return sorted(path for path in self._directories if path.parent == directory)
 
     def exists(self, path: Path) -> bool:
         return path in self._live or path in self._directories
@@ -243,7 +274,13 @@ class MemoryFiles:
 
     def free_bytes(self, directory: Path) -> int:
         del directory
-        return 1 << 40 if self.capacity_bytes is None else self.capacity_bytes - self._used_bytes()
+        return 1 << 40 if self.capacity_bytes is None else self.capacity_bytes - self.used_bytes
+
+    def lock(self, path: Path) -> Claim | None:
+        if path in self._locked:
+            return None
+        self._locked.add(path)
+        return _Locked(self._locked, path)
 
     def _change(self, name: str, change: _NameChange) -> None:
         def do() -> None:
@@ -276,3 +313,7 @@ def _apply(names: dict[Path, _Inode], change: _NameChange) -> None:
         names.pop(change.source, None)
     elif change.source in names:
         names[change.target] = names.pop(change.source)
+
+
+def _nobody_cares() -> None:
+    return

@@ -16,11 +16,10 @@ from bench.members import Manner
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.groups.config import GroupConfig
-from penstock.clock import SystemClock
+from penstock.broker.surroundings import alone
 from penstock.cluster.controller import TopicSpec
 from penstock.cluster.records import Endpoint
 from penstock.kafka.server import KafkaConfig, KafkaServer
-from penstock.storage.files import DiskFiles
 
 MANNER = Manner(topic="t", partitions=6, heartbeat_s=0.05, session_ms=10_000)
 
@@ -32,8 +31,8 @@ def measure(directory: Path, work: Callable[[Any], Awaitable[Numbers]]) -> tuple
         endpoint = Endpoint(door="kafka", host="0.0.0.0", port=0)
         groups = GroupConfig(initial_delay_ms=100)
         config = BrokerConfig(node_id=1, data_dir=directory / "data", endpoints=(endpoint,), groups=groups)
-        broker = Broker(config, DiskFiles(), SystemClock())
-        broker.start()
+        broker = Broker(config, alone(1))
+        await broker.start()
         server = KafkaServer(broker, KafkaConfig(port=0))
         await server.start()
         try:

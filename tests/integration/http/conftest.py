@@ -14,10 +14,9 @@ import pytest
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.clock import SystemClock
+from penstock.broker.surroundings import alone
 from penstock.cluster.records import Endpoint
 from penstock.http import HttpConfig, HttpServer
-from penstock.storage.files import DiskFiles
 
 T = TypeVar("T")
 _numbers = itertools.count(1)
@@ -31,15 +30,13 @@ class DoorInThread:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         endpoints = (Endpoint(door="kafka", host="127.0.0.1", port=9092),)
-        self.broker = Broker(
-            BrokerConfig(node_id=1, data_dir=data_dir, endpoints=endpoints, **settings), DiskFiles(), SystemClock()
-        )
+        self.broker = Broker(BrokerConfig(node_id=1, data_dir=data_dir, endpoints=endpoints, **settings), alone(1))
         self.server = HttpServer(self.broker, config)
         self.run(self._start())
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.server.port}", timeout=30)
 
     async def _start(self) -> None:
-        self.broker.start()
+        await self.broker.start()
         await self.server.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

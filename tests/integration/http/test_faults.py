@@ -11,10 +11,9 @@ import pytest
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.clock import SystemClock
+from penstock.broker.surroundings import alone
 from penstock.errors import DiskFull
 from penstock.http import HttpConfig, HttpServer
-from penstock.storage.files import DiskFiles
 
 from .conftest import OpenDoor
 
@@ -67,8 +66,8 @@ def test_a_full_disk_stops_the_rest_of_its_partition_and_nothing_else(
 
 def test_the_node_keeps_its_signals(tmp_path: Path) -> None:
     async def start_and_stop() -> None:
-        broker = Broker(BrokerConfig(node_id=1, data_dir=tmp_path), DiskFiles(), SystemClock())
-        broker.start()
+        broker = Broker(BrokerConfig(node_id=1, data_dir=tmp_path), alone(1))
+        await broker.start()
         server = HttpServer(broker, HttpConfig(port=0))
         before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
         await server.start()

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.clock import SystemClock
+from penstock.broker.surroundings import alone
 from penstock.cluster.controller import TopicSpec
 from penstock.cluster.records import Endpoint
 from penstock.errors import StartupError
@@ -35,7 +35,6 @@ from penstock.kafka.protocol.offset_messages import (
 from penstock.kafka.protocol.schema import Message
 from penstock.kafka.server import KafkaConfig, KafkaServer
 from penstock.records import Record, decode_records, encode_batch, iter_batches
-from penstock.storage.files import DiskFiles
 
 TOPIC = "t"
 Story = Callable[["Client"], Coroutine[None, None, None]]
@@ -66,10 +65,8 @@ class Client:
 @asynccontextmanager
 async def door(directory: Path, **options: int) -> AsyncIterator[tuple[Broker, KafkaServer]]:
     endpoint = Endpoint(door="kafka", host="0.0.0.0", port=0)
-    broker = Broker(
-        BrokerConfig(node_id=1, data_dir=directory / "data", endpoints=(endpoint,)), DiskFiles(), SystemClock()
-    )
-    broker.start()
+    broker = Broker(BrokerConfig(node_id=1, data_dir=directory / "data", endpoints=(endpoint,)), alone(1))
+    await broker.start()
     server = KafkaServer(broker, KafkaConfig(port=0, **options))
     await server.start()
     try:

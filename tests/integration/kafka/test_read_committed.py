@@ -18,8 +18,9 @@ from tests.support.node import free_port
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.partition import Partition
-from penstock.broker.reading import Since, read_messages, resolve_start
-from penstock.clock import SystemClock
+from penstock.broker.reading import read_messages
+from penstock.broker.starts import Since, resolve_start
+from penstock.broker.surroundings import alone
 from penstock.cluster.controller import TopicSpec
 from penstock.cluster.records import Endpoint
 from penstock.kafka.protocol.errors import ErrorCode
@@ -39,7 +40,6 @@ from penstock.kafka.protocol.transaction_messages import (
 )
 from penstock.kafka.server import KafkaConfig, KafkaServer
 from penstock.records import Record, encode_batch
-from penstock.storage.files import DiskFiles
 
 NOW_MS = 1_700_000_000_000
 READ_COMMITTED = 1
@@ -57,8 +57,8 @@ def tell(directory: Path, story: Story) -> None:
         port = free_port()
         endpoint = Endpoint(door="kafka", host="127.0.0.1", port=port)
         config = BrokerConfig(node_id=1, data_dir=directory / "data", endpoints=(endpoint,))
-        broker = Broker(config, DiskFiles(), SystemClock())
-        broker.start()
+        broker = Broker(config, alone(1))
+        await broker.start()
         server = KafkaServer(broker, KafkaConfig(host="127.0.0.1", port=port))
         await server.start()
         try:

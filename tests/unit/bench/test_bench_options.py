@@ -1,5 +1,6 @@
 """Options, the choice of rows, and the order of a run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,16 @@ def test_rounds_alternate_the_order_and_variants_run_only_durability_rows() -> N
     names = [[t.name for t in plan.order(n)] for n in (1, 2)]
     assert names[0] == names[1][::-1]
     assert all(work.durability for work in plan.workloads_of(VARIANT))
-    assert len(plan.workloads_of(KAFKA)) == len(plan.workloads)
+    assert plan.workloads_of(KAFKA) == [work for work in plan.workloads if work.nodes == 1]
+
+
+def test_rows_of_three_nodes_run_on_targets_of_three_nodes_and_only_if_there_are_any() -> None:
+    three = replace(KAFKA, nodes=3)
+    plan = make_plan(parse(["--only", "three-nodes-*"]), [KAFKA, three])
+    assert plan.workloads_of(three) == list(plan.workloads)
+    assert plan.workloads_of(KAFKA) == []
+    single = make_plan(parse(["--only", "latency-20k-*"]), [KAFKA, three])
+    assert single.order(1) == [KAFKA]
 
 
 def test_report_shows_ratios_and_marks_what_is_behind(tmp_path: Path) -> None:

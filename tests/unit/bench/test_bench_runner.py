@@ -42,7 +42,7 @@ class CountedTopics:
 class IdleNode:
     """A broker that uses no CPU."""
 
-    kafka_port, data_dir, ready_s = 0, Path(), 0.0
+    kafka_port, data_dir, ready_s, replicas = 0, Path(), 0.0, 1
 
     @property
     def process(self) -> "IdleNode":

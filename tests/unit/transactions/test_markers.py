@@ -9,12 +9,12 @@ from pathlib import Path
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.coordination.messages import ProducerIdentity
+from penstock.broker.surroundings import alone
 from penstock.broker.transactions.markers import LocalMarkers, Marker
-from penstock.clock import SystemClock
+from penstock.broker.transactions.marking import ClusterMarkers
 from penstock.cluster.controller import TopicSpec
 from penstock.model import OFFSETS_TOPIC
 from penstock.records import read_marker
-from penstock.storage.files import DiskFiles
 
 MARKER = Marker(ProducerIdentity(7, 3), is_commit=True, coordinator_epoch=1)
 
@@ -41,9 +41,8 @@ class Scene:
         self.done = 0
         self._is_done = asyncio.Event()
         self.is_wanted = True
-        self.markers = LocalMarkers(
-            broker.partition, self.groups, broker.clock, lambda *what: self.later.append(what), syncs=True
-        )
+        local = LocalMarkers(broker.partition, self.groups, broker.clock, syncs=True)
+        self.markers = ClusterMarkers(local, lambda *what: self.later.append(what), asyncio.ensure_future)
 
     def write(self, *places: tuple[str, int]) -> None:
         self.markers.write(MARKER, places, lambda: self.is_wanted, self.on_done)
@@ -71,8 +70,8 @@ class Scene:
 
 def play(directory: Path, story: Callable[[Scene], Coroutine[None, None, None]]) -> None:
     async def run() -> None:
-        broker = Broker(BrokerConfig(node_id=1, data_dir=directory), DiskFiles(), SystemClock())
-        broker.start()
+        broker = Broker(BrokerConfig(node_id=1, data_dir=directory), alone(1))
+        await broker.start()
         try:
             await broker.create_topic(TopicSpec(name="t", partitions=3))
             await story(Scene(broker))
@@ -149,7 +148,7 @@ def test_nobody_writes_for_a_coordinator_that_is_none_any_more(tmp_path: Path) -
 def test_a_newer_epoch_in_a_partition_means_that_it_knows(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         newer = Marker(ProducerIdentity(7, 4), is_commit=False, coordinator_epoch=1)
-        scene.markers.append(newer, ("t", 0))
+        scene.markers.local.append(newer, ("t", 0))
         scene.write(("t", 0))
         assert scene.done
         assert scene.markers_in("t", 0) == [(1, False)]

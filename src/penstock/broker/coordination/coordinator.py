@@ -77,7 +77,7 @@ class Coordinator(ABC, Generic[ShardT]):
         self._time = PatientClock(clock)
         self._shards: dict[int, ShardT] = {}
         self._shard_count: Callable[[], int] = lambda: 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order: what they leave behind may depend on it
 
     @abstractmethod
     def make_shard(self, partition: Partition) -> ShardT:
@@ -100,8 +100,8 @@ class Coordinator(ABC, Generic[ShardT]):
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda task: self._tasks.pop(task, None))
 
     async def _tick_forever(self) -> None:
         ticks = 0
@@ -123,6 +123,7 @@ class Coordinator(ABC, Generic[ShardT]):
 
     def on_leadership_gained(self, partition: Partition) -> None:
         if partition.id.topic == self.topic:
+            self.on_leadership_lost(partition)  # of an earlier epoch: its memory is not this one's
             shard = self._shards[partition.id.partition] = self.make_shard(partition)
             self._spawn(self._load(shard, partition))
 

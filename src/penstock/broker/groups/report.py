@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.broker.groups.either import AnyGroup
 from penstock.broker.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit, Where
 from penstock.broker.membership.embedded import assigned_to
-from penstock.broker.partition import Partition
-from penstock.broker.reading import Start, resolve_start
-from penstock.errors import GroupNotEmpty, InvalidRequest, OffsetOutOfRange, PenstockError
+from penstock.broker.reach import extents_of, locate
+from penstock.broker.remote import Extent
+from penstock.broker.starts import Start
+from penstock.errors import GroupNotEmpty, InvalidRequest, LeaderNotAvailable, OffsetOutOfRange
 
 
 class Progress(NamedTuple):
-    """How far a group got in one partition. ``lag`` is None where the partition is not on this node."""
+    """How far a group got in one partition. ``lag`` is None where the partition cannot be reached."""
 
     topic: str
     partition: int
@@ -26,35 +27,33 @@ class Progress(NamedTuple):
     member_id: str | None
 
 
-def progress_of(broker: Broker, group: AnyGroup) -> list[Progress]:
-    """Every partition that the group has committed for or reads at the moment, in order."""
-    owners = {where: member.id for member in group.members for where in assigned_to(member.facts.assignment)}
-    places = sorted({*group.offsets, *owners})
-    return [_progress(broker, group, where, owners.get(where)) for where in places]
+async def progress_of(broker: Broker, groups: Sequence[AnyGroup]) -> list[list[Progress]]:
+    """For each group every partition that it has committed for or reads at the moment, in order."""
+    owners = [
+        {where: member.id for member in group.members for where in assigned_to(member.facts.assignment)}
+        for group in groups
+    ]
+    places = [sorted({*group.offsets, *owned}) for group, owned in zip(groups, owners, strict=True)]
+    extents = await extents_of(broker, [where for wheres in places for where in wheres])
+    return [
+        [_progress(group, where, extents.get(where), owned.get(where)) for where in wheres]
+        for group, owned, wheres in zip(groups, owners, places, strict=True)
+    ]
 
 
-def _progress(broker: Broker, group: AnyGroup, where: Where, owner: str | None) -> Progress:
+def _progress(group: AnyGroup, where: Where, extent: Extent | None, owner: str | None) -> Progress:
     committed = group.offsets.get(where)
-    partition = _find(broker, where)
-    high_watermark = None if partition is None else partition.high_watermark
     lag = None
-    if partition is not None and committed is not None:
-        lag = max(partition.high_watermark - max(committed.offset, partition.log.start_offset), 0)
+    if extent is not None and committed is not None:
+        lag = max(extent.high_watermark - max(committed.offset, extent.log_start_offset), 0)
     return Progress(
         *where,
         committed_offset=None if committed is None else committed.offset,
-        high_watermark=high_watermark,
+        high_watermark=None if extent is None else extent.high_watermark,
         lag=lag,
         metadata="" if committed is None else committed.metadata,
         member_id=owner,
     )
-
-
-def _find(broker: Broker, where: Where) -> Partition | None:
-    try:
-        return broker.partition(*where)
-    except PenstockError:
-        return None
 
 
 class Shift(NamedTuple):
@@ -93,13 +92,12 @@ async def reset_offsets(
             raise InvalidRequest(
                 f"Group {group_id!r} has no offset to shift in {topic!r}; say where to move it instead."
             )
-    partitions = [broker.partition(topic, index) for index in committed]
     moves = [
-        Move(topic, at.id.partition, committed[at.id.partition], _target(at, to, committed[at.id.partition]))
-        for at in partitions
+        Move(topic, index, offset, await _target(broker, (topic, index), to, offset))
+        for index, offset in committed.items()
     ]
     if not is_dry:
-        epochs = {at.id.partition: at.leader_epoch for at in partitions}
+        epochs = {at.partition: at.leader_epoch for at in found.partitions}
         commits = tuple(
             OffsetCommit(topic, move.partition, move.to_offset, epochs[move.partition], "", found.topic_id.hex)
             for move in moves
@@ -115,14 +113,18 @@ def _committed(group: AnyGroup | None, where: Where, topic_id: str) -> int | Non
     return kept.offset if kept is not None and kept.topic_id == topic_id else None
 
 
-def _target(partition: Partition, to: Start | Shift, committed: int | None) -> int:
-    start, end = partition.log.start_offset, partition.high_watermark
+async def _target(broker: Broker, where: Where, to: Start | Shift, committed: int | None) -> int:
+    broker.metadata.partition(*where)  # or it is refused
+    extent = (await extents_of(broker, [where])).get(where)
+    if extent is None:
+        raise LeaderNotAvailable(f"{where[0]}-{where[1]} cannot be reached now. Try again in a moment.")
+    start, end = extent.log_start_offset, extent.high_watermark
     if isinstance(to, Shift):
         assert committed is not None, "only what is there can be shifted"
         return min(max(committed + to.by, start), end)
-    offset = resolve_start(partition, to)
+    offset = await locate(broker, *where, to)
     if not start <= offset <= end:
-        raise OffsetOutOfRange(f"{partition.id} holds offsets {start} to {end}, not {offset}.")
+        raise OffsetOutOfRange(f"{where[0]}-{where[1]} holds offsets {start} to {end}, not {offset}.")
     return offset
 
 

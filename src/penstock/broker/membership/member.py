@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -17,8 +17,8 @@ from penstock.broker.groups.messages import Commit, OffsetCommit, Where
 from penstock.broker.membership.gathering import Gathered, gather
 from penstock.broker.membership.positions import Position, Positions
 from penstock.broker.membership.seat import Seat, Wish
-from penstock.broker.partition import Partition
-from penstock.broker.reading import resolve_start
+from penstock.broker.reach import extents_of, led_here, locate
+from penstock.broker.remote import Extent
 from penstock.errors import (
     IllegalGeneration,
     MemberBusy,
@@ -135,7 +135,7 @@ class HostedMember:
                     gathered = await self._gather(limit, max_bytes)
                     left = deadline - clock.monotonic()
                     if not (gathered.messages or gathered.out_of_range or is_news) and left > 0:
-                        await _wait(moved, min(left, _HEARTBEAT_SECONDS))
+                        await self._wait(moved, min(left, _HEARTBEAT_SECONDS))
             if gathered.messages or is_news or clock.monotonic() >= deadline:
                 return self._answer(gathered)
 
@@ -148,7 +148,7 @@ class HostedMember:
             raise gathered.failure
         for where in gathered.out_of_range:
             self._positions.drop(where)
-            self._begin(where, is_reset=True)
+            await self._begin(where, is_reset=True)
         gathered.keep_only(self._positions.places())
         if not gathered.messages:
             self._positions.skip(gathered.ends)
@@ -168,9 +168,9 @@ class HostedMember:
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[asyncio.Event]:
-        """An event that is set whenever one of the partitions moves."""
+        """An event that is set whenever one of the partitions that are led here moves."""
         moved = asyncio.Event()
-        partitions = [found for where in self._positions.places() if (found := self._partition(where))]
+        partitions = [found for where in self._positions.places() if (found := led_here(self._broker, *where))]
         for partition in partitions:
             partition.watch(moved.set)
         try:
@@ -178,6 +178,27 @@ class HostedMember:
         finally:
             for partition in partitions:
                 partition.unwatch(moved.set)
+
+    async def _wait(self, moved: asyncio.Event, seconds: float) -> None:
+        """Wait until a partition moves; those that are led elsewhere are asked about there."""
+        elsewhere = {
+            where: self._positions[where].offset
+            for where in self._positions.places()
+            if led_here(self._broker, *where) is None
+        }
+        asking = None
+        if elsewhere:
+            asking = asyncio.ensure_future(self._broker.remote.await_more(elsewhere, int(seconds * 1000)))
+            asking.add_done_callback(lambda _: moved.set())
+        try:
+            async with asyncio.timeout(seconds):
+                await moved.wait()
+        except TimeoutError:
+            return
+        finally:
+            if asking is not None:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
 
     # -- positions ----------------------------------------------------------------------------------------------------
 
@@ -200,26 +221,26 @@ class HostedMember:
             await self._broker.groups.settled(self.group_id)
             for where in missing:
                 if where in seat.places and where not in positions:  # another call may have been here meanwhile
-                    self._begin(where)
+                    await self._begin(where)
 
-    def _begin(self, where: Where, *, is_reset: bool = False) -> None:
+    async def _begin(self, where: Where, *, is_reset: bool = False) -> None:
         """Find where to begin in a partition. Where that cannot be told yet, it is tried again with the next look."""
-        partition, topic_id = self._partition(where), self._topic_id(where)
+        topic_id = self._topic_id(where)
         group = self._broker.groups.find(self.group_id)
-        if partition is None or topic_id is None or (group is not None and group.offsets.is_undecided(where)):
+        if topic_id is None or (group is not None and group.offsets.is_undecided(where)):
             return
         kept = None if group is None or is_reset else group.offsets.get(where)
         if kept is not None and kept.topic_id == topic_id:
             self._positions.begin(where, Position(kept.offset, topic_id), is_committed=True)
-        else:
-            start = resolve_start(partition, self.seat.wish.reset)
-            self._positions.begin(where, Position(start, topic_id), is_committed=False)
-
-    def _partition(self, where: Where) -> Partition | None:
+            return
+        generation = self.seat.generation
         try:
-            return self._broker.partition(*where)
+            start = await locate(self._broker, *where, self.seat.wish.reset)
         except PenstockError:
-            return None
+            return
+        is_same = self.seat.generation == generation and self._topic_id(where) == topic_id
+        if is_same and where in self.seat.places and where not in self._positions:
+            self._positions.begin(where, Position(start, topic_id), is_committed=False)
 
     def _topic_id(self, where: Where) -> str | None:
         topic = self._broker.metadata.topics.get(where[0])
@@ -238,7 +259,10 @@ class HostedMember:
                 await self._follow_seat()
             polled = self._positions.uncommitted(last_number)
             offsets = [OffsetToCommit(*where, position.offset) for where, position in sorted(polled.items())]
-        commits = tuple(self._checked(offsets))
+            ends: Mapping[Where, Extent] = {}  # what was polled is there
+        else:
+            ends = await extents_of(self._broker, [(wanted.topic, wanted.partition) for wanted in offsets])
+        commits = tuple(self._checked(offsets, ends))
         settled = await self._broker.groups.ask(self.group_id, Commit(self.seat.identity, commits))
         for error in settled.refused.values():
             raise error
@@ -247,23 +271,18 @@ class HostedMember:
         )
         return list(offsets)
 
-    def _checked(self, offsets: Iterable[OffsetToCommit]) -> Iterator[OffsetCommit]:
+    def _checked(self, offsets: Iterable[OffsetToCommit], ends: Mapping[Where, Extent]) -> Iterator[OffsetCommit]:
         for wanted in offsets:
-            partition = self._broker.partition(wanted.topic, wanted.partition)
             where = (wanted.topic, wanted.partition)
+            name = f"{wanted.topic}-{wanted.partition}"
+            assigned = self._broker.metadata.partition(*where)
             if where not in self.seat.places:
                 raise PartitionNotAssigned(
-                    f"{partition.id} is not assigned to this member in generation {self.seat.generation}, so it cannot "
+                    f"{name} is not assigned to this member in generation {self.seat.generation}, so it cannot "
                     "commit there. Poll to hear what is."
                 )
-            if wanted.offset > partition.high_watermark:
-                raise OffsetOutOfRange(f"{partition.id} ends at {partition.high_watermark}, before {wanted.offset}.")
+            if where in ends and wanted.offset > ends[where].log_end_offset:
+                raise OffsetOutOfRange(f"{name} ends at {ends[where].log_end_offset}, before {wanted.offset}.")
             topic_id = self._topic_id(where)
             assert topic_id is not None, "a partition has a topic"
-            yield OffsetCommit(*where, wanted.offset, partition.leader_epoch, wanted.metadata, topic_id)
-
-
-async def _wait(moved: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await moved.wait()
+            yield OffsetCommit(*where, wanted.offset, assigned.leader_epoch, wanted.metadata, topic_id)

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
-from penstock.broker.coordination.coordinator import Coordinator
+from penstock.broker.coordination.coordinator import Coordinator, resolve, shard_of
 from penstock.broker.coordination.journal import PartitionJournal
 from penstock.broker.coordination.messages import AnswerT, ProducerIdentity, Rejected, Request
+from penstock.broker.coordination.neighbours import Neighbours
 from penstock.broker.partition import Partition
 from penstock.broker.stats import TransactionStats
 from penstock.broker.transactions import records
+from penstock.broker.transactions.admission import ADMIT, Admissions, Admit, Admitted, Verdict, check_coordinator
 from penstock.broker.transactions.config import TransactionConfig
 from penstock.broker.transactions.epochs import is_last
 from penstock.broker.transactions.markers import LocalMarkers, OffsetsEnd
+from penstock.broker.transactions.marking import ClusterMarkers
 from penstock.broker.transactions.messages import AddPartitions, End, Init, Verify, Where
 from penstock.broker.transactions.records import NO_PRODUCER
 from penstock.broker.transactions.shard import TransactionShard
 from penstock.broker.transactions.transaction import Transaction
 from penstock.clock import Clock
-from penstock.errors import InvalidProducerIdMapping, InvalidRequest, PenstockError
+from penstock.cluster.records import NO_LEADER
+from penstock.errors import (
+    CoordinatorLoading,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    NotCoordinator,
+    PenstockError,
+    UnknownPartition,
+    UnknownTopic,
+)
 from penstock.model import TRANSACTIONS_TOPIC
 
 
 class TransactionCoordinator(Coordinator[TransactionShard]):
-    """All transactional ids whose partitions this node leads."""
+    """All transactional ids whose partitions this node leads, and a way to ask about those it does not.
+
+    Without neighbours every partition is on this node.
+    """
 
     topic = TRANSACTIONS_TOPIC
     what = "transaction"
@@ -37,15 +53,29 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         find: Callable[[str, int], Partition],
         groups: OffsetsEnd,
         allocate_producer_id: Callable[[], Awaitable[int]],
+        neighbours: Neighbours | None = None,
         *,
         syncs: bool,
     ) -> None:
         super().__init__(clock)
         self._config = config
         self._stats = stats
+        self._find = find
         self._allocate_producer_id = allocate_producer_id
+        self._neighbours = neighbours
         self._syncs = syncs
-        self.markers = LocalMarkers(find, groups, clock, _later, syncs=syncs)
+        local = LocalMarkers(find, groups, clock, syncs=syncs)
+        self.markers = ClusterMarkers(local, _later, self._spawn, neighbours)
+        self._admissions: Admissions | None = None
+        if neighbours is not None:
+            self._admissions = Admissions(neighbours, find, self._spawn)
+            local.on_written = self._admissions.on_marker
+
+    def start(self, shard_count: Callable[[], int]) -> None:
+        super().start(shard_count)
+        self.markers.serve()
+        if self._neighbours is not None:
+            self._neighbours.peers.serve(ADMIT, self._on_admit)
 
     def make_shard(self, partition: Partition) -> TransactionShard:
         return TransactionShard(
@@ -92,7 +122,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         transactional_id: str,
         producer: ProducerIdentity,
         partitions: frozenset[Where],
-        reply: Callable[[frozenset[Where] | Rejected], None],
+        reply: Verdict,
         *,
         adds: bool,
     ) -> None:
@@ -101,13 +131,72 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         If ``adds``, they are taken into it instead. ``reply`` is called in the very turn in which the answer holds:
         what it writes to those partitions is there before the marker of any end that is decided after this.
         """
-        request = AddPartitions(producer, partitions) if adds else Verify(producer, partitions)
         try:
-            if not self._shard_count():
-                raise InvalidProducerIdMapping(f"Nobody has the transactional id {transactional_id!r}.")
-            self.shard(transactional_id).ask(transactional_id, request, lambda answer: reply(answer or frozenset()))
+            node_id = self._home_of(transactional_id)
+            if node_id is None:
+                self._admit_here(transactional_id, producer, partitions, reply, adds=adds)
+            else:
+                assert self._admissions is not None
+                self._admissions.ask(node_id, transactional_id, producer, partitions, reply, adds=adds)
         except PenstockError as error:
             reply(Rejected(error))
+
+    def _home_of(self, transactional_id: str) -> int | None:
+        """The node that coordinates a transactional id, None if it is this one."""
+        count, neighbours = self._shard_count(), self._neighbours
+        if not count:
+            if neighbours is not None and not neighbours.is_alone:
+                raise CoordinatorLoading("This node does not know yet who coordinates transactions.")
+            raise InvalidProducerIdMapping(f"Nobody has the transactional id {transactional_id!r}.")
+        if neighbours is None:
+            return None
+        leader = neighbours.leader_of(TRANSACTIONS_TOPIC, shard_of(transactional_id, count))
+        if leader == NO_LEADER:
+            raise NotCoordinator(f"Nobody coordinates transaction {transactional_id!r} now.")
+        return None if leader == neighbours.node_id else leader
+
+    def _admit_here(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: frozenset[Where],
+        reply: Verdict,
+        *,
+        adds: bool,
+    ) -> None:
+        request = AddPartitions(producer, partitions) if adds else Verify(producer, partitions)
+        shard = self.shard(transactional_id)
+        check_coordinator(self._find, producer, partitions, shard.epoch)
+        shard.ask(transactional_id, request, lambda answer: reply(answer or frozenset()))
+
+    async def _on_admit(self, _node_id: int, request: Admit, _body: memoryview) -> Admitted:
+        """Another node asks for a partition of its own."""
+        assert self._neighbours is not None
+        await self.await_shard(request.transactional_id)
+        epoch = self.shard(request.transactional_id).epoch
+        if request.adds:
+            self._check_known(request.places)
+        answer: asyncio.Future[frozenset[Where] | Rejected] = asyncio.get_running_loop().create_future()
+        self._admit_here(
+            request.transactional_id,
+            ProducerIdentity(request.producer_id, request.producer_epoch),
+            frozenset(request.places),
+            partial(resolve, answer),
+            adds=request.adds,
+        )
+        missing = await answer
+        if isinstance(missing, Rejected):
+            raise missing.error
+        return Admitted(tuple(sorted(missing)), epoch)
+
+    def _check_known(self, places: Iterable[Where]) -> None:
+        """Take in only what this node knows of: what it does not it would take for deleted when the end comes."""
+        assert self._neighbours is not None
+        for where in places:
+            try:
+                self._neighbours.leader_of(*where)
+            except (UnknownTopic, UnknownPartition) as error:
+                raise CoordinatorLoading(f"The coordinator does not know {where[0]}-{where[1]} yet.") from error
 
     def find(self, transactional_id: str) -> Transaction | None:
         """The transactional id as it is at this moment, or None where nobody has it."""

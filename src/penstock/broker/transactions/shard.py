@@ -46,7 +46,7 @@ class TransactionShard(Shard[Transaction, Change]):
         self._config = config
         self._markers = markers
         self._stats = stats
-        self._epoch = epoch
+        self.epoch = epoch
 
     def make(self, name: str) -> Transaction:
         return Transaction(name, self._config)
@@ -116,7 +116,7 @@ class TransactionShard(Shard[Transaction, Change]):
         stored = machine.stored
         if error is not None or not self._is_current(machine) or stored is None:
             return  # the shard is closed, and whoever leads next goes on from what is in the log
-        marker = Marker(stored.producer, stored.state is State.PREPARE_COMMIT, self._epoch)
+        marker = Marker(stored.producer, stored.state is State.PREPARE_COMMIT, self.epoch)
         partitions = [(topic, index) for topic, indexes in stored.partitions.items() for index in indexes]
         self._markers.write(marker, partitions, partial(self._is_current, machine), partial(self._on_marked, machine))
 

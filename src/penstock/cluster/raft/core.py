@@ -13,7 +13,6 @@ committed an entry of its own term.
 
 from __future__ import annotations
 
-from enum import Enum
 from random import Random
 
 from penstock.cluster.raft.effects import Effects
@@ -37,14 +36,8 @@ from penstock.cluster.raft.messages import (
     TakeOver,
 )
 from penstock.cluster.raft.pace import Pace
+from penstock.cluster.raft.role import Role
 from penstock.errors import InvalidRequest, NotController
-
-
-class Role(Enum):
-    FOLLOWER = "follower"
-    TRIAL = "trial"  # asking whether an election would be won
-    CANDIDATE = "candidate"
-    LEADER = "leader"
 
 
 class Raft:
@@ -90,6 +83,8 @@ class Raft:
         self._now_ms = max(self._now_ms, now_ms)
         if self._election_due_ms is None:
             self._wait_for_leader()
+            if self.members.voters == {self.me.node_id: self.me.directory_id}:
+                self._election_due_ms = self._now_ms  # there is nobody to wait for
         if self.leading is not None:
             self._tick_leading(self.leading)
         elif self._now_ms >= (self._election_due_ms or 0):
@@ -198,15 +193,17 @@ class Raft:
     def _lead(self) -> None:
         self.role = Role.LEADER
         self.leader_id = self.me.node_id
-        send = self._effects_message
-        self.leading = Leading(self.me, self.term, self.log, self.members, self._pace, self._now_ms, send)
+        self.leading = Leading(self.me, self.term, self.log, self._pace, self._send)
         self.leading.durable = self._durable_index
+        self.leading.follow_members(self.members, self._now_ms)
         self._heartbeat_due_ms = self._now_ms + self._pace.heartbeat_ms
         self._append(Kind.NOTHING, b"")
         self.leading.beat(self.commit_index)
 
-    def _effects_message(self, message: Message) -> None:
-        self._effects.messages.append(message)
+    def _send(self, message: Message) -> None:
+        """What a leader says stands for its term, which is on disk for certain once its first entry is."""
+        is_stored = self.leading is not None and self.leading.durable >= self.leading.first_index
+        (self._effects.messages if is_stored else self._effects.promises).append(message)
 
     def _become_follower(self, term: int, leader_id: int | None) -> None:
         if term > self.term:
@@ -327,6 +324,7 @@ class Raft:
         self.members = self.log.members()
         self._effects.installed = snapshot
         self._effects.forget_up_to(snapshot.index)
+        self._effects.forget_from(self.log.last_index + 1)  # they were of another history
         self.commit_index = max(self.commit_index, snapshot.index)
         self._durable_index = min(self._durable_index, self.log.last_index)
 
@@ -351,7 +349,7 @@ class Raft:
     def _change_members(self, members: Members) -> None:
         self.members = members
         if self.leading is not None:
-            self.leading.follow_members(members)
+            self.leading.follow_members(members, self._now_ms)
 
     def _commit(self, index: int) -> None:
         if index > self.commit_index:

@@ -11,7 +11,7 @@ class Intake:
     """The pieces of one snapshot at a time. A piece that does not follow on is left to be sent again."""
 
     def __init__(self) -> None:
-        self._of: tuple[int, int] | None = None
+        self._of: tuple[int, int, int] | None = None
         self._data = bytearray()
 
     @property
@@ -22,8 +22,10 @@ class Intake:
     def take(self, piece: SendSnapshot) -> Snapshot | None:
         """The whole snapshot, if this piece completes it."""
         snapshot = piece.snapshot
-        if self._of != (snapshot.index, snapshot.term):
-            self._of = (snapshot.index, snapshot.term)
+        # Two leaders' snapshots of the same state need not be the same bytes.
+        of = (piece.term, snapshot.index, snapshot.term)
+        if self._of != of:
+            self._of = of
             self._data.clear()
         if piece.position == len(self._data):
             self._data += snapshot.data

@@ -30,6 +30,7 @@ from penstock.cluster.raft.pace import Pace
 class Follower:
     """How far a follower is, as its leader knows it."""
 
+    directory_id: str
     next_index: int
     heard_ms: int
     matched: int = 0
@@ -60,9 +61,7 @@ class Leading:
         me: Member,
         term: int,
         log: RaftLog,
-        members: Members,
         pace: Pace,
-        now_ms: int,
         send: Callable[[Message], None],
     ) -> None:
         self._me = me
@@ -70,7 +69,6 @@ class Leading:
         self._log = log
         self._pace = pace
         self._send = send
-        self.since_ms = now_ms
         self.first_index = log.last_index + 1  # of its own term
         self.durable = 0  # how far its own log is on disk
         self.round = 0
@@ -78,17 +76,18 @@ class Leading:
         self.heir: int | None = None  # to whom leadership is being handed
         self.heir_until_ms = 0
         self.followers: dict[int, Follower] = {}
-        self.members = members
-        self.follow_members(members)
+        self.members = Members({})
 
-    def follow_members(self, members: Members) -> None:
-        """Begin with new members, forget those that are gone."""
+    def follow_members(self, members: Members, now_ms: int) -> None:
+        """Begin with new members, forget those that are gone. One with another disk is new: nothing is known of it."""
         self.members = members
-        wanted = set(members.others(self._me.node_id))
-        for node_id in sorted(wanted - set(self.followers)):
-            self.followers[node_id] = Follower(next_index=self._log.last_index + 1, heard_ms=self.since_ms)
-        for node_id in set(self.followers) - wanted:
-            del self.followers[node_id]
+        known, self.followers = self.followers, {}
+        for node_id in members.others(self._me.node_id):
+            directory_id = members.directory_of(node_id)
+            follower = known.get(node_id)
+            if follower is None or follower.directory_id != directory_id:
+                follower = Follower(directory_id, self._log.last_index + 1, heard_ms=now_ms)
+            self.followers[node_id] = follower
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -112,7 +111,7 @@ class Leading:
         if previous_term is None or follower.snapshot is not None:
             self._send_piece(node_id, follower)
             return
-        entries = self._log.slice(follower.next_index, self._pace.entries_at_once)
+        entries = self._log.slice(follower.next_index, self._pace.entries_at_once, self._pace.bytes_at_once)
         self._send(
             Append(
                 sender=self._me,

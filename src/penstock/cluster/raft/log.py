@@ -35,10 +35,16 @@ class RaftLog:
         at = index - self.first_index
         return self._entries[at].term if 0 <= at < len(self._entries) else None
 
-    def slice(self, first: int, limit: int) -> tuple[Entry, ...]:
-        """Up to ``limit`` entries from ``first`` on."""
+    def slice(self, first: int, limit: int, limit_bytes: int) -> tuple[Entry, ...]:
+        """Up to ``limit`` entries from ``first`` on, and not many more bytes than wanted."""
         at = first - self.first_index
-        return tuple(self._entries[at : at + limit])
+        found: list[Entry] = []
+        for entry in self._entries[at : at + limit]:
+            found.append(entry)
+            limit_bytes -= len(entry.data)
+            if limit_bytes <= 0:
+                break
+        return tuple(found)
 
     def up_to(self, first: int, last: int) -> list[Entry]:
         return self._entries[first - self.first_index : last - self.first_index + 1]
@@ -81,6 +87,10 @@ class RaftLog:
     def members_index(self) -> int:
         """Where they are."""
         return self._changes[-1][0] if self._changes else self.snapshot.index
+
+    def members_at(self, index: int) -> Members:
+        """Those as of an index that is not before the snapshot."""
+        return next((members for at, members in reversed(self._changes) if at <= index), self.snapshot.members)
 
     def members_before(self) -> Members:
         """Those before the last change."""

@@ -40,6 +40,9 @@ class Members:
     def knows(self, member: Member) -> bool:
         return self.is_voter(member) or self.learners.get(member.node_id) == member.directory_id
 
+    def directory_of(self, node_id: int) -> str:
+        return self.voters[node_id] if node_id in self.voters else self.learners[node_id]
+
     def others(self, me: int) -> list[int]:
         return [node_id for node_id in (*self.voters, *self.learners) if node_id != me]
 
@@ -54,6 +57,8 @@ class Members:
             raise InvalidRequest("Voters are added or removed one at a time, and one with a new disk is another voter.")
         if not members.voters:
             raise InvalidRequest("The last voter cannot be removed.")
+        if members.voters.keys() & members.learners.keys():
+            raise InvalidRequest("A node is a voter or a learner, not both.")
 
     def with_learner(self, member: Member) -> Members:
         return replace(self, learners={**self.learners, member.node_id: member.directory_id})

@@ -12,5 +12,6 @@ class Pace:
     election_ms: int = 500
     heartbeat_ms: int = 100
     entries_at_once: int = 512
+    bytes_at_once: int = 1024 * 1024
     messages_in_flight: int = 8
     piece_bytes: int = 256 * 1024

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from penstock.broker.broker import Broker
 from penstock.cluster.metadata import Topic
-from penstock.cluster.records import NO_LEADER, PartitionAssigned
+from penstock.cluster.records import NO_LEADER, NodeRegistered, PartitionAssigned
 from penstock.errors import PenstockError
 from penstock.kafka.errors import error_code
 from penstock.kafka.exchange import Exchange
@@ -34,21 +35,37 @@ async def metadata(exchange: Exchange, request: MetadataRequest) -> MetadataResp
     broker = exchange.broker
     asks_for_all = request.topics is None or (exchange.version == 0 and not request.topics)
     if asks_for_all:
-        topics = [_describe(topic) for topic in broker.metadata.topics.values()]
+        living = _living(broker)
+        topics = [_describe(topic, living) for topic in broker.metadata.topics.values()]
     else:
         assert request.topics is not None
         may_create = request.allow_auto_topic_creation
         topics = [await _look_up(exchange, wanted, may_create=may_create) for wanted in request.topics]
-    addresses = [(node, exchange.address_of(node)) for node in broker.metadata.nodes.values()]
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(node_id=node.node_id, host=host, port=port, rack=node.rack)
-            for node, (host, port) in addresses
+            for node, (host, port) in _addresses(exchange)
         ),
         cluster_id=broker.metadata.cluster_id,
-        controller_id=broker.config.node_id,
+        controller_id=_controller(broker),
         topics=tuple(topics),
     )
+
+
+def _living(broker: Broker) -> frozenset[int]:
+    """The nodes that clients may be sent to."""
+    return frozenset(node.node_id for node in broker.metadata.nodes.values() if not node.is_fenced)
+
+
+def _addresses(exchange: Exchange) -> list[tuple[NodeRegistered, tuple[str, int]]]:
+    nodes = exchange.broker.metadata.nodes
+    return [(node, exchange.address_of(node)) for _, node in sorted(nodes.items()) if not node.is_fenced]
+
+
+def _controller(broker: Broker) -> int:
+    """Who leads the quorum, if clients may be sent there; any node takes what is meant for the controller."""
+    leader_id = broker.quorum.leader_id
+    return leader_id if leader_id is not None and leader_id in _living(broker) else -1
 
 
 async def _look_up(exchange: Exchange, wanted: MetadataRequestTopic, *, may_create: bool) -> MetadataResponseTopic:
@@ -57,10 +74,10 @@ async def _look_up(exchange: Exchange, wanted: MetadataRequestTopic, *, may_crea
         topic = broker.metadata.topic_by_id(wanted.topic_id)
         if topic is None:
             return _missing("" if exchange.version < 12 else None, wanted.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
-        return _describe(topic)
+        return _describe(topic, _living(broker))
     try:
         topic = await broker.ensure_topic(wanted.name) if may_create else broker.metadata.topic(wanted.name)
-        return _describe(topic)
+        return _describe(topic, _living(broker))
     except PenstockError as error:
         return _missing(wanted.name, NO_UUID, error_code(error))
 
@@ -69,24 +86,27 @@ def _missing(name: str | None, topic_id: UUID, code: ErrorCode) -> MetadataRespo
     return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=())
 
 
-def _describe(topic: Topic) -> MetadataResponseTopic:
+def _describe(topic: Topic, living: frozenset[int]) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=is_internal(topic.name),
-        partitions=tuple(_describe_partition(partition) for partition in topic.partitions),
+        partitions=tuple(_describe_partition(partition, living) for partition in topic.partitions),
     )
 
 
-def _describe_partition(partition: PartitionAssigned) -> MetadataResponsePartition:
+def _describe_partition(partition: PartitionAssigned, living: frozenset[int]) -> MetadataResponsePartition:
+    """A leader that clients are not told of is none to them: they ask again until there is one."""
+    has_leader = partition.leader in living
     return MetadataResponsePartition(
-        error_code=ErrorCode.LEADER_NOT_AVAILABLE if partition.leader == NO_LEADER else ErrorCode.NONE,
+        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=partition.partition,
-        leader_id=partition.leader,
+        leader_id=partition.leader if has_leader else NO_LEADER,
         leader_epoch=partition.leader_epoch,
         replica_nodes=partition.replicas,
         isr_nodes=partition.in_sync,
+        offline_replicas=tuple([node_id for node_id in partition.replicas if node_id not in living]),
     )
 
 
@@ -100,14 +120,13 @@ def describe_cluster(exchange: Exchange, request: DescribeClusterRequest) -> Des
             cluster_id=broker.metadata.cluster_id,
             brokers=(),
         )
-    addresses = [(node, exchange.address_of(node)) for node in broker.metadata.nodes.values()]
     return DescribeClusterResponse(
         error_code=ErrorCode.NONE,
         cluster_id=broker.metadata.cluster_id,
-        controller_id=broker.config.node_id,
+        controller_id=_controller(broker),
         brokers=tuple(
             DescribeClusterBroker(broker_id=node.node_id, host=host, port=port, rack=node.rack)
-            for node, (host, port) in addresses
+            for node, (host, port) in _addresses(exchange)
         ),
     )
 

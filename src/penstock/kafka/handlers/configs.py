@@ -124,7 +124,7 @@ def _describe_broker(
     shown = {
         field.name.replace("_", "."): str(getattr(config, field.name))
         for field in fields(config)
-        if field.name not in {"endpoints", "topic_defaults"}
+        if field.name not in {"endpoints", "topic_defaults", "cluster"}
     }
     keys = resource.configuration_keys
     return tuple(

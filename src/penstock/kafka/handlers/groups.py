@@ -57,7 +57,7 @@ async def _find_coordinator(exchange: Exchange, key: str, key_type: int) -> Coor
         return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
     partition = topic.partitions[shard_of(key, len(topic.partitions))]
     node = broker.metadata.nodes.get(partition.leader)
-    if node is None:
+    if node is None or node.is_fenced:
         return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "Its partition has no leader now.")
     if partition.leader == broker.config.node_id:
         await (broker.groups if is_group else broker.transactions).await_shard(

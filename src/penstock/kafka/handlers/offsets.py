@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.partition import Partition
-from penstock.errors import InvalidRequest, PenstockError
+from penstock.errors import InvalidRequest, OffsetNotAvailable, PenstockError
 from penstock.kafka.errors import error_code
 from penstock.kafka.exchange import Exchange
 from penstock.kafka.fetching import READ_COMMITTED
@@ -34,6 +34,7 @@ _LATEST_TIERED: Final = -5  # from version 9 on (KIP-1005); nothing is tiered he
 def list_offsets(exchange: Exchange, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Versions 1 to 9: the offset of a point in time, or of one of the special points above.
 
+    A leader that is new may not know yet how far its log is committed (KIP-207); it says so, and clients ask again.
     From 2 on a reader of committed transactions is told of nothing at or behind the last stable offset.
     """
     is_committed_only = request.isolation_level == READ_COMMITTED
@@ -57,6 +58,8 @@ def _list(
     try:
         partition = exchange.broker.partition(topic, wanted.partition_index)
         partition.check_leader(wanted.current_leader_epoch)
+        if not partition.is_watermark_known and wanted.timestamp not in (_EARLIEST, _EARLIEST_LOCAL, _LATEST_TIERED):
+            raise OffsetNotAvailable(f"It is not known yet up to where {partition.id} is committed. Try again.")
         limit = partition.last_stable_offset if is_committed_only else partition.high_watermark
         offset, timestamp, epoch = _find(partition, wanted.timestamp, limit)
     except PenstockError as error:

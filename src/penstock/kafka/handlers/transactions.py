@@ -172,9 +172,10 @@ async def commit_offsets(exchange: Exchange, request: wire.TxnOffsetCommitReques
 async def _commit(
     exchange: Exchange, request: wire.TxnOffsetCommitRequest, offsets: tuple[OffsetCommit, ...]
 ) -> Settled:
-    """Ask the transaction's coordinator first, and then in the same turn the group's."""
+    """Ask the transaction's coordinator first, wherever it is, and then in the turn of its answer the group's."""
     broker = exchange.broker
     where = await _offsets_partition(exchange, request.group_id)
+    broker.groups.shard(request.group_id)  # whoever asks the wrong node adds nothing to a transaction
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
     identity = MemberIdentity(
         member_id=request.member_id, instance_id=request.group_instance_id, generation=request.generation_id
@@ -254,7 +255,7 @@ async def _write_marker(exchange: Exchange, written: wire.WritableTxnMarker, whe
     try:
         if where[0] == TRANSACTIONS_TOPIC:
             raise UnknownPartition(f"Nothing in {TRANSACTIONS_TOPIC} is part of a transaction.")
-        partition, offset = exchange.broker.transactions.markers.append(marker, where)
+        partition, offset = exchange.broker.transactions.markers.local.append(marker, where)
         committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
         partition.when_committed(offset, partial(resolve, committed))
         error = await committed

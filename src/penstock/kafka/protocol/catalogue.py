@@ -57,6 +57,16 @@ from penstock.kafka.protocol.offset_messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from penstock.kafka.protocol.placement_messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from penstock.kafka.protocol.record_messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 from penstock.kafka.protocol.sasl_messages import (
     SaslAuthenticateRequest,
@@ -128,8 +138,12 @@ MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
     apis.SASL_AUTHENTICATE.key: (SaslAuthenticateRequest, SaslAuthenticateResponse),
     apis.CREATE_PARTITIONS.key: (CreatePartitionsRequest, CreatePartitionsResponse),
     apis.DELETE_GROUPS.key: (DeleteGroupsRequest, DeleteGroupsResponse),
+    apis.ELECT_LEADERS.key: (ElectLeadersRequest, ElectLeadersResponse),
     apis.INCREMENTAL_ALTER_CONFIGS.key: (IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
+    apis.ALTER_PARTITION_REASSIGNMENTS.key: (AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
+    apis.LIST_PARTITION_REASSIGNMENTS.key: (ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
     apis.OFFSET_DELETE.key: (OffsetDeleteRequest, OffsetDeleteResponse),
+    apis.DESCRIBE_QUORUM.key: (DescribeQuorumRequest, DescribeQuorumResponse),
     apis.DESCRIBE_CLUSTER.key: (DescribeClusterRequest, DescribeClusterResponse),
     apis.DESCRIBE_PRODUCERS.key: (DescribeProducersRequest, DescribeProducersResponse),
     apis.DESCRIBE_TRANSACTIONS.key: (DescribeTransactionsRequest, DescribeTransactionsResponse),

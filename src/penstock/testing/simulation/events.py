@@ -18,10 +18,9 @@ class Events:
     def plan(self, delay_ms: int, event: Callable[[], None]) -> None:
         heapq.heappush(self._planned, (self.now_ms + max(delay_ms, 0), next(self._order), event))
 
-    def run_until(self, end_ms: int, check: Callable[[], None]) -> None:
-        """Let everything happen that is due by then; ``check`` is called after each event."""
+    def run_until(self, end_ms: int) -> None:
+        """Let everything happen that is due by then."""
         while self._planned and self._planned[0][0] <= end_ms:
             self.now_ms, _, event = heapq.heappop(self._planned)
             event()
-            check()
         self.now_ms = end_ms

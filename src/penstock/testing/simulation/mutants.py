@@ -1,28 +1,10 @@
-"""Known bugs, planted one at a time: a simulation that does not catch them proves nothing.
-
-A mutant is a text in a source file and what stands in its place. Each must be caught within a number of seeds.
-"""
+"""Known bugs of the quorum's core: a simulation that does not catch every one of them proves nothing."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Final
 
-
-class Mutant(NamedTuple):
-    """A bug by name: in ``module``, ``right`` becomes ``wrong``."""
-
-    name: str
-    module: str
-    right: str
-    wrong: str
-
+from penstock.testing.simulation.planting import Mutant
 
 _CORE: Final = "penstock.cluster.raft.core"
 _LEADING: Final = "penstock.cluster.raft.leading"
@@ -218,43 +200,152 @@ RAFT: Final = (
         "            follower.next_index = max(follower.matched, appended.index) + 1\n",
         "",
     ),
+    # -- elections
+    Mutant(
+        "stands without a trial",
+        _CORE,
+        "            self._stand(is_trial=True)\n\n    def _tick_leading",
+        "            self._stand(is_trial=False)\n\n    def _tick_leading",
+    ),
+    Mutant(
+        "grants a trial though it hears a leader",
+        _CORE,
+        "is_granted = is_up_to_date and ask.term > self.term and not self._hears_leader()",
+        "is_granted = is_up_to_date and ask.term > self.term",
+    ),
+    Mutant(
+        "votes against a leader it hears",
+        _CORE,
+        "if self._hears_leader() and not message.is_handed_over:",
+        "if False:",
+    ),
+    Mutant(
+        "leads on though nobody answers",
+        _CORE,
+        "if now_ms - leading.heard_majority_ms() >= self._pace.election_ms:",
+        "if False:",
+    ),
+    Mutant(
+        "asks for votes before its own is on disk",
+        _CORE,
+        "(self._effects.messages if is_trial else self._effects.promises).append(ask)",
+        "self._effects.messages.append(ask)",
+    ),
+    Mutant(
+        "leads before its term is on disk",
+        _CORE,
+        "(self._effects.messages if is_stored else self._effects.promises).append(message)",
+        "self._effects.messages.append(message)",
+    ),
+    Mutant(
+        "hands over to one that is behind",
+        _LEADING,
+        "if self.heir is not None and self.followers[self.heir].matched == self._log.last_index:",
+        "if self.heir is not None:",
+    ),
+    Mutant(
+        "takes proposals while it hands over",
+        _CORE,
+        "        if self.leading.heir is not None:\n            raise",
+        "        if False:\n            raise",
+    ),
+    Mutant(
+        "waits for its heir for ever",
+        _CORE,
+        "if leading.heir is not None and now_ms >= leading.heir_until_ms:",
+        "if False:",
+    ),
+    # -- counting
+    Mutant(
+        "counts learners as voters",
+        _LEADING,
+        "of(self.followers[node_id]) for node_id in self.members.voters\n",
+        "of(self.followers[node_id]) for node_id in (self._me.node_id, *self.followers)\n",
+    ),
+    Mutant(
+        "counts itself though it is removed",
+        _LEADING,
+        "of(self.followers[node_id]) for node_id in self.members.voters\n",
+        "of(self.followers[node_id]) for node_id in {self._me.node_id: 0, **self.members.voters}\n",
+    ),
+    Mutant(
+        "believes that entries are on disk that were cut",
+        _CORE,
+        "        self._durable_index = min(self._durable_index, index - 1)\n",
+        "",
+    ),
+    Mutant(
+        "believes that entries are on disk that a snapshot replaced",
+        _CORE,
+        "        self._durable_index = min(self._durable_index, self.log.last_index)\n",
+        "",
+    ),
+    Mutant(
+        "takes what is on disk for what was meant to be",
+        _CORE,
+        "        if self.log.term_at(index) == term:\n            self._durable_index",
+        "        if True:\n            self._durable_index",
+    ),
+    # -- members
+    Mutant(
+        "a new leader changes members at once",
+        _CORE,
+        "if self.commit_index < leading.first_index or self.log.members_index() > self.commit_index:",
+        "if self.log.members_index() > self.commit_index:",
+    ),
+    Mutant(
+        "leads on after its removal",
+        _CORE,
+        "            self._become_follower(self.term, None)  # this member's own removal is committed\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "takes a new disk for what the old one had",
+        _LEADING,
+        "if follower is None or follower.directory_id != directory_id:",
+        "if follower is None:",
+    ),
+    Mutant(
+        "expects to have heard of a voter that is new",
+        _LEADING,
+        "heard_ms=now_ms)",
+        "heard_ms=0)",
+    ),
+    Mutant(
+        "keeps the members of entries that were cut",
+        _LOG,
+        "        self._changes = [change for change in self._changes if change[0] < index]\n",
+        "",
+    ),
+    # -- reads and snapshots
+    Mutant(
+        "leaves those who wait for a read in the dark",
+        _CORE,
+        "            self._effects.failed_reads += self.leading.reads\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "glues pieces of two leaders",
+        _INTAKE,
+        "of = (piece.term, snapshot.index, snapshot.term)",
+        "of = (0, snapshot.index, snapshot.term)",
+    ),
+    Mutant(
+        "says that it has a snapshot before it is on disk",
+        _CORE,
+        "        self._effects.promises.append(taken)",
+        "        self._effects.messages.append(taken)",
+    ),
+    Mutant(
+        "sends the next piece whatever came of the last",
+        _LEADING,
+        "        follower.position = taken.position\n",
+        "        follower.position += self._pace.piece_bytes\n",
+    ),
+    Mutant(
+        "sends entries where a snapshot is needed",
+        _LEADING,
+        "        if previous_term is None or follower.snapshot is not None:\n",
+        "        previous_term = previous_term or 0\n        if follower.snapshot is not None:\n",
+    ),
 )
-
-
-@contextmanager
-def planted(mutant: Mutant) -> Iterator[None]:
-    """Run with the bug in place: the module is made anew from the wrong text, and those that use it are too."""
-    spec = importlib.util.find_spec(mutant.module)
-    assert spec is not None
-    assert spec.origin is not None
-    source = Path(spec.origin).read_text()
-    if source.count(mutant.right) != 1:
-        raise LookupError(f"mutant {mutant.name!r}: its text is there {source.count(mutant.right)} times, not once")
-    names = [
-        name for name in sys.modules if name.startswith(("penstock.cluster.raft.", "penstock.testing.simulation."))
-    ]
-    names = [name for name in names if name != __name__]
-    saved: dict[str, ModuleType] = {name: sys.modules.pop(name) for name in names}
-    try:
-        module = ModuleType(mutant.module)
-        module.__file__ = spec.origin
-        module.__package__ = mutant.module.rpartition(".")[0]
-        sys.modules[mutant.module] = module
-        exec(compile(source.replace(mutant.right, mutant.wrong), spec.origin, "exec"), module.__dict__)  # noqa: S102
-        yield
-    finally:
-        for name in [name for name in sys.modules if name in saved or name == mutant.module]:
-            del sys.modules[name]
-        sys.modules.update(saved)
-
-
-def is_caught(mutant: Mutant, seeds: range) -> int | None:
-    """The first seed that shows the bug, or None."""
-    with planted(mutant):
-        swarm = importlib.import_module("penstock.testing.simulation.swarm")
-        for seed in seeds:
-            try:
-                swarm.run_swarm(seed)
-            except Exception:  # an oracle, an assertion of the core, or a crash: all of them would be noticed
-                return seed
-    return None

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
-from uuid import uuid4
+from uuid import UUID, uuid4
 
-from penstock.broker.coordination.coordinator import Coordinator
+from penstock.broker.coordination.coordinator import Coordinator, shard_of
 from penstock.broker.coordination.journal import PartitionJournal
 from penstock.broker.partition import Partition
 from penstock.broker.stats import TransactionStats
@@ -31,17 +31,25 @@ from penstock.broker.transactions.joint.messages import (
 from penstock.broker.transactions.joint.records import Place, StoredCall
 from penstock.broker.transactions.joint.shard import JointShard
 from penstock.broker.transactions.joint.states import State
+from penstock.broker.transactions.joint.stored import Holdings
 from penstock.broker.transactions.joint.transaction import JointTransaction
-from penstock.broker.transactions.markers import MarkerWriter
+from penstock.broker.transactions.marking import ClusterMarkers
 from penstock.broker.transactions.records import Reason
 from penstock.clock import Clock
 from penstock.cluster.metadata import Topic
-from penstock.errors import RequestTimedOut, TransactionLimitReached, TransactionNotFound
+from penstock.errors import (
+    CoordinatorLoading,
+    NotCoordinator,
+    RequestTimedOut,
+    TransactionLimitReached,
+    TransactionNotFound,
+)
 from penstock.model import TRANSACTIONS_TOPIC
 
 _LOADING_POLL_SECONDS: Final = 0.02
 _LOADING_POLLS_MAX: Final = 500
 _END_PATIENCE_SECONDS: Final = 30.0
+_NAMES_MAX: Final = 1_000  # drawn in search of one that belongs to this node
 
 
 class Lease(NamedTuple):
@@ -63,10 +71,11 @@ class JointCoordinator(Coordinator[JointShard]):
         config: JointConfig,
         clock: Clock,
         stats: TransactionStats,
-        markers: MarkerWriter,
+        markers: ClusterMarkers,
         exists: Callable[[Place], bool],
         ensure_topic: Callable[[], Awaitable[object]],
         allocate_producer_id: Callable[[], Awaitable[int]],
+        new_id: Callable[[], UUID] = uuid4,
         *,
         syncs: bool,
     ) -> None:
@@ -77,7 +86,10 @@ class JointCoordinator(Coordinator[JointShard]):
         self._exists = exists
         self._ensure_topic = ensure_topic
         self._allocate_producer_id = allocate_producer_id
+        self._neighbours = markers.neighbours
+        self._new_id = new_id
         self._syncs = syncs
+        self.holdings = Holdings(markers.local.find, markers.neighbours)
         self._turns: dict[tuple[str, str], _Turn] = {}
 
     def make_shard(self, partition: Partition) -> JointShard:
@@ -93,6 +105,10 @@ class JointCoordinator(Coordinator[JointShard]):
             epoch=partition.leader_epoch,
         )
 
+    def start(self, shard_count: Callable[[], int]) -> None:
+        super().start(shard_count)
+        self.holdings.serve()
+
     # -- looking ------------------------------------------------------------------------------------------------------
 
     async def loaded(self) -> None:
@@ -107,6 +123,8 @@ class JointCoordinator(Coordinator[JointShard]):
         found = None
         if self._shard_count():
             found = self.shard(transaction_id).machines.get(transaction_id)
+        elif self._neighbours is not None and not self._neighbours.is_alone:
+            raise CoordinatorLoading("This node does not know yet who coordinates transactions.")
         if found is None:
             raise TransactionNotFound(f"There is no transaction {transaction_id!r}, or it ended too long ago.")
         return found
@@ -136,8 +154,17 @@ class JointCoordinator(Coordinator[JointShard]):
             raise TransactionLimitReached(
                 f"{self._config.open_max} joint transactions are open, which is as many as this node allows. End some."
             )
-        name = uuid4().hex
+        name = self._name()
         return self._lease(name, await self.ask(name, Open(timeout_ms, self._clock.now_ms())))
+
+    def _name(self) -> str:
+        """An id that nobody has, of a transaction that is coordinated here if any is."""
+        count = self._shard_count()
+        for _ in range(_NAMES_MAX):
+            name = self._new_id().hex
+            if shard_of(name, count) in self._shards:
+                return name
+        raise NotCoordinator("This node coordinates no joint transactions now; open it by another node.")
 
     async def extend(self, transaction_id: str, timeout_ms: int | None = None) -> Lease:
         """Let a transaction's time start anew, or give it another one."""

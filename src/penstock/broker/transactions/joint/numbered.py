@@ -2,37 +2,39 @@
 
 Before its messages, the call itself is written down with the partition of each message. In every partition a writer's
 messages have sequence numbers without gaps, so the log tells how many of the call's messages it holds: whoever sends
-the call again has the rest written, and hears of all where they are.
+the call again has the rest written, and hears of all where they are. Partitions may be led by any node.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import crc32c
 import msgspec
 
 from penstock.broker.broker import Broker
 from penstock.broker.coordination.messages import ProducerIdentity
-from penstock.broker.partition import Partition
-from penstock.broker.publishing import Message, Publication, Published, chunks
+from penstock.broker.publishing import COMMIT_TIMEOUT_MS, Message, Publication, Published, chunks
+from penstock.broker.reach import led_here
 from penstock.broker.transactions.joint.records import StoredCall, StoredWriter
 from penstock.broker.transactions.joint.shard import WRITER_EPOCH
+from penstock.broker.transactions.joint.stored import Holding, Search
 from penstock.cluster.metadata import Topic
-from penstock.errors import DuplicateSequence, InvalidRecord, MessageTooLarge, OutOfOrderSequence, UnknownTopic
-from penstock.records import decode_records, parse_header
+from penstock.errors import (
+    DuplicateSequence,
+    InvalidRecord,
+    MessageTooLarge,
+    OutOfOrderSequence,
+    PenstockError,
+    UnknownTopic,
+)
 
 _SEQUENCE_MAX: Final = (1 << 31) - 1
+_NOBODY: Final = -1  # has written nothing anywhere
 
-
-class _Batch(NamedTuple):
-    """A batch that is ready to be written."""
-
-    partition: Partition
-    positions: Sequence[int]
-    data: bytearray
+Batch = tuple[Sequence[int], bytearray]  # the positions of the messages, and the batch ready to be written
 
 
 class NumberedCall:
@@ -59,10 +61,10 @@ class NumberedCall:
         if sequence + len(self._messages) > _SEQUENCE_MAX:
             raise OutOfOrderSequence(f"A writer can number up to {_SEQUENCE_MAX} messages in one transaction.")
         known = self._broker.joint.check_open(self._transaction_id).writers.get(self._writer)
-        call = self._call(sequence, groups)
+        call = await self._call(sequence, groups)
         last = None if known is None else known.call
         if last is None or sequence != last.sequence:
-            self._check_finished(known)
+            await self._check_finished(known)
             self._check(groups)
         entered = await self._broker.joint.enter(
             self._transaction_id, self._writer, self._topic, frozenset(groups), call
@@ -73,28 +75,38 @@ class NumberedCall:
         groups = _groups(writer.call.spread)
         stored = dict.fromkeys(groups, 0)
         if entered.is_repeat:
-            stored = {index: await self._find(index, positions, writer) for index, positions in groups.items()}
+            counts = await asyncio.gather(*(self._find(index, each, writer) for index, each in groups.items()))
+            stored = dict(zip(groups, counts, strict=True))
         self._write(writer, groups, stored)
 
-    def _call(self, sequence: int, groups: Mapping[int, list[int]]) -> StoredCall:
+    async def _call(self, sequence: int, groups: Mapping[int, list[int]]) -> StoredCall:
         """The call as it is written down."""
         spread = [0] * len(self._messages)
-        starts = {}
         for index, positions in groups.items():
-            starts[index] = self._partition(index).log.end_offset
             for position in positions:
                 spread[position] = index
-        topic_id = str(self._topic.topic_id)
+        nothing = Search(producer_id=_NOBODY, epoch=WRITER_EPOCH)
+        holdings = await self._search(self._topic.name, dict.fromkeys(groups, nothing))
         return StoredCall(
-            sequence=sequence, topic_id=topic_id, digest=_digest(self._messages), spread=tuple(spread), starts=starts
+            sequence=sequence,
+            topic_id=str(self._topic.topic_id),
+            digest=_digest(self._messages),
+            spread=tuple(spread),
+            starts={index: holding.end_offset for index, holding in holdings.items()},
         )
 
-    def _partition(self, index: int) -> Partition:
-        return self._broker.partition(self._topic.name, index)
+    async def _search(self, topic: str, searches: Mapping[int, Search]) -> dict[int, Holding]:
+        holdings = self._broker.joint.holdings
+        found = {index: holdings.glance(topic, index, each) for index, each in searches.items()}
+        unknown = [index for index, holding in found.items() if holding is None]
+        if unknown:
+            answers = await asyncio.gather(*(holdings.search(topic, index, searches[index]) for index in unknown))
+            found.update(zip(unknown, answers, strict=True))
+        return {index: holding for index, holding in found.items() if holding is not None}
 
     # -- before it is written down ------------------------------------------------------------------------------------
 
-    def _check_finished(self, known: StoredWriter | None) -> None:
+    async def _check_finished(self, known: StoredWriter | None) -> None:
         """Refuse the next call while the one before it is written in part only."""
         if known is None or known.call is None:
             return
@@ -102,10 +114,10 @@ class NumberedCall:
         topic = self._broker.metadata.topics.get(names[known.call.topic_id])
         if topic is None or str(topic.topic_id) != known.call.topic_id:
             return  # deleted, and what was written there with it
-        for index in set(known.call.spread):
-            producers = self._broker.partition(topic.name, index).log.producers
-            stored = producers.last_sequence_of(known.producer_id, WRITER_EPOCH) + 1
-            if stored < known.sent_to(known.call.topic_id, index):
+        search = Search(producer_id=known.producer_id, epoch=WRITER_EPOCH)
+        holdings = await self._search(topic.name, dict.fromkeys(known.call.spread, search))
+        for index, holding in holdings.items():
+            if holding.last_sequence + 1 < known.sent_to(known.call.topic_id, index):
                 raise OutOfOrderSequence(
                     f"The last call of writer {self._writer!r}, which began with message {known.call.sequence}, is not "
                     "finished. Repeat it first."
@@ -113,12 +125,11 @@ class NumberedCall:
 
     def _check(self, groups: Mapping[int, list[int]]) -> None:
         """Refuse now what could not be written later: a call that is written down has to be finished."""
-        for index, positions in groups.items():
-            partition = self._partition(index)
-            partition.check_leader()
-            if partition.settings.log.is_compacting and any(self._messages[at].key is None for at in positions):
+        settings = self._broker.topic_settings(self._topic.name)
+        limit = settings.max_message_bytes
+        for positions in groups.values():
+            if settings.log.is_compacting and any(self._messages[at].key is None for at in positions):
                 raise InvalidRecord(f"{self._topic.name!r} is compacted, so every message needs a key.")
-            limit = partition.settings.max_message_bytes
             for chunk in chunks(self._messages, positions, limit):
                 size = len(self._publication.encode(chunk))
                 if size > limit:
@@ -132,37 +143,55 @@ class NumberedCall:
     async def _find(self, index: int, positions: list[int], writer: StoredWriter) -> int:
         """How many of these messages the partition holds already; where they are is noted."""
         assert writer.call is not None
-        partition = self._partition(index)
-        base = writer.base_sequence(index)
-        last = partition.log.producers.last_sequence_of(writer.producer_id, WRITER_EPOCH)
-        count = min(max(last + 1 - base, 0), len(positions))
-        if count == 0:
-            return 0
-        start = max(writer.call.starts[index], partition.log.start_offset)
-        found = await asyncio.to_thread(_read_stored, partition, writer.producer_id, base, count, start)
-        if len(found) < count:
+        base, start = writer.base_sequence(index), writer.call.starts[index]
+        search = Search(
+            producer_id=writer.producer_id, epoch=WRITER_EPOCH, base=base, count=len(positions), start=start
+        )
+        holding = await self._broker.joint.holdings.search(self._topic.name, index, search)
+        count = min(max(holding.last_sequence + 1 - base, 0), len(positions))
+        if len(holding.found) < count:
             raise DuplicateSequence("These messages are stored already, but their offsets are no longer known.")
-        for position, published in zip(positions, found, strict=False):
-            self._publication.note(position, published)
-        self._publication.await_commit(partition, found[-1].offset + 1, positions[:count])
+        for position, (offset, timestamp_ms) in zip(positions, holding.found, strict=False):
+            self._publication.note(position, Published(self._topic.name, index, offset, timestamp_ms))
         return count
 
     def _write(self, writer: StoredWriter, groups: Mapping[int, list[int]], stored: Mapping[int, int]) -> None:
-        """Write the rest. From the check to the last batch there is no pause."""
-        batches = [
-            batch
-            for index, positions in groups.items()
-            for batch in self._batches(index, positions[stored[index] :], writer.base_sequence(index) + stored[index])
-        ]
-        check_still_open(self._broker, self._transaction_id, self._topic)
-        for partition, positions, data in batches:
-            next_offset = self._publication.append(partition, positions, data)
-            self._publication.await_commit(partition, next_offset, positions)
+        """Write the rest. From the check to the last batch of this node, and to those on their way, is no pause.
 
-    def _batches(self, index: int, positions: Sequence[int], sequence: int) -> Iterator[_Batch]:
-        partition = self._partition(index)
-        for chunk in chunks(self._messages, positions, partition.settings.max_message_bytes):
-            yield _Batch(partition, chunk, self._publication.encode(chunk, sequence))
+        What reaches another node after its transaction has ended is fenced there by the marker of that end.
+        """
+        batches = {
+            index: list(self._batches(positions[stored[index] :], writer.base_sequence(index) + stored[index]))
+            for index, positions in groups.items()
+        }
+        check_still_open(self._broker, self._transaction_id, self._topic)
+        for index, ready in batches.items():
+            partition = led_here(self._broker, self._topic.name, index)
+            if partition is None:
+                if ready:
+                    sending = asyncio.ensure_future(self._send(index, ready))
+                    self._publication.await_sent(sending, [at for positions, _ in ready for at in positions])
+                continue
+            for positions, data in ready:
+                next_offset = self._publication.append(partition, positions, data)
+                self._publication.await_commit(partition, next_offset, positions)
+
+    async def _send(self, index: int, batches: Sequence[Batch]) -> PenstockError | None:
+        """Have another node write batches, one after the other; what kept it from that, if anything did."""
+        for positions, data in batches:
+            try:
+                appended = await self._broker.remote.append(
+                    self._topic.name, index, data, timeout_ms=COMMIT_TIMEOUT_MS, is_internal=True
+                )
+            except PenstockError as error:
+                return error
+            self._publication.note_appended(index, positions, appended)
+        return None
+
+    def _batches(self, positions: Sequence[int], sequence: int) -> Iterator[Batch]:
+        limit = self._broker.topic_settings(self._topic.name).max_message_bytes
+        for chunk in chunks(self._messages, positions, limit):
+            yield chunk, self._publication.encode(chunk, sequence)
             sequence += len(chunk)
 
 
@@ -188,23 +217,3 @@ def _digest(messages: Sequence[Message]) -> int:
         fields = (each.key, each.value, each.headers, each.partition, each.timestamp_ms)
         digest = crc32c.crc32c(msgspec.msgpack.encode(fields), digest)
     return digest
-
-
-def _read_stored(partition: Partition, producer_id: int, base: int, count: int, start: int) -> list[Published]:
-    """Where the producer's records with the sequence numbers from ``base`` on are. Runs in any thread."""
-    found: list[Published] = []
-    topic, index = partition.id
-    for batch in partition.log.batches(start):
-        data = memoryview(batch.read())
-        header = parse_header(data)
-        if header.producer_id != producer_id or header.is_control:
-            continue
-        shift = header.base_sequence - header.base_offset
-        found += [
-            Published(topic, index, record.offset, record.timestamp)
-            for record in decode_records(data)
-            if base <= record.offset + shift < base + count
-        ]
-        if len(found) >= count:
-            break
-    return found

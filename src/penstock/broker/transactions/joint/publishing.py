@@ -1,7 +1,8 @@
 """Messages of a joint transaction's writer into partitions.
 
 The transaction is told of the partitions first, and asked once more, without a pause, right before the batches are
-written: so nothing is written into a transaction that has been decided.
+written: so nothing is written into a transaction that has been decided. What is on its way to another node then, and
+arrives after the end, is fenced there by the marker, and told to have come too late.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.broker.publishing import (
 from penstock.broker.transactions.joint.numbered import NumberedCall, check_still_open
 from penstock.broker.transactions.joint.shard import WRITER_EPOCH
 from penstock.cluster.metadata import Topic
-from penstock.errors import InvalidRequest, PenstockError, UnknownPartition
+from penstock.errors import InvalidRequest, PenstockError, ProducerFenced, TransactionEnded, UnknownPartition
 from penstock.records import Partitioner
 
 DEFAULT_WRITER: Final = "main"
@@ -79,9 +80,18 @@ async def publish_into(
                 publication.fail(range(len(messages)), error)
                 raise
             await publication.wait_committed(timeout_ms)
-        publication.raise_first()
+        try:
+            publication.raise_first()
+        except ProducerFenced as error:
+            raise TransactionEnded(f"Transaction {ticket.transaction!r} ended before all was written.") from error
     broker.stats.produce_latency.observe(perf_counter() - begun)
-    return publication.close()
+    return [_told(ticket, outcome) for outcome in publication.close()]
+
+
+def _told(ticket: Ticket, outcome: Outcome) -> Outcome:
+    if isinstance(outcome, ProducerFenced):
+        return TransactionEnded(f"Transaction {ticket.transaction!r} ended before the message was written.")
+    return outcome
 
 
 async def _append(

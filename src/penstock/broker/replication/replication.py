@@ -1,0 +1,121 @@
+"""Replication on one node: what is led here is served to followers, what is led elsewhere is copied.
+
+`Replicas` says whom to follow; nothing here reads the metadata for that. Besides, two clocks: one looks for followers
+that have fallen behind, the other notes what is committed, for after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from penstock.broker.config import ClusterConfig
+from penstock.broker.partition import Partition
+from penstock.broker.replicas import Replicas
+from penstock.broker.replication.fetcher import Copying, Fetcher
+from penstock.broker.replication.messages import DURABLE, FETCH, NUDGE
+from penstock.broker.replication.proposals import Controller, Proposals
+from penstock.broker.replication.serving import Serving
+from penstock.broker.replication.throttle import Throttle
+from penstock.broker.stats import ReplicationStats
+from penstock.clock import Clock
+from penstock.errors import PenstockError
+from penstock.peers.port import Peers
+
+log = logging.getLogger(__name__)
+
+_NOTED_EVERY_S: Final = 5.0
+_LOOKS_IN_LAG: Final = 4  # how often it is looked for laggards in the time that they have
+
+
+class Replication:
+    """Both sides of it. Construct it before `Replicas.follow` is first called."""
+
+    def __init__(
+        self,
+        node_id: int,
+        replicas: Replicas,
+        peers: Peers,
+        controller: Controller,
+        clock: Clock,
+        config: ClusterConfig,
+        stats: ReplicationStats,
+    ) -> None:
+        self._replicas = replicas
+        self._peers = peers
+        self._clock = clock
+        self._lag_s = config.replica_lag_ms / 1000
+        throttle = Throttle(config.replication_throttle_bytes, clock.monotonic())
+        self._copying = Copying(node_id, replicas, peers, clock, stats, throttle)
+        self._fetchers: dict[int, Fetcher] = {}
+        self._leaders: dict[Partition, int] = {}
+        self.proposals = Proposals(node_id, replicas, controller, clock, stats)
+        self._serving = Serving(replicas, clock, stats, self.proposals.want)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_started = False
+        replicas.copier = self
+
+    def start(self) -> None:
+        """Begin to serve and to copy, on the running loop."""
+        self._is_started = True
+        self._peers.serve(FETCH, self._serving.fetch)
+        self._peers.serve(DURABLE, self._serving.kept)
+        self._peers.serve(NUDGE, self._serving.nudge)
+        for fetcher in self._fetchers.values():
+            fetcher.start()
+        self._tasks = [asyncio.ensure_future(self._look_forever()), asyncio.ensure_future(self._note_forever())]
+
+    async def stop(self) -> None:
+        """Copy and answer nothing more, and return once nothing of it is under way."""
+        self._is_started = False
+        self._replicas.copier = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
+        await self.proposals.stop()
+        self._serving.close()
+        await asyncio.gather(*self._copying.tasks, return_exceptions=True)  # threads work on files that are closed next
+
+    # -- as `Replicas` says -------------------------------------------------------------------------------------------
+
+    def follow(self, partition: Partition, leader_id: int) -> None:
+        if self._leaders.get(partition, leader_id) != leader_id:
+            self.leave(partition)
+        self._leaders[partition] = leader_id
+        fetcher = self._fetchers.get(leader_id)
+        if fetcher is None:
+            fetcher = self._fetchers[leader_id] = Fetcher(leader_id, self._copying)
+            if self._is_started:
+                fetcher.start()
+        fetcher.follow(partition)
+
+    def leave(self, partition: Partition) -> None:
+        leader_id = self._leaders.pop(partition, None)
+        if leader_id is not None:
+            self._fetchers[leader_id].leave(partition)
+
+    def lag(self, partition: Partition) -> int | None:
+        """How many offsets a copy is behind its leader; None where this node copies nothing."""
+        leader_id = self._leaders.get(partition)
+        return None if leader_id is None else self._fetchers[leader_id].lag(partition)
+
+    # -- clocks -------------------------------------------------------------------------------------------------------
+
+    async def _look_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._lag_s / _LOOKS_IN_LAG)
+            now = self._clock.monotonic()
+            for partition in self._replicas:
+                followers = partition.followers
+                if followers is not None and followers.look(partition.log.end_offset, now):
+                    self.proposals.want(partition)
+
+    async def _note_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_NOTED_EVERY_S)
+            try:
+                await self._replicas.save_watermarks()
+            except PenstockError as error:
+                log.warning("What is committed could not be noted: %s", error.message)

@@ -1,0 +1,336 @@
+"""The leaders' side of replication: fetches of followers are answered with slices of the files the batches lie in.
+
+Followers read up to the end of the log, past the high watermark: it is by their having it that a record is committed. A
+fetch that finds nothing waits for any of its partitions to get more; that costs nothing but a place in a dictionary.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from penstock.broker.partition import Partition
+from penstock.broker.replicas import Replicas
+from penstock.broker.replication.following import GOOD, TRIMMED, Judgement, Position, Problem, judge
+from penstock.broker.replication.messages import Added, Fetch, Fetched, Kept, Moved, News, Nudge
+from penstock.broker.replication.sessions import LeaderSession
+from penstock.broker.stats import ReplicationStats
+from penstock.clock import Clock
+from penstock.errors import PenstockError
+from penstock.peers.port import Nothing, Reply
+from penstock.storage.files import FileSlice
+
+# What one partition gets in an answer even where many have something.
+_SHARE_BYTES: Final = 64 * 1024
+# That more is committed is told soon, but not at once: most often there is more to tell by then.
+_WATERMARK_DELAY_S: Final = 0.02
+_NOTHING: Final = Nothing()
+
+
+class Interest:
+    """A follower's position in one partition. It is told of everything that is new there."""
+
+    __slots__ = ("_attendant", "judgement", "leader_epoch", "log_start", "partition", "position", "slot", "watermark")
+
+    def __init__(self, attendant: Attendant, slot: int, partition: Partition | None, leader_epoch: int) -> None:
+        self._attendant = attendant
+        self.slot = slot
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.position = Position(0, -1)
+        self.judgement: Judgement = GOOD
+        self.watermark = -1  # as it was told last
+        self.log_start = -1
+
+    def on_appended(self) -> None:
+        self._attendant.note(self.slot, is_urgent=True)
+
+    def on_advanced(self) -> None:
+        self._attendant.note(self.slot, is_urgent=False)
+
+    @property
+    def problem(self) -> Problem:
+        """Why this partition cannot be fetched from, whatever the position."""
+        partition = self.partition
+        if partition is None:
+            return Problem.UNKNOWN
+        if not partition.is_leader:
+            return Problem.NOT_LEADER
+        if self.leader_epoch < partition.leader_epoch:
+            return Problem.FENCED
+        return Problem.UNKNOWN_EPOCH if self.leader_epoch > partition.leader_epoch else Problem.NONE
+
+
+class Attendant:
+    """One follower node: its session, and the fetch of it that waits."""
+
+    def __init__(self, node_id: int, serving: Serving) -> None:
+        self._node_id = node_id
+        self._serving = serving
+        self._session: LeaderSession[Interest] | None = None
+        self._fetch: Fetch | None = None
+        self._waiting: asyncio.Future[Reply] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
+        self._is_urgent = False
+
+    # -- what the follower says ---------------------------------------------------------------------------------------
+
+    def fetch(self, fetch: Fetch) -> Fetched | Reply | asyncio.Future[Reply]:
+        session = self._session
+        if session is None or not session.is_next(fetch):
+            if fetch.number or (session is not None and not session.is_newer(fetch)):
+                return Fetched(fetch.session, fetch.number, is_known=False)
+            session = self._begin(fetch)
+        elif self._waiting is not None:  # nobody asks on before the last question is answered
+            self.close()
+            return Fetched(fetch.session, fetch.number, is_known=False)
+        session.number = fetch.number
+        self._fetch = fetch
+        for slot in fetch.dropped:
+            self._drop(slot)
+        for added in fetch.added:
+            self._add(session, added)
+        for moved in fetch.moved:
+            interest = session.interests.get(moved.slot)
+            if interest is not None:
+                self._place(session, interest, moved)
+        reply = self._gather()
+        if reply.body or reply.reply.news or fetch.max_wait_ms <= 0:  # type: ignore[attr-defined]
+            return reply
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        self._timer = loop.call_later(fetch.max_wait_ms / 1000, self._finish)
+        return self._waiting
+
+    def _begin(self, fetch: Fetch) -> LeaderSession[Interest]:
+        self.close()
+        self._session = LeaderSession(fetch.node_epoch, fetch.session)
+        return self._session
+
+    def _add(self, session: LeaderSession[Interest], added: Added) -> None:
+        self._drop(added.slot)
+        partition = self._serving.find(added)
+        interest = Interest(self, added.slot, partition, added.leader_epoch)
+        session.add(added.slot, interest)
+        if partition is not None:
+            partition.tap(interest)
+        self._place(session, interest, added)
+
+    def _place(self, session: LeaderSession[Interest], interest: Interest, at: Added | Moved) -> None:
+        """The follower is there now. If that is a place in our own history, it counts."""
+        session.note(interest.slot)
+        if interest.problem is not Problem.NONE:
+            return
+        partition = interest.partition
+        assert partition is not None
+        log = partition.log
+        interest.position = Position(at.offset, at.last_epoch)
+        interest.judgement = judge(interest.position, log.epochs, log.start_offset, log.end_offset)
+        if interest.judgement is GOOD:
+            self._serving.on_report(
+                partition,
+                partition.on_fetched(self._node_id, session.node_epoch, at.offset, at.stable, self._serving.now()),
+            )
+
+    def kept(self, kept: Kept) -> None:
+        """The follower has synced what it has."""
+        session = self._session
+        if session is None or (kept.node_epoch, kept.session) != (session.node_epoch, session.session):
+            return
+        for stable in kept.stable:
+            interest = session.interests.get(stable.slot)
+            if interest is None or interest.leader_epoch != stable.leader_epoch or interest.judgement is not GOOD:
+                continue
+            partition = interest.partition
+            if partition is not None and interest.problem is Problem.NONE:
+                self._serving.on_report(
+                    partition,
+                    partition.on_kept(self._node_id, session.node_epoch, stable.offset, self._serving.now()),
+                )
+
+    def nudge(self, nudge: Nudge) -> None:
+        if self._session is not None and self._session.session == nudge.session:
+            self._finish()
+
+    # -- news ---------------------------------------------------------------------------------------------------------
+
+    def note(self, slot: int, *, is_urgent: bool) -> None:
+        """A partition has something new. Whoever waits for it is answered at the end of this turn of the loop."""
+        session = self._session
+        if session is None:
+            return
+        session.note(slot)
+        if self._waiting is None or (self._soon is not None and (self._is_urgent or not is_urgent)):
+            return
+        if self._soon is not None:
+            self._soon.cancel()
+        loop = asyncio.get_running_loop()
+        self._is_urgent = is_urgent
+        self._soon = loop.call_soon(self._look) if is_urgent else loop.call_later(_WATERMARK_DELAY_S, self._look)
+
+    def _look(self) -> None:
+        self._soon = None
+        if self._waiting is None:
+            return
+        reply = self._gather()
+        if reply.reply.news:  # type: ignore[attr-defined]
+            self._answer(reply)
+
+    def _finish(self) -> None:
+        """Answer the fetch that waits, if one does, with whatever there is."""
+        if self._waiting is not None:
+            self._answer(self._gather())
+
+    def _answer(self, reply: Reply) -> None:
+        waiting, self._waiting = self._waiting, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(reply)
+
+    def close(self) -> None:
+        """The session is over."""
+        self._answer(Reply(Fetched(0, 0, is_known=False)))
+        if self._session is not None:
+            for slot in tuple(self._session.interests):
+                self._drop(slot)
+            self._session = None
+
+    def _drop(self, slot: int) -> None:
+        interest = None if self._session is None else self._session.drop(slot)
+        if interest is not None and interest.partition is not None:
+            interest.partition.untap(interest)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def _gather(self) -> Reply:
+        """Answer with what there is, as much as fits, beginning with those that have waited longest."""
+        session, fetch = self._session, self._fetch
+        assert session is not None
+        assert fetch is not None
+        left = fetch.max_bytes
+        catch_up = left if fetch.catch_up_bytes < 0 else min(left, fetch.catch_up_bytes)
+        slots = session.news()
+        share = max(_SHARE_BYTES, left // max(len(slots), 1))
+        told: list[News] = []
+        pieces: list[FileSlice] = []
+        for slot in slots:
+            if left <= 0:
+                break
+            interest = session.interests[slot]
+            is_in_sync = self._is_in_sync(interest)
+            room = min(share, left) if is_in_sync else min(share, left, catch_up)
+            news, found = self._tell(interest, room)
+            if news is not None:
+                told.append(news)
+            if found is not None:
+                pieces.append(found)
+                left -= found.size
+                if not is_in_sync:
+                    catch_up -= found.size
+            elif news is None and room <= 0:
+                continue  # it has batches and may not have them yet
+            session.settle(slot)
+            if news is not None and news.problem and news.problem != Problem.TRIMMED:
+                self._drop(slot)
+        self._serving.stats.bytes_out += fetch.max_bytes - left
+        return Reply(Fetched(session.session, session.number, is_known=True, news=tuple(told)), pieces)
+
+    def _is_in_sync(self, interest: Interest) -> bool:
+        followers = None if interest.partition is None else interest.partition.followers
+        return followers is not None and self._node_id in followers.in_sync
+
+    def _tell(self, interest: Interest, room: int) -> tuple[News | None, FileSlice | None]:
+        problem = interest.problem
+        partition = interest.partition
+        if problem is not Problem.NONE or partition is None:
+            return _problem(interest, problem), None
+        log = partition.log
+        parting = interest.judgement.parting
+        found = None
+        if parting is None and interest.position.offset < log.end_offset and interest.judgement is GOOD:
+            if interest.position.offset < log.start_offset:
+                interest.judgement = TRIMMED
+            elif room <= 0:
+                return None, None
+            else:
+                try:
+                    found = log.read(interest.position.offset, room, log.end_offset)
+                except PenstockError:
+                    return _problem(interest, Problem.FAILED), None
+        has_moved = (partition.high_watermark, log.start_offset) != (interest.watermark, interest.log_start)
+        if found is None and interest.judgement is GOOD and not has_moved:
+            return None, None
+        interest.watermark, interest.log_start = partition.high_watermark, log.start_offset
+        return (
+            News(
+                slot=interest.slot,
+                leader_epoch=interest.leader_epoch,
+                problem=interest.judgement.problem.value,
+                high_watermark=partition.high_watermark,
+                log_start=log.start_offset,
+                log_end=log.end_offset,
+                size=0 if found is None else found.size,
+                parting_epoch=-1 if parting is None else parting.epoch,
+                parting_end=-1 if parting is None else parting.start_offset,
+                is_parting=parting is not None,
+            ),
+            found,
+        )
+
+
+def _problem(interest: Interest, problem: Problem) -> News:
+    return News(interest.slot, interest.leader_epoch, problem.value, -1, -1, -1)
+
+
+class Serving:
+    """All followers of what is led here."""
+
+    def __init__(
+        self, replicas: Replicas, clock: Clock, stats: ReplicationStats, on_change: Callable[[Partition], None]
+    ) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self.stats = stats
+        self._on_change = on_change
+        self._attendants: dict[int, Attendant] = {}
+
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def find(self, added: Added) -> Partition | None:
+        return self._replicas.find(added.topic_id, added.partition)
+
+    def on_report(self, partition: Partition, wants_change: bool) -> None:
+        if wants_change:
+            self._on_change(partition)
+
+    def fetch(self, node_id: int, fetch: Fetch, _body: memoryview) -> Fetched | Reply | asyncio.Future[Reply]:
+        """Serve ``replication.fetch``."""
+        return self._attendant(node_id).fetch(fetch)
+
+    def kept(self, node_id: int, kept: Kept, _body: memoryview) -> Nothing:
+        """Serve ``replication.durable``."""
+        self._attendant(node_id).kept(kept)
+        return _NOTHING
+
+    def nudge(self, node_id: int, nudge: Nudge, _body: memoryview) -> Nothing:
+        """Serve ``replication.nudge``."""
+        self._attendant(node_id).nudge(nudge)
+        return _NOTHING
+
+    def close(self) -> None:
+        for attendant in self._attendants.values():
+            attendant.close()
+
+    def _attendant(self, node_id: int) -> Attendant:
+        attendant = self._attendants.get(node_id)
+        if attendant is None:
+            attendant = self._attendants[node_id] = Attendant(node_id, self)
+        return attendant

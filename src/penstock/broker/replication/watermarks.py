@@ -1,0 +1,59 @@
+"""What a node knew to be committed, kept in one small file, so that it knows roughly as much after a restart.
+
+For each replica: its high watermark and its last stable offset. The file may be some seconds old: what was committed
+then is committed still. Where it is missing or damaged nothing is known, and a leader tells again. Format:
+docs/formats/watermarks.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from penstock.storage.checked import decode_checked, encode_checked
+from penstock.storage.files import Files, read_file, replace_file
+
+WATERMARKS_FILE: Final = "watermarks"
+
+
+class Known(NamedTuple):
+    high_watermark: int
+    last_stable_offset: int
+
+
+Key = tuple[UUID, int]
+
+
+class Watermarks:
+    """The file of one data directory."""
+
+    def __init__(self, files: Files, directory: Path) -> None:
+        self._files = files
+        self._path = directory / WATERMARKS_FILE
+        self._saved: dict[Key, Known] | None = None
+
+    def load(self) -> dict[Key, Known]:
+        """What was saved last."""
+        data = read_file(self._files, self._path)
+        body = None if data is None else decode_checked(data)
+        if body is None:
+            return {}
+        rows = msgspec.json.decode(body, type=dict[str, dict[str, Known]])
+        return {
+            (UUID(topic), int(partition)): known
+            for topic, partitions in rows.items()
+            for partition, known in partitions.items()
+        }
+
+    def save(self, known: dict[Key, Known]) -> None:
+        """Write the file, unless it says all this already. Runs in any thread, one at a time."""
+        if known == self._saved:
+            return
+        rows: dict[str, dict[str, Known]] = {}
+        for (topic, partition), each in known.items():
+            rows.setdefault(str(topic), {})[str(partition)] = each
+        replace_file(self._files, self._path, encode_checked(msgspec.json.encode(rows)))
+        self._saved = known

@@ -1,0 +1,38 @@
+"""What the controller decides: each function looks at the metadata and a command, and returns the records to commit.
+
+Nothing here writes, waits or knows the time. The records become facts when the metadata log has them; an error raised
+here means that nothing happened.
+"""
+
+from __future__ import annotations
+
+from penstock.cluster.controller.decisions import Decision, decide
+from penstock.cluster.controller.draft import Draft, Rules, Situation
+from penstock.cluster.controller.nodes import register_node
+from penstock.cluster.controller.topics import (
+    PARTITIONS_MAX,
+    PRODUCER_IDS_AT_ONCE,
+    TopicSpec,
+    add_partitions,
+    configure_topic,
+    create_topic,
+    delete_topic,
+    reserve_producer_ids,
+)
+
+__all__ = [
+    "PARTITIONS_MAX",
+    "PRODUCER_IDS_AT_ONCE",
+    "Decision",
+    "Draft",
+    "Rules",
+    "Situation",
+    "TopicSpec",
+    "add_partitions",
+    "configure_topic",
+    "create_topic",
+    "decide",
+    "delete_topic",
+    "register_node",
+    "reserve_producer_ids",
+]

@@ -1,0 +1,237 @@
+"""A draft of the next metadata: nodes and partitions as they are to be, over those that are.
+
+Every change of a partition goes through `Draft.settle`, which holds its laws: fenced nodes leave ``in_sync`` unless
+nobody would be left, the leader is in sync and lives or there is none, replicas that fell out while too few were in
+sync stay eligible (KIP-966), a move ends when all that come are in sync, and epochs grow with what they count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from penstock.cluster.in_sync import min_in_sync, more_than_half
+from penstock.cluster.metadata import ClusterMetadata, Topic
+from penstock.cluster.records import (
+    NO_LEADER,
+    MetadataRecord,
+    NodeChanged,
+    NodeRegistered,
+    NodeRemoved,
+    PartitionAssigned,
+    TopicConfigured,
+)
+
+MIN_IN_SYNC: Final = "min.insync.replicas"
+UNCLEAN: Final = "unclean.leader.election.enable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the settings of the cluster say. Every node has to have the same."""
+
+    min_in_sync: int = 0  # of topics that do not say; 0 means more than half of the replicas
+    internal_replication_factor: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What the controller knows beside the metadata."""
+
+    index: int = 0  # up to where the metadata log is applied
+    leaving: Collection[int] = ()  # nodes about to stop
+    silent: Collection[int] = ()  # nodes that this controller has not heard yet: it may be that they are gone
+
+
+class Draft:
+    """Changes that are not facts yet."""
+
+    def __init__(
+        self, metadata: ClusterMetadata, rules: Rules | None = None, situation: Situation | None = None
+    ) -> None:
+        self.metadata = metadata
+        self.rules = rules or Rules()
+        self.situation = situation or Situation()
+        self.nodes = dict(metadata.nodes)
+        self._facts: list[MetadataRecord] = []
+        self._configs: dict[UUID, dict[str, str]] = {}
+        self._partitions: dict[tuple[UUID, int], PartitionAssigned] = {}
+
+    def records(self) -> list[MetadataRecord]:
+        """What has to be committed for the draft to become true."""
+        for topic in [self._topic(topic_id) for topic_id, index in self._partitions if index == 0]:
+            # Leaders may go by partition 0 where a topic does not say how many have to be in sync.
+            for partition in topic.partitions[1:]:
+                now = self.partition(partition)
+                if now.eligible:
+                    self.settle(now)
+        return [*self._facts, *self._partitions.values()]
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def register(self, node: NodeRegistered) -> None:
+        self.nodes[node.node_id] = node
+        self._facts.append(node)
+
+    def change_node(self, node_id: int, *, is_fenced: bool | None = None, is_draining: bool | None = None) -> None:
+        node = self.nodes[node_id]
+        changed = replace(
+            node,
+            is_fenced=node.is_fenced if is_fenced is None else is_fenced,
+            is_draining=node.is_draining if is_draining is None else is_draining,
+        )
+        if changed != node:
+            self.nodes[node_id] = changed
+            self._facts.append(
+                NodeChanged(
+                    node_id=node_id,
+                    epoch=node.epoch,
+                    is_fenced=changed.is_fenced,
+                    is_draining=changed.is_draining,
+                )
+            )
+
+    def remove_node(self, node_id: int) -> None:
+        del self.nodes[node_id]
+        self._facts.append(NodeRemoved(node_id=node_id))
+
+    def is_living(self, node_id: int) -> bool:
+        node = self.nodes.get(node_id)
+        return node is not None and not node.is_fenced
+
+    def is_heard(self, node_id: int) -> bool:
+        return self.is_living(node_id) and node_id not in self.situation.silent
+
+    def is_steady(self, node_id: int) -> bool:
+        """Whether a node is there, and there to stay."""
+        return self.is_heard(node_id) and not self.nodes[node_id].is_draining and node_id not in self.situation.leaving
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    def configure(self, topic: Topic, key: str, value: str | None) -> None:
+        configs = self._configs.setdefault(topic.topic_id, dict(topic.configs))
+        if value is None:
+            configs.pop(key, None)
+        else:
+            configs[key] = value
+        self._facts.append(TopicConfigured(topic_id=topic.topic_id, key=key, value=value))
+
+    def _config(self, topic: Topic, key: str) -> str | None:
+        return self._configs.get(topic.topic_id, topic.configs).get(key)
+
+    def _topic(self, topic_id: UUID) -> Topic:
+        topic = self.metadata.topic_by_id(topic_id)
+        assert topic is not None, "a partition has a topic"
+        return topic
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def partition(self, known: PartitionAssigned) -> PartitionAssigned:
+        """The partition as it is in this draft."""
+        return self._partitions.get((known.topic_id, known.partition), known)
+
+    def partitions(self) -> Iterator[PartitionAssigned]:
+        for topic in self.metadata.topics.values():
+            for partition in topic.partitions:
+                yield self.partition(partition)
+
+    def partitions_of(self, node_id: int) -> Iterator[PartitionAssigned]:
+        """Those that have a replica on a node."""
+        return (partition for partition in self.partitions() if node_id in partition.replicas)
+
+    def min_in_sync(self, partition: PartitionAssigned) -> int:
+        topic = self._topic(partition.topic_id)
+        configured = int(self._config(topic, MIN_IN_SYNC) or 0) or self.rules.min_in_sync
+        least = min_in_sync(partition, configured)
+        if not configured and partition.partition:
+            first = self.partition(topic.partitions[0])
+            least = min(least, more_than_half(len(first.replicas) - len(first.adding)))
+        return least
+
+    def settle(
+        self,
+        wanted: PartitionAssigned,
+        *,
+        lost: Collection[int] = (),
+        leader: int | None = None,
+        is_unclean: bool = False,
+    ) -> PartitionAssigned:
+        """Put a partition into the draft as ``wanted``, with a leader and all else that follows from it.
+
+        ``lost`` names replicas that no longer have what they had, ``leader`` one that is to lead if it can.
+        ``is_unclean`` lets a replica lead that may not have every committed record, if no other can.
+        """
+        before = self.partition(self._topic(wanted.topic_id).partitions[wanted.partition])
+        wanted = self._end_move(replace(wanted, in_sync=self._trim(wanted)))
+        chosen, is_clean = self._choose_leader(wanted, leader, is_unclean=is_unclean)
+        in_sync: tuple[int, ...] = wanted.in_sync
+        if chosen != NO_LEADER and chosen not in in_sync:
+            in_sync = (chosen,)
+        eligible: Sequence[int] = ()
+        if is_clean and len(in_sync) < self.min_in_sync(wanted):
+            complete = {*before.in_sync, *before.eligible, *wanted.eligible} - {*in_sync, *lost}
+            eligible = [node_id for node_id in wanted.replicas if node_id in complete]
+        settled = replace(
+            wanted,
+            in_sync=tuple(node_id for node_id in wanted.replicas if node_id in in_sync),
+            eligible=tuple(eligible),
+            leader=chosen,
+            leader_epoch=before.leader_epoch + (chosen != before.leader),
+            partition_epoch=before.partition_epoch,
+        )
+        if settled != before:
+            settled = replace(settled, partition_epoch=before.partition_epoch + 1)
+            self._partitions[settled.topic_id, settled.partition] = settled
+        return settled
+
+    def settle_all(self, partitions: Iterable[PartitionAssigned]) -> None:
+        for partition in list(partitions):
+            self.settle(partition)
+
+    def _trim(self, partition: PartitionAssigned) -> tuple[int, ...]:
+        """Fenced nodes go, as long as somebody stays who was heard. The last ones stay: they have everything."""
+        living = tuple(node_id for node_id in partition.in_sync if self.is_living(node_id))
+        return living if any(self.is_heard(node_id) for node_id in living) else partition.in_sync
+
+    def _end_move(self, partition: PartitionAssigned) -> PartitionAssigned:
+        """End a move once all that come are in sync, if enough of those that stay are (KIP-455)."""
+        if not partition.adding and not partition.removing:
+            return partition
+        moved = replace(
+            partition,
+            replicas=tuple(node_id for node_id in partition.replicas if node_id not in partition.removing),
+            in_sync=tuple(node_id for node_id in partition.in_sync if node_id not in partition.removing),
+            adding=(),
+            removing=(),
+        )
+        is_done = set(partition.adding) <= set(moved.in_sync) and len(moved.in_sync) >= self.min_in_sync(moved)
+        return moved if is_done else partition
+
+    def _choose_leader(self, partition: PartitionAssigned, wished: int | None, *, is_unclean: bool) -> tuple[int, bool]:
+        """The leader, and whether it has every committed record."""
+        best = self._best(partition, partition.in_sync)
+        for node_id in (wished, partition.leader):
+            if node_id in partition.in_sync and self.is_living(node_id):
+                is_there_to_stay = self.is_steady(node_id) or node_id in self.situation.silent
+                if is_there_to_stay or best is None or not self.is_steady(best):
+                    return node_id, True
+        if best is None:
+            best = self._best(partition, partition.eligible)
+        if best is not None:
+            return best, True
+        if is_unclean or self._config(self._topic(partition.topic_id), UNCLEAN) == "true":
+            best = self._best(partition, partition.replicas)
+        return (NO_LEADER, True) if best is None else (best, False)
+
+    def _best(self, partition: PartitionAssigned, candidates: Sequence[int]) -> int | None:
+        """The first in the order of replicas; better one that is there to stay, or at least was heard."""
+        in_order = [node_id for node_id in partition.replicas if node_id in candidates and self.is_living(node_id)]
+        for is_good in (self.is_steady, self.is_heard):
+            for node_id in in_order:
+                if is_good(node_id):
+                    return node_id
+        return in_order[0] if in_order else None

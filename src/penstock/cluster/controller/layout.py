@@ -1,0 +1,94 @@
+"""Where replicas are: how many each node has and leads, of every topic and in all.
+
+The planner's sketch pad. The first replica of a partition is the one that should lead. A partition on the move counts
+where it is going to be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from penstock.cluster.metadata import ClusterMetadata
+from penstock.cluster.records import NodeRegistered, PartitionAssigned
+
+Place = tuple[str, int]  # a topic's name and a partition of it
+
+
+class Layout:
+    """Replicas by partition, and the counts that follow from them."""
+
+    def __init__(self, nodes: Mapping[int, NodeRegistered]) -> None:
+        self.nodes = nodes
+        self.replicas: dict[Place, tuple[int, ...]] = {}
+        self.on_node: dict[int, dict[Place, None]] = {}
+        self.leads: Counter[int] = Counter()
+        self.topic_has: Counter[tuple[str, int]] = Counter()
+        self.topic_leads: Counter[tuple[str, int]] = Counter()
+        self.pairs: Counter[tuple[int, int]] = Counter()  # (first, second): who would take over from whom
+
+    @staticmethod
+    def of(metadata: ClusterMetadata, nodes: Mapping[int, NodeRegistered] | None = None) -> Layout:
+        layout = Layout(metadata.nodes if nodes is None else nodes)
+        for topic in metadata.topics.values():
+            for partition in topic.partitions:
+                layout.put((topic.name, partition.partition), target_of(partition))
+        return layout
+
+    def has(self, node_id: int) -> int:
+        return len(self.on_node.get(node_id, ()))
+
+    def put(self, place: Place, replicas: Sequence[int]) -> None:
+        """Put a partition there, and nowhere else."""
+        old = self.replicas.get(place)
+        if old is not None:
+            self._count(place, old, -1)
+            for node_id in old:
+                del self.on_node[node_id][place]
+        self.replicas[place] = tuple(replicas)
+        self._count(place, replicas, 1)
+        for node_id in replicas:
+            self.on_node.setdefault(node_id, {})[place] = None
+
+    def _count(self, place: Place, replicas: Sequence[int], step: int) -> None:
+        topic = place[0]
+        self.leads[replicas[0]] += step
+        self.topic_leads[topic, replicas[0]] += step
+        if len(replicas) > 1:
+            self.pairs[replicas[0], replicas[1]] += step
+        for node_id in replicas:
+            self.topic_has[topic, node_id] += step
+
+    def swap(self, place: Place, old: int, new: int) -> None:
+        """Let one node take another's replica."""
+        self.put(place, [new if node_id == old else node_id for node_id in self.replicas[place]])
+
+    def rack(self, node_id: int) -> str | None:
+        node = self.nodes.get(node_id)
+        return None if node is None else node.rack
+
+    def crowding(self, replicas: Sequence[int]) -> int:
+        """How many replicas share a rack with an earlier one."""
+        return len(replicas) - len({self.rack(node_id) for node_id in replicas})
+
+    def best_addition(self, place: Place, present: Sequence[int], candidates: Sequence[int]) -> int | None:
+        """The node that one more replica of a partition should go to: another rack first, then few replicas."""
+        racks = Counter(self.rack(node_id) for node_id in present)
+        free = [node_id for node_id in candidates if node_id not in present]
+        if not free:
+            return None
+        return min(
+            free,
+            key=lambda node_id: (
+                self.nodes[node_id].is_fenced,
+                racks[self.rack(node_id)],
+                self.topic_has[place[0], node_id],
+                self.has(node_id),
+                node_id,
+            ),
+        )
+
+
+def target_of(partition: PartitionAssigned) -> tuple[int, ...]:
+    """The replicas a partition has, or will have when its move is done."""
+    return tuple(node_id for node_id in partition.replicas if node_id not in partition.removing)

@@ -1,0 +1,174 @@
+"""Nodes: how they come, are given up on, come back, step aside and go, and what that means for their partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from penstock.cluster.commands import Move, RegisterNode
+from penstock.cluster.controller.draft import Draft
+from penstock.cluster.controller.layout import Layout
+from penstock.cluster.controller.moves import start_move
+from penstock.cluster.controller.placement import usable_nodes
+from penstock.cluster.controller.planner import plan_drain
+from penstock.cluster.metadata import ClusterMetadata
+from penstock.cluster.records import NO_LEADER, Endpoint, MetadataRecord, NodeRegistered, PartitionAssigned
+from penstock.errors import DuplicateNode, NodeInUse, NodeNotFound
+
+
+def register(draft: Draft, command: RegisterNode) -> int:
+    """A node came up, and is fenced until it has caught up with the metadata; the epoch of its new life."""
+    known = draft.nodes.get(command.node_id)
+    has_other_disk = known is not None and known.directory_id not in ("", command.directory_id)
+    if has_other_disk and draft.is_living(command.node_id):
+        raise DuplicateNode(
+            f"Node {command.node_id} is running with another data directory. Give one of the two another --node-id, "
+            "or wait a few seconds if the other has just stopped."
+        )
+    epoch = max(draft.situation.index, 0 if known is None else known.epoch + 1)
+    draft.register(
+        NodeRegistered(
+            node_id=command.node_id,
+            epoch=epoch,
+            endpoints=command.endpoints,
+            rack=command.rack,
+            directory_id=command.directory_id,
+            is_fenced=True,
+            is_draining=known is not None and known.is_draining,
+        )
+    )
+    for partition in list(draft.partitions_of(command.node_id)):
+        if has_other_disk or command.has_lost_writes:
+            _give_up_replica(draft, partition, command.node_id, is_wiped=has_other_disk)
+        else:
+            draft.settle(partition)
+    return epoch
+
+
+def register_node(
+    metadata: ClusterMetadata, node_id: int, endpoints: Sequence[Endpoint], rack: str | None
+) -> list[MetadataRecord]:
+    """A node that is alone came up: it is let in at once, and every partition that it leads begins a new epoch."""
+    known = metadata.nodes.get(node_id)
+    records: list[MetadataRecord] = [
+        NodeRegistered(node_id=node_id, epoch=known.epoch + 1 if known else 0, endpoints=tuple(endpoints), rack=rack)
+    ]
+    for partition in Draft(metadata).partitions():
+        if partition.leader == node_id:
+            epochs = (partition.leader_epoch + 1, partition.partition_epoch + 1)
+            records.append(replace(partition, leader_epoch=epochs[0], partition_epoch=epochs[1]))
+    return records
+
+
+def _give_up_replica(draft: Draft, partition: PartitionAssigned, node_id: int, *, is_wiped: bool) -> None:
+    """A replica lacks what it had: it is neither in sync nor eligible any more.
+
+    If nobody else has everything, nobody leads until such a one comes back or somebody asks for an unclean election:
+    records that were acknowledged must not be lost without a word. A partition with one replica has no other hope, and
+    goes on with what is on its disk; unless that disk is gone.
+    """
+    if len(partition.replicas) == 1 and not is_wiped:
+        draft.settle(partition)
+        return
+    wanted = replace(
+        partition, in_sync=_without(partition.in_sync, node_id), eligible=_without(partition.eligible, node_id)
+    )
+    draft.settle(wanted, lost=(node_id,))
+
+
+def fence(draft: Draft, node_ids: Sequence[int]) -> None:
+    """Nodes were not heard of for a whole session: others take over what they led."""
+    for node_id in node_ids:
+        draft.change_node(node_id, is_fenced=True)
+    gone = set(node_ids)
+    draft.settle_all(
+        partition
+        for partition in draft.partitions()
+        if partition.leader in gone or not gone.isdisjoint(partition.in_sync)
+    )
+
+
+def unfence(draft: Draft, node_id: int) -> None:
+    """A node is there again, and may lead what nobody else could."""
+    draft.change_node(node_id, is_fenced=False)
+    draft.settle_all(partition for partition in draft.partitions_of(node_id) if partition.leader == NO_LEADER)
+
+
+def step_aside(draft: Draft, node_id: int) -> None:
+    """Let others lead what a leaving or draining node leads, where somebody can."""
+    draft.settle_all(partition for partition in draft.partitions_of(node_id) if partition.leader == node_id)
+
+
+def is_needed(draft: Draft, node_id: int) -> bool:
+    """Whether a node leads anything that a living node could take over, at once or when it has caught up."""
+    return any(
+        partition.leader == node_id and any(other != node_id and draft.is_steady(other) for other in partition.replicas)
+        for partition in draft.partitions()
+    )
+
+
+def drain(draft: Draft, node_id: int, *, with_replicas: bool) -> list[Move]:
+    """Nothing new comes to a node, what it leads goes to others, and its replicas too where there is room."""
+    check_known(draft, node_id)
+    draft.change_node(node_id, is_draining=True)
+    moves = plan_drain(draft, node_id) if with_replicas else []
+    for move in moves:
+        start_move(draft, move)
+    step_aside(draft, node_id)
+    return moves
+
+
+def use_again(draft: Draft, node_id: int) -> None:
+    check_known(draft, node_id)
+    draft.change_node(node_id, is_draining=False)
+
+
+def remove(draft: Draft, node_id: int, *, is_forced: bool) -> None:
+    """A node goes for good. Forced, its replicas begin anew elsewhere, from those that others have."""
+    check_known(draft, node_id)
+    left = list(draft.partitions_of(node_id))
+    if left and not is_forced:
+        raise NodeInUse(
+            f"Node {node_id} still has replicas of {len(left)} partitions. Drain it and wait until they have moved; "
+            "if it will never come back, remove it by force."
+        )
+    draft.remove_node(node_id)
+    layout = Layout.of(draft.metadata, draft.nodes)
+    for partition in left:
+        _replace_replica(draft, layout, partition, node_id)
+
+
+def _replace_replica(draft: Draft, layout: Layout, partition: PartitionAssigned, node_id: int) -> None:
+    topic = draft.metadata.topic_by_id(partition.topic_id)
+    assert topic is not None
+    place = (topic.name, partition.partition)
+    adding, removing = partition.adding, _without(partition.removing, node_id)
+    replicas = _without(partition.replicas, node_id)
+    if node_id in adding:  # the move has lost its end: leave the replicas where they were
+        replicas = tuple(replica for replica in replicas if replica not in adding)
+        adding = removing = ()
+    elif node_id not in partition.removing:
+        stand_in = layout.best_addition(place, replicas, usable_nodes(draft.nodes))
+        replicas = replicas if stand_in is None else (*replicas, stand_in)
+    if not replicas:
+        raise NodeInUse(f"Node {node_id} is the only one that could have {place[0]}-{place[1]}.")
+    layout.put(place, replicas)
+    wanted = replace(
+        partition,
+        replicas=replicas,
+        in_sync=tuple(replica for replica in partition.in_sync if replica in replicas),
+        eligible=tuple(replica for replica in partition.eligible if replica in replicas),
+        adding=adding,
+        removing=removing,
+    )
+    draft.settle(wanted, lost=(node_id,))
+
+
+def check_known(draft: Draft, node_id: int) -> None:
+    if node_id not in draft.nodes:
+        raise NodeNotFound(f"There is no node {node_id}; the cluster has {sorted(draft.nodes)}.")
+
+
+def _without(nodes: Iterable[int], gone: int) -> tuple[int, ...]:
+    return tuple(node_id for node_id in nodes if node_id != gone)

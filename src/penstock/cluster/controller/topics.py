@@ -1,0 +1,153 @@
+"""Topics: creating, growing, configuring and deleting them, and the producer ids that nodes hand out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from penstock.cluster.controller.draft import MIN_IN_SYNC, UNCLEAN, Draft, Rules, Situation
+from penstock.cluster.controller.placement import check_assignment, default_replication_factor, place
+from penstock.cluster.metadata import ClusterMetadata
+from penstock.cluster.records import (
+    MetadataRecord,
+    PartitionAssigned,
+    ProducerIdsReserved,
+    TopicConfigured,
+    TopicCreated,
+    TopicDeleted,
+)
+from penstock.cluster.topic_config import check_setting
+from penstock.errors import InvalidPartitions, InvalidTopicName, TopicExists
+from penstock.model import check_topic_name
+
+PARTITIONS_MAX: Final = 10_000
+PRODUCER_IDS_AT_ONCE: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """A topic as somebody asks for it. None takes the cluster's default."""
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignment: Sequence[Sequence[int]] | None = None
+
+
+def create_topic(
+    metadata: ClusterMetadata, spec: TopicSpec, topic_id: UUID, *, partitions: int, replication_factor: int | None
+) -> list[MetadataRecord]:
+    """A new topic; ``partitions`` and ``replication_factor`` are the defaults for what the spec leaves open.
+
+    The id tells topics of one name apart. Asked again with the same id, there is nothing left to do.
+    """
+    check_topic_name(spec.name)
+    known = metadata.topics.get(spec.name)
+    if known is not None and known.topic_id == topic_id:
+        return []
+    if known is not None:
+        raise TopicExists(f"Topic {spec.name!r} already exists.")
+    _check_no_twin(metadata, spec.name)
+    for name, value in spec.configs.items():
+        check_setting(name, value)
+    if spec.assignment is not None:
+        places = check_assignment(metadata, spec.assignment, len(spec.assignment))
+    else:
+        count = partitions if spec.partitions is None else spec.partitions
+        factor = replication_factor if spec.replication_factor is None else spec.replication_factor
+        if factor is None:
+            factor = default_replication_factor(metadata)
+        _check_partition_count(count)
+        places = place(metadata, spec.name, first=0, count=count, replication_factor=factor)
+    records: list[MetadataRecord] = [TopicCreated(name=spec.name, topic_id=topic_id)]
+    records += [TopicConfigured(topic_id=topic_id, key=key, value=value) for key, value in spec.configs.items()]
+    records += _new_partitions(metadata, topic_id, 0, places)
+    return records
+
+
+def delete_topic(metadata: ClusterMetadata, name: str) -> list[MetadataRecord]:
+    return [TopicDeleted(topic_id=metadata.topic(name).topic_id)]
+
+
+def add_partitions(
+    metadata: ClusterMetadata, name: str, count: int, assignment: Sequence[Sequence[int]] | None = None
+) -> list[MetadataRecord]:
+    """Grow a topic to ``count`` partitions. Records that are there stay where they are."""
+    topic = metadata.topic(name)
+    present = len(topic.partitions)
+    if count <= present:
+        raise InvalidPartitions(
+            f"Topic {name!r} has {present} partitions; partitions can be added, not removed, so ask for more than that."
+        )
+    _check_partition_count(count)
+    if assignment is not None:
+        places = check_assignment(metadata, assignment, count - present)
+    else:
+        places = place(
+            metadata, name, first=present, count=count - present, replication_factor=topic.replication_factor
+        )
+    return _new_partitions(metadata, topic.topic_id, present, places)
+
+
+def configure_topic(
+    metadata: ClusterMetadata,
+    name: str,
+    changes: Mapping[str, str | None],
+    rules: Rules | None = None,
+    situation: Situation | None = None,
+) -> list[MetadataRecord]:
+    """Set settings, or unset those whose value is None."""
+    topic = metadata.topic(name)
+    for key, value in changes.items():
+        check_setting(key, value)
+    draft = Draft(metadata, rules, situation)
+    for key, value in changes.items():
+        draft.configure(topic, key, value)
+    if MIN_IN_SYNC in changes or UNCLEAN in changes:
+        # Whoever is eligible is so only below the old minimum; and a partition without a leader may get one now.
+        draft.settle_all(topic.partitions)
+    return draft.records()
+
+
+def reserve_producer_ids(metadata: ClusterMetadata, node_id: int) -> ProducerIdsReserved:
+    """A block of producer ids for a node to hand out without asking again."""
+    first = metadata.next_producer_id
+    return ProducerIdsReserved(node_id=node_id, first_producer_id=first, next_producer_id=first + PRODUCER_IDS_AT_ONCE)
+
+
+def _new_partitions(
+    metadata: ClusterMetadata, topic_id: UUID, first: int, places: Sequence[tuple[int, ...]]
+) -> list[MetadataRecord]:
+    records: list[MetadataRecord] = []
+    for index, replicas in enumerate(places):
+        living = tuple(node_id for node_id in replicas if not metadata.nodes[node_id].is_fenced)
+        records.append(
+            PartitionAssigned(
+                topic_id=topic_id,
+                partition=first + index,
+                replicas=replicas,
+                in_sync=living,
+                leader=living[0],
+                leader_epoch=0,
+                partition_epoch=0,
+            )
+        )
+    return records
+
+
+def _check_partition_count(count: int) -> None:
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {count}.")
+
+
+def _check_no_twin(metadata: ClusterMetadata, name: str) -> None:
+    """'.' and '_' become the same character in metric names, so two topics must not differ in these alone."""
+    folded = name.replace(".", "_")
+    for other in metadata.topics:
+        if other.replace(".", "_") == folded:
+            raise InvalidTopicName(
+                f"Topic {name!r} would collide with {other!r}: '.' and '_' count as the same character."
+            )

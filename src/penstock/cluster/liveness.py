@@ -1,0 +1,77 @@
+"""Which nodes are alive, as far as the controller has heard. No clock: time comes in with every call.
+
+Sessions are known to the leading controller alone and die with its lead, so a new one gives every node a whole session
+from when it began. Time that the controller itself did not run is nobody's silence: it is added to every session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Session:
+    """What is known of one node."""
+
+    until_ms: int
+    admitted_ms: int  # since when it is let in, as far as this controller knows
+    is_heard: bool = False
+    is_leaving: bool = False
+    must_have_applied: int = 0  # the index up to which it must know the metadata before it is let in
+
+
+class Sessions:
+    """The sessions of all nodes."""
+
+    def __init__(self, session_ms: int) -> None:
+        self._session_ms = session_ms
+        self._sessions: dict[int, Session] = {}
+        self._looked_ms = 0
+
+    def begin(self, node_ids: Iterable[int], now_ms: int, index: int) -> None:
+        """Begin to lead, at an index: nobody was heard yet."""
+        until_ms = now_ms + self._session_ms
+        self._sessions = {node_id: Session(until_ms, now_ms, must_have_applied=index) for node_id in node_ids}
+        self._looked_ms = now_ms
+
+    def hear(self, node_id: int, now_ms: int) -> Session:
+        """A node is alive."""
+        session = self._sessions.get(node_id)
+        if session is None:
+            session = self._sessions[node_id] = Session(0, now_ms)
+        session.until_ms = now_ms + self._session_ms
+        session.is_heard = True
+        return session
+
+    def forget(self, node_id: int) -> None:
+        self._sessions.pop(node_id, None)
+
+    def require(self, node_id: int, index: int) -> None:
+        """Let a node in only once it knows the metadata up to an index."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.must_have_applied = max(session.must_have_applied, index)
+
+    def expired(self, now_ms: int) -> list[int]:
+        """The nodes whose session is over; each is named once."""
+        stood_still_ms = now_ms - self._looked_ms - self._session_ms // 2
+        self._looked_ms = now_ms
+        if stood_still_ms > 0:
+            for session in self._sessions.values():
+                session.until_ms += stood_still_ms
+        over = [node_id for node_id, session in sorted(self._sessions.items()) if session.until_ms <= now_ms]
+        for node_id in over:
+            del self._sessions[node_id]
+        return over
+
+    def silent(self) -> frozenset[int]:
+        """Nodes that were not heard since this controller leads."""
+        return frozenset(node_id for node_id, session in self._sessions.items() if not session.is_heard)
+
+    def leaving(self) -> frozenset[int]:
+        return frozenset(node_id for node_id, session in self._sessions.items() if session.is_leaving)
+
+    def admitted_since(self, time_ms: int) -> frozenset[int]:
+        """Nodes that were let in after a point in time."""
+        return frozenset(node_id for node_id, session in self._sessions.items() if session.admitted_ms > time_ms)

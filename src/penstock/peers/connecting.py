@@ -1,0 +1,179 @@
+"""Opening a link: the socket, the handshake, and the time both may take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+
+from penstock.errors import PeerUnavailable
+from penstock.peers.frames import FRAME_BYTES_MAX, CorruptFrame, Frame, FrameBuffer, Kind, decode_structure
+from penstock.peers.greeting import NONCE_BYTES, Challenge, Identity, Introduction, Refusal, Refused, Welcome
+from penstock.peers.link import Link
+
+log = logging.getLogger(__name__)
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+CONNECT_TIMEOUT_S: Final = 2.0
+_WAITING_MAX: Final = 256  # that have not told yet who they are
+GREETING_BYTES_MAX: Final = 4096  # until the other end has told who it is
+_ACCEPTED_SILENT_TURNS_MAX: Final = 12  # the end that connected asks for signs of life; this one only waits for them
+
+_CHALLENGE: Final = "challenge"
+_INTRODUCTION: Final = "introduction"
+_WELCOME: Final = "welcome"
+_REFUSAL: Final = "refusal"
+
+
+async def connect(host: str, port: int, identity: Identity, *, expected_id: int | None, is_bulk: bool) -> Link:
+    """Open a link to an address and shake hands, or raise `PeerUnavailable` with why not."""
+    where = f"{host}:{port}" if expected_id is None else f"node {expected_id} at {host}:{port}"
+    link: Link | None = None
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            sock = await _open(host, port)
+            link = Link(sock, FrameBuffer(limit=GREETING_BYTES_MAX), name=where)
+            await _greet(link, identity, expected_id=expected_id, is_bulk=is_bulk)
+    except Refused as refused:
+        raise Refused(f"Refused by {where}, or refusing it: {refused.message}") from refused
+    except PeerUnavailable as error:
+        raise PeerUnavailable(f"Cannot connect to {where}: {error.message}") from error
+    except TimeoutError as error:
+        raise PeerUnavailable(f"Cannot connect to {where}: no answer within {CONNECT_TIMEOUT_S:g} s.") from error
+    except OSError as error:
+        raise PeerUnavailable(f"Cannot connect to {where}: {error.strerror or error}.") from error
+    else:
+        opened, link = link, None
+        return opened
+    finally:
+        if link is not None:
+            link.close("it was not opened")
+
+
+async def _open(host: str, port: int) -> socket.socket:
+    """A socket that is connected to the first of the host's addresses that takes it."""
+    loop = asyncio.get_running_loop()
+    problem = OSError("the host has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)  # noqa: FBT003
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            problem = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise problem
+
+
+async def _greet(link: Link, identity: Identity, *, expected_id: int | None, is_bulk: bool) -> None:
+    opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    steps: list[tuple[Challenge, Introduction]] = []
+
+    def on_frame(frame: Frame) -> None:
+        try:
+            if frame.kind == Kind.GREETING and frame.method == _CHALLENGE and not steps:
+                challenge: Challenge = _read(Challenge, frame)
+                introduction = identity.introduce(
+                    challenge, os.urandom(NONCE_BYTES), expected_id=expected_id, is_bulk=is_bulk
+                )
+                steps.append((challenge, introduction))
+                link.send(Kind.GREETING, 0, _INTRODUCTION, introduction)
+            elif frame.kind == Kind.GREETING and frame.method == _WELCOME and steps:
+                identity.accept(*steps[0], _read(Welcome, frame))
+                link.allow(FRAME_BYTES_MAX)
+                _settle(opened, None)
+            elif frame.kind == Kind.GREETING and frame.method == _REFUSAL:
+                raise Refused(_read(Refusal, frame).reason)
+            else:
+                raise CorruptFrame("It does not greet as a Penstock node does; is this the address of its --internal?")
+        except Refused as refused:
+            _settle(opened, refused)
+
+    link.on_frame = on_frame
+    link.on_closed = lambda reason: _settle(opened, PeerUnavailable(f"{reason}."))
+    link.start()
+    await opened
+    # Nothing can come in before the first call, save a ping; the owner sets its listeners in this turn of the loop.
+    link.watch(is_asking=True)
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+class Reception:
+    """The accepting side: greets whoever connects and hands the link on once it is let in."""
+
+    def __init__(self, identity: Callable[[], Identity], on_admitted: Callable[[Link, Introduction], None]) -> None:
+        self._identity = identity
+        self._on_admitted = on_admitted
+        self._waiting: dict[Link, asyncio.TimerHandle] = {}
+        self._told: dict[str, str] = {}  # the last refusal of each host, so that its next tries are not logged again
+
+    def receive(self, sock: socket.socket) -> None:
+        if len(self._waiting) >= _WAITING_MAX:
+            sock.close()  # a node tries again; whoever floods the port gets no memory for it
+            return
+        host, port = sock.getpeername()[:2]
+        link = Link(sock, FrameBuffer(limit=GREETING_BYTES_MAX), name=f"{host}:{port}")
+        challenge = self._identity().challenge(os.urandom(NONCE_BYTES))
+        link.on_frame = lambda frame: self._on_frame(link, host, challenge, frame)
+        link.on_closed = lambda _: self._leave(link)
+        loop = asyncio.get_running_loop()
+        self._waiting[link] = loop.call_later(CONNECT_TIMEOUT_S, link.close, "it did not tell who it is")
+        link.start()
+        link.send(Kind.GREETING, 0, _CHALLENGE, challenge)
+
+    def close(self) -> None:
+        for link in tuple(self._waiting):
+            link.close("this node stops")
+
+    def _leave(self, link: Link) -> None:
+        timer = self._waiting.pop(link, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _on_frame(self, link: Link, host: str, challenge: Challenge, frame: Frame) -> None:
+        if frame.kind != Kind.GREETING or frame.method != _INTRODUCTION:
+            raise CorruptFrame("It does not greet as a Penstock node does; only nodes may connect to --internal.")
+        introduction: Introduction = _read(Introduction, frame)
+        try:
+            welcome = self._identity().welcome(challenge, introduction)
+        except Refused as refused:
+            told = f"Refusing node {introduction.node_id} at {host}: {refused.message}"
+            log.log(logging.DEBUG if self._told.get(host) == told else logging.ERROR, "%s", told)
+            self._told[host] = told
+            link.send(Kind.GREETING, 0, _REFUSAL, Refusal(refused.message))
+            link.close_when_sent("it was refused")
+            return
+        self._told.pop(host, None)
+        self._leave(link)
+        link.name = f"node {introduction.node_id} from {link.name}"
+        link.send(Kind.GREETING, 0, _WELCOME, welcome)
+        link.allow(FRAME_BYTES_MAX)
+        link.watch(is_asking=False, turns_max=_ACCEPTED_SILENT_TURNS_MAX)
+        self._on_admitted(link, introduction)
+
+
+def _read(kind: type[StructT], frame: Frame) -> StructT:
+    try:
+        step: StructT = decode_structure(kind, frame.structure)
+    except msgspec.DecodeError as error:
+        raise CorruptFrame(f"A step of its greeting cannot be read: {error}.") from error
+    return step

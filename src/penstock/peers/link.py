@@ -1,0 +1,259 @@
+"""One socket between two nodes: frames in, frames out, and the notice that the other end is gone.
+
+The socket is ours, without a transport between, as at the Kafka door: frames are received in place, everything sent
+within one turn of the loop leaves together, and slices of files leave by ``sendfile``. A link does not know what its
+frames mean, save for pings, which it answers and counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from penstock.errors import PenstockError
+from penstock.peers.frames import Frame, FrameBuffer, Kind, encode_head, pieces_bytes
+from penstock.peers.port import Pieces
+from penstock.storage.files import FileSlice
+
+log = logging.getLogger(__name__)
+
+UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
+_PIECES_AT_ONCE: Final = 256  # below the kernel's limit of 1,024
+WATCH_INTERVAL_S: Final = 0.5
+SILENT_TURNS_MAX: Final = 4  # of the watch, before a link that should have answered counts as dead
+_PING: Final = encode_head(Kind.PING, 0, "", None, 0)
+_PONG: Final = encode_head(Kind.PONG, 0, "", None, 0)
+
+OnFrame = Callable[[Frame], None]
+
+
+class Link:
+    """A connected socket. ``on_frame`` hears every frame in order, ``on_closed`` hears once why it ended."""
+
+    def __init__(self, sock: socket.socket, buffer: FrameBuffer, *, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._buffer = buffer
+        self.name = name
+        self.on_frame: OnFrame = _ignore
+        self.on_closed: Callable[[str], None] = _ignore_reason
+        self._unsent: deque[bytes | memoryview | FileSlice] = deque()
+        self.unsent_bytes = 0
+        self._is_reading = False
+        self._is_writing = False
+        self._is_flush_scheduled = False
+        self._is_held_back = False
+        self._was_heard = False
+        self._silent_turns = 0
+        self._watch: asyncio.TimerHandle | None = None
+        self.is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Link {self.name}, {self.unsent_bytes} bytes unsent>"
+
+    def start(self) -> None:
+        self._sock.setblocking(False)  # noqa: FBT003
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._resume_reading()
+
+    def allow(self, limit: int) -> None:
+        """Take larger frames from now on: the other end has told who it is."""
+        self._buffer.limit = limit
+
+    def watch(self, *, is_asking: bool, turns_max: int = SILENT_TURNS_MAX) -> None:
+        """Close the link once nothing was heard for a while, asking for a sign of life if ``is_asking``.
+
+        Turns are counted and not seconds, so that a process that was stopped for a while does not take the others for
+        dead before it has read what they sent meanwhile.
+        """
+        self._watch = self._loop.call_later(WATCH_INTERVAL_S, self._look, is_asking, turns_max)
+
+    def _look(self, is_asking: bool, turns_max: int) -> None:
+        if self._was_heard or self._is_held_back:
+            self._silent_turns = 0
+        else:
+            self._silent_turns += 1
+            if self._silent_turns >= turns_max:
+                self.close(f"it was silent for {turns_max * WATCH_INTERVAL_S:g} s")
+                return
+            if is_asking:
+                self._put(_PING)
+        self._was_heard = False
+        self._watch = self._loop.call_later(WATCH_INTERVAL_S, self._look, is_asking, turns_max)
+
+    def close(self, reason: str) -> None:
+        """Drop the connection and whatever was still to be sent."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        self._pause_reading()
+        if self._is_writing:
+            self._loop.remove_writer(self._fd)
+        self._unsent.clear()
+        self.unsent_bytes = 0
+        self._sock.close()
+        on_closed, self.on_closed, self.on_frame = self.on_closed, _ignore_reason, _ignore
+        on_closed(reason)
+
+    def close_when_sent(self, reason: str) -> None:
+        """Try to get out what is queued, then close."""
+        if not self.is_closed:
+            self._send()
+            self.close(reason)
+
+    # -- receiving ----------------------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            received = self._sock.recv_into(self._buffer.space())
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"receiving failed: {error.strerror or error}")
+            return
+        if received == 0:
+            self.close("the other end closed it")
+            return
+        self._was_heard = True
+        try:
+            for frame in self._buffer.take(received):
+                self._take(frame)
+                if self.is_closed:
+                    return
+        except PenstockError as error:
+            log.warning("Closing the connection with %s: %s", self.name, error.message)
+            self.close(error.message)
+        except Exception:
+            log.exception("A frame of %s met a bug; its connection is closed.", self.name)
+            self.close("it met a bug of this node")
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == Kind.PING:
+            self._put(_PONG)
+        elif frame.kind != Kind.PONG:
+            self.on_frame(frame)
+
+    def _pause_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._fd)
+
+    def _resume_reading(self) -> None:
+        if not self._is_reading and not self.is_closed:
+            self._is_reading = True
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def send(
+        self, kind: Kind, number: int, method: str, structure: msgspec.Struct | None = None, body: Pieces = ()
+    ) -> None:
+        """Queue a frame; it leaves with everything else of this turn of the loop."""
+        if self.is_closed:
+            return
+        body_bytes = pieces_bytes(body) if body else 0
+        self._put(encode_head(kind, number, method, structure, body_bytes))
+        if body_bytes:
+            self._unsent.extend(piece for piece in body if len(piece))
+            self.unsent_bytes += body_bytes
+
+    def hold_back(self) -> None:
+        """Read no more until the other end has taken enough of what waits for it."""
+        if self.unsent_bytes > UNSENT_BYTES_MAX and not self._is_held_back:
+            self._is_held_back = True
+            self._pause_reading()
+
+    def _put(self, data: bytes) -> None:
+        self._unsent.append(data)
+        self.unsent_bytes += len(data)
+        if not self._is_flush_scheduled and not self._is_writing:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
+        if not self.is_closed and not self._is_writing:
+            self._send()
+
+    def _on_writable(self) -> None:
+        self._was_heard = True  # room came free, so the other end takes what it is sent
+        self._send()
+        if self._is_held_back and not self.is_closed and self.unsent_bytes < UNSENT_BYTES_MAX // 2:
+            self._is_held_back = False
+            self._resume_reading()
+
+    def _send(self) -> None:
+        """Write until the socket takes no more, then wait for it."""
+        unsent = self._unsent
+        try:
+            while unsent:
+                piece = unsent[0]
+                if isinstance(piece, FileSlice):
+                    self._send_slice(piece)
+                else:
+                    self._send_bytes()
+        except (BlockingIOError, InterruptedError):
+            if not self._is_writing:
+                self._is_writing = True
+                self._loop.add_writer(self._fd, self._on_writable)
+            return
+        except (OSError, PenstockError) as error:
+            self.close(f"sending failed: {getattr(error, 'strerror', None) or error}")
+            return
+        if self._is_writing:
+            self._is_writing = False
+            self._loop.remove_writer(self._fd)
+
+    def _send_bytes(self) -> None:
+        """Send the pieces up to the next slice of a file in one call, without joining them."""
+        unsent = self._unsent
+        pieces: list[bytes | memoryview] = []
+        flags = 0
+        for piece in unsent:
+            if isinstance(piece, FileSlice):
+                flags = socket.MSG_MORE  # the records follow at once: let both leave in one packet
+                break
+            pieces.append(piece)
+            if len(pieces) == _PIECES_AT_ONCE:
+                break
+        left = sent = self._sock.send(pieces[0], flags) if len(pieces) == 1 else self._sock.sendmsg(pieces, (), flags)
+        self.unsent_bytes -= sent
+        for piece in pieces:
+            size = len(piece)
+            if left < size:
+                unsent[0] = memoryview(piece)[left:]
+                return
+            unsent.popleft()
+            left -= size
+
+    def _send_slice(self, piece: FileSlice) -> None:
+        source = piece.file.fileno()
+        if source < 0:
+            self._unsent[0] = piece.read()
+            return
+        sent = os.sendfile(self._fd, source, piece.position, piece.size)
+        if sent == 0:
+            raise OSError(f"the file ended {piece.size} bytes early")
+        self.unsent_bytes -= sent
+        if sent == piece.size:
+            self._unsent.popleft()
+        else:
+            self._unsent[0] = FileSlice(piece.file, piece.position + sent, piece.size - sent)
+
+
+def _ignore(frame: Frame) -> None:
+    """Nobody listens yet, or any more."""
+
+
+def _ignore_reason(reason: str) -> None:
+    """Nobody wants to know."""

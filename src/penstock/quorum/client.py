@@ -1,0 +1,137 @@
+"""The way to the controller, from any node: it finds whoever leads, and asks again when leaders change.
+
+Commands can be asked for twice: the controller takes most of them as already done, and where it says instead that there
+is nothing (left) to do, and an earlier try may have done it, that is success. Whoever returns from `submit` sees on its
+own node what was decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.clock import Clock
+from penstock.cluster.commands import (
+    AddPartitions,
+    Answer,
+    Command,
+    DeleteTopic,
+    Done,
+    ElectLeaders,
+    Outcomes,
+    Reassign,
+    RemoveNode,
+)
+from penstock.errors import (
+    ControllerUnavailable,
+    InvalidPartitions,
+    NodeNotFound,
+    NotController,
+    PeerUnavailable,
+    PenstockError,
+    RequestTimedOut,
+    UnknownTopic,
+)
+from penstock.peers.port import Peers
+from penstock.quorum.driver import Quorum
+from penstock.quorum.submission import SUBMIT, Submit, Submitted
+
+_BACKOFF_S: Final = (0.05, 0.2)
+_LOOK_S: Final = 0.2  # how often to look whether the leader that was asked still leads
+_PATIENCE_S: Final = 5.0  # with one leader
+
+
+class ControllerClient:
+    """Asks whichever node leads the quorum."""
+
+    def __init__(self, quorum: Quorum, peers: Peers, clock: Clock, random: Random) -> None:
+        self._quorum = quorum
+        self._peers = peers
+        self._clock = clock
+        self._random = random
+
+    async def submit(self, command: Command, *, timeout_s: float = 15.0) -> Answer:
+        """The controller's answer, once what it decided is applied on this node.
+
+        Raises the controller's error, or `ControllerUnavailable` if there was no answer in time: then it may or may
+        not have come true.
+        """
+        until = self._clock.monotonic() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                submitted = await self._ask_on(command, until)
+                await self._quorum.applied(submitted.index)
+                return submitted.answer
+        except TimeoutError:
+            raise ControllerUnavailable(
+                f"No answer from the controller within {timeout_s:g} s: too few nodes can reach each other. Try again."
+            ) from None
+
+    async def _ask_on(self, command: Command, until: float) -> Submitted:
+        may_be_done = False  # an earlier try whose outcome is not known
+        while True:
+            leader = self._quorum.leader_id
+            if leader is not None:
+                try:
+                    submitted = await self._ask(leader, command, until)
+                    return _forgive(command, submitted) if may_be_done else submitted
+                except NotController:
+                    pass
+                except (ControllerUnavailable, PeerUnavailable, RequestTimedOut):
+                    may_be_done = True
+                except PenstockError as error:
+                    if may_be_done and await self._is_own_success(command, error):
+                        return Submitted(Done(), self._quorum.applied_index)
+                    raise
+            await asyncio.sleep(self._random.uniform(*_BACKOFF_S))
+
+    async def _ask(self, leader: int, command: Command, until: float) -> Submitted:
+        """Ask one leader, until it answers or somebody else leads."""
+        timeout_s = max(0.01, min(_PATIENCE_S, until - self._clock.monotonic()))
+        call = asyncio.ensure_future(self._peers.call(leader, SUBMIT, Submit(command), timeout_s=timeout_s))
+        try:
+            while not call.done():
+                await asyncio.wait((call,), timeout=_LOOK_S)
+                if not call.done() and self._quorum.leader_id not in (leader, None):
+                    raise ControllerUnavailable(f"Node {leader} no longer leads.")
+            reply = call.result().reply
+            assert isinstance(reply, Submitted)
+            return reply
+        finally:
+            call.cancel()
+
+    async def _is_own_success(self, command: Command, error: PenstockError) -> bool:
+        match command:
+            case DeleteTopic():
+                return isinstance(error, UnknownTopic)
+            case RemoveNode():
+                return isinstance(error, NodeNotFound)
+            case AddPartitions():
+                return isinstance(error, InvalidPartitions) and await self._has_grown(command)
+        return False
+
+    async def _has_grown(self, command: AddPartitions) -> bool:
+        """Whether the topic has just as many partitions as were asked for, once this node knows."""
+        for _ in range(20):
+            topic = self._quorum.metadata.topics.get(command.name)
+            if topic is not None and len(topic.partitions) >= command.count:
+                return len(topic.partitions) == command.count
+            await asyncio.sleep(_BACKOFF_S[0])
+        return False
+
+
+def _forgive(command: Command, submitted: Submitted) -> Submitted:
+    """What an earlier try has done already is no error."""
+    answer = submitted.answer
+    if not isinstance(answer, Outcomes) or not isinstance(command, (Reassign, ElectLeaders)):
+        return submitted
+    outcomes = tuple(
+        replace(outcome, error=None, message="")
+        if outcome.error in ("NoReassignment", "ElectionNotNeeded")
+        else outcome
+        for outcome in answer.outcomes
+    )
+    return Submitted(Outcomes(outcomes=outcomes), submitted.index)

@@ -1,0 +1,286 @@
+"""The controller at work: it runs on every node, and acts while its node leads the quorum.
+
+One decision at a time: decide (`penstock.cluster.controller`), have the records committed, answer. A decision runs to
+its end even if whoever asked has gone, because the next one has to see what became of it. Heartbeats touch the sessions
+only, and wait for nobody unless they change something. Twice a second it looks after what nobody asks for
+(`penstock.quorum.duties`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeVar
+
+from penstock.clock import Clock
+from penstock.cluster.commands import (
+    Command,
+    Done,
+    Heard,
+    Heartbeat,
+    RegisterNode,
+    RemoveNode,
+    TransferControl,
+)
+from penstock.cluster.controller import Decision, Draft, Rules, Situation, decide
+from penstock.cluster.controller.nodes import fence, is_needed, step_aside, unfence
+from penstock.cluster.liveness import Session, Sessions
+from penstock.cluster.records import ClusterCreated, MetadataRecord
+from penstock.errors import (
+    ControllerUnavailable,
+    InvalidRequest,
+    NodeNotFound,
+    NotController,
+    PenstockError,
+    StaleNodeEpoch,
+)
+from penstock.peers.port import Peers
+from penstock.quorum.driver import Quorum
+from penstock.quorum.duties import Duties
+from penstock.quorum.submission import SUBMIT, Submit, Submitted
+
+log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    """How patient the controller is, and what it strives for. The same on every node."""
+
+    session_ms: int = 2_000
+    voters: int = 3
+    rules: Rules = field(default_factory=Rules)
+    duties_interval_ms: int = 500
+    # How long a node has to be back before it is given what it should lead.
+    settling_ms: int = 10_000
+
+
+class ControllerShell:
+    """This node's controller. `start` it before the quorum starts."""
+
+    def __init__(
+        self,
+        node_id: int,
+        quorum: Quorum,
+        peers: Peers,
+        clock: Clock,
+        random: Random,
+        config: ControllerConfig | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.quorum = quorum
+        self.config = config or ControllerConfig()
+        self.sessions = Sessions(self.config.session_ms)
+        self.is_active = False
+        self._is_stopped = False
+        self._peers = peers
+        self._clock = clock
+        self._random = random
+        self._turn = asyncio.Lock()
+        self._running: dict[asyncio.Task[object], None] = {}
+
+    def start(self) -> None:
+        """Serve commands, and act whenever this node leads."""
+        self.quorum.listen(lambda _index, _records: None, lambda: None, self._on_leading)
+        self._peers.serve(SUBMIT, self._on_submit)
+
+    async def stop(self) -> None:
+        self.is_active, self._is_stopped = False, True
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    def _on_leading(self, is_leading: bool) -> None:
+        self.is_active = is_leading and not self._is_stopped
+        if self.is_active:
+            self.sessions.begin(self.quorum.metadata.nodes, self.now_ms(), self.quorum.applied_index)
+            self._run(self._look_after(self.quorum.term))
+
+    async def _on_submit(self, _sender: int, request: Submit, _body: memoryview) -> Submitted:
+        return await self.submit(request.command)
+
+    # -- turns --------------------------------------------------------------------------------------------------------
+
+    def _run(self, work: Awaitable[ResultT]) -> asyncio.Task[ResultT]:
+        async def run() -> ResultT:
+            return await work
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._running[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        self._running.pop(task, None)
+        if not task.cancelled():
+            task.exception()  # whoever waits for it is told; it may be that nobody does
+
+    async def in_turn(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Do something when nobody else decides, to its end even if the caller is cancelled."""
+
+        async def when_due() -> ResultT:
+            async with self._turn:
+                self._check_active()
+                return await work()
+
+        return await asyncio.shield(self._run(when_due()))
+
+    def _check_active(self) -> None:
+        if not self.is_active or not self.quorum.is_leader:
+            leader = self.quorum.leader_id
+            hint = "nobody is known to" if leader in (None, self.node_id) else f"node {leader} does"
+            raise NotController(f"Node {self.node_id} does not lead the quorum; {hint}.")
+
+    def draft(self) -> Draft:
+        return Draft(self.quorum.metadata, self.config.rules, self._situation())
+
+    def _situation(self) -> Situation:
+        return Situation(
+            index=self.quorum.applied_index, leaving=self.sessions.leaving(), silent=self.sessions.silent()
+        )
+
+    async def commit(self, records: Sequence[MetadataRecord]) -> int:
+        """Make records facts; the index at which they are. With none, that this node leads is made sure of."""
+        if not self.quorum.metadata.cluster_id:
+            records = [ClusterCreated(cluster_id=f"{self._random.getrandbits(128):032x}"), *records]
+        if records:
+            return await self.quorum.propose(records)
+        return await self.quorum.read_index()
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    async def submit(self, command: Command) -> Submitted:
+        """Decide on a command, if this node leads (`NotController`).
+
+        `ControllerUnavailable` means that it may or may not have come true.
+        """
+        self._check_active()
+        match command:
+            case Heartbeat():
+                return await self._hear(command)
+            case TransferControl():
+                return await self.in_turn(lambda: self._transfer(command))
+            case RemoveNode():
+                return await self.in_turn(lambda: self._remove(command))
+        return await self.in_turn(lambda: self._obey(command))
+
+    async def _obey(self, command: Command) -> Submitted:
+        decision = await self._decide(command)
+        index = await self.commit(decision.records)
+        if isinstance(command, RegisterNode):
+            self.sessions.forget(command.node_id)
+            self.sessions.hear(command.node_id, self.now_ms())
+            self.sessions.require(command.node_id, index)
+            log.info("Node %d registered.", command.node_id)
+        return Submitted(decision.answer, index)
+
+    async def _decide(self, command: Command) -> Decision:
+        try:
+            return decide(self.quorum.metadata, command, rules=self.config.rules, situation=self._situation())
+        except PenstockError:
+            await self.quorum.read_index()  # a leader of yesterday must not tell what is not there
+            raise
+
+    # -- heartbeats ---------------------------------------------------------------------------------------------------
+
+    async def _hear(self, beat: Heartbeat) -> Submitted:
+        node = self.quorum.metadata.nodes.get(beat.node_id)
+        if node is None or node.epoch != beat.epoch:
+            await self.quorum.read_index()
+            if node is None:
+                raise NodeNotFound(f"Node {beat.node_id} is not registered, or was removed.")
+            raise StaleNodeEpoch(f"Node {beat.node_id} has registered again since: it is in epoch {node.epoch}.")
+        session = self.sessions.hear(beat.node_id, self.now_ms())
+        session.is_leaving = beat.is_leaving
+        if beat.is_leaving:
+            return await self.in_turn(lambda: self._let_go(beat))
+        if node.is_fenced and beat.applied_index >= session.must_have_applied:
+            return await self.in_turn(lambda: self._let_in(beat, session))
+        return Submitted(Heard(is_fenced=node.is_fenced, may_leave=False), 0)
+
+    async def _let_in(self, beat: Heartbeat, session: Session) -> Submitted:
+        draft = self.draft()
+        node = draft.nodes.get(beat.node_id)
+        if node is None or node.epoch != beat.epoch:
+            raise StaleNodeEpoch(f"Node {beat.node_id} has registered again since.")
+        unfence(draft, beat.node_id)
+        index = await self.commit(draft.records())
+        session.admitted_ms = self.now_ms()
+        log.info("Node %d is let in.", beat.node_id)
+        return Submitted(Heard(is_fenced=False, may_leave=False), index)
+
+    async def _let_go(self, beat: Heartbeat) -> Submitted:
+        """Move what a node leads to others. Once nobody could take more of it, it is fenced and may stop."""
+        if beat.node_id == self.node_id and self._heir() is not None:
+            await self._transfer(TransferControl())
+            raise NotController("The lead was handed over. Ask the new leader.")
+        draft = self.draft()
+        step_aside(draft, beat.node_id)
+        if is_needed(draft, beat.node_id):
+            index = await self.commit(draft.records())
+            return Submitted(Heard(is_fenced=False, may_leave=False), index)
+        # First it no longer leads, then it is no longer counted on: followers hear of both in one go.
+        fence(draft, [beat.node_id])
+        index = await self.commit(draft.records())
+        self.sessions.require(beat.node_id, index)
+        log.info("Node %d may leave.", beat.node_id)
+        return Submitted(Heard(is_fenced=True, may_leave=True), index)
+
+    # -- the quorum itself --------------------------------------------------------------------------------------------
+
+    def is_living(self, node_id: int) -> bool:
+        node = self.quorum.metadata.nodes.get(node_id)
+        return node is not None and not node.is_fenced
+
+    def _heir(self) -> int | None:
+        """The voter that could take over the lead."""
+        leaving = self.sessions.leaving()
+        for node_id in sorted(self.quorum.members.voters):
+            if node_id == self.node_id or node_id in leaving:
+                continue
+            if self.is_living(node_id) and self.quorum.caught_up(node_id):
+                return node_id
+        return None
+
+    async def _transfer(self, command: TransferControl) -> Submitted:
+        heir = self._heir() if command.node_id is None else command.node_id
+        if heir is None:
+            raise InvalidRequest("There is no other voter that lives and has caught up.")
+        if heir != self.node_id:
+            await self.quorum.transfer(heir)
+        return Submitted(Done(), 0)
+
+    async def _remove(self, command: RemoveNode) -> Submitted:
+        """The quorum lets a node go first, so that one that is still a member is always a known node."""
+        decision = await self._decide(command)
+        if command.node_id == self.node_id:
+            await self._transfer(TransferControl())
+            raise NotController("A leader does not remove itself. Ask the new one.")
+        members = self.quorum.members
+        if command.node_id in members.voters or command.node_id in members.learners:
+            await self.quorum.change_members(members.without(command.node_id))
+        index = await self.commit(decision.records)
+        self.sessions.forget(command.node_id)
+        return Submitted(decision.answer, index)
+
+    # -- duties -------------------------------------------------------------------------------------------------------
+
+    async def _look_after(self, term: int) -> None:
+        """See to what is due, for as long as this node leads in one term."""
+        duties = Duties(self)
+        while self.is_active and self.quorum.term == term:
+            try:
+                await self.in_turn(duties.see_to)
+            except (NotController, ControllerUnavailable):
+                pass
+            except Exception:  # a decision that goes wrong must not end those about other things
+                log.exception("The controller could not see to its duties.")
+            await asyncio.sleep(self.config.duties_interval_ms / 1000)

@@ -1,0 +1,78 @@
+"""What the controller does unasked: it fences nodes that went silent, gives leaders back, and keeps up the voters.
+
+All of it is cheap when nothing has changed: partitions are only looked through after the metadata has.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.cluster.controller.elections import give_back_leaders
+from penstock.cluster.controller.moves import raise_internal_topics, start_move
+from penstock.cluster.controller.nodes import fence
+from penstock.cluster.voters import next_members
+
+if TYPE_CHECKING:
+    from penstock.quorum.controller import ControllerShell
+
+log = logging.getLogger(__name__)
+
+
+class Duties:
+    """The duties of one term as controller."""
+
+    def __init__(self, shell: ControllerShell) -> None:
+        self._shell = shell
+        self._seen_version = -1
+        self._is_settling = True
+
+    async def see_to(self) -> None:
+        """One round. The caller has the turn."""
+        if not self._shell.quorum.metadata.cluster_id:
+            await self._shell.commit(())
+        await self._fence()
+        await self._spread()
+        await self._keep_up_voters()
+
+    async def _fence(self) -> None:
+        shell = self._shell
+        nodes = shell.quorum.metadata.nodes
+        over = [node_id for node_id in shell.sessions.expired(shell.now_ms()) if node_id in nodes]
+        if not over:
+            return
+        draft = shell.draft()
+        fence(draft, over)
+        records = draft.records()
+        if records:
+            log.warning("No heartbeat from nodes %s: they are fenced.", over)
+            await shell.commit(records)
+
+    async def _spread(self) -> None:
+        """Give leaders back to where they should be, and the broker's own topics the replicas they should have."""
+        shell = self._shell
+        version = shell.quorum.metadata.version
+        if version == self._seen_version and not self._is_settling:
+            return
+        unsettled = shell.sessions.admitted_since(shell.now_ms() - shell.config.settling_ms)
+        draft = shell.draft()
+        for move in raise_internal_topics(draft):
+            start_move(draft, move)
+        give_back_leaders(draft, unsettled)
+        self._seen_version, self._is_settling = version, bool(unsettled)
+        records = draft.records()
+        if records:
+            await shell.commit(records)
+
+    async def _keep_up_voters(self) -> None:
+        shell = self._shell
+        quorum = shell.quorum
+        members = next_members(
+            quorum.members,
+            shell.config.voters,
+            is_living=shell.is_living,
+            is_ready=lambda node_id: shell.is_living(node_id) and quorum.caught_up(node_id),
+        )
+        if members is not None:
+            log.info("The quorum's voters become %s.", sorted(members.voters))
+            await quorum.change_members(members)

@@ -1,0 +1,275 @@
+"""What a member of the quorum keeps: its vote, its entries and its snapshots.
+
+The directory holds an ordinary log of entries, ``hard-state`` (term and vote), ``promised`` (how far the log was
+acknowledged) and snapshots. Whatever `write` was given is on disk when it returns, and nobody is told before. Every
+byte has a checksum. What is damaged is not guessed: the member refuses to start, for a member that has forgotten what
+it said could elect a leader that lacks committed entries. Two things are repaired: a torn tail that nobody was told
+of, and a damaged snapshot if the one before it and the log behind that are whole.
+
+Calls may come from any thread, one at a time. Format: docs/formats/metadata.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.clock import Clock
+from penstock.cluster.raft.effects import Effects
+from penstock.cluster.raft.messages import Entry, HardState, Member, Members, Snapshot
+from penstock.errors import CorruptRecords, DataDirectoryError, StorageError
+from penstock.quorum.entries import decode_entries, encode_entry
+from penstock.quorum.promised import Promised
+from penstock.quorum.snapshots import Snapshots
+from penstock.records import parse_header
+from penstock.storage.checked import decode_checked, encode_checked
+from penstock.storage.config import UNLIMITED, LogConfig
+from penstock.storage.files import Files, read_file, replace_file
+from penstock.storage.log import Log
+
+log = logging.getLogger(__name__)
+
+_CONFIG: Final = LogConfig(segment_bytes=8 * 1024 * 1024, retention_ms=UNLIMITED, is_deleting=False)
+_HARD_STATE_FILE: Final = "hard-state"
+_PROMISED_FILE: Final = "promised"
+_NOBODY: Final = Members({})
+
+
+class _StoredVote(msgspec.Struct, frozen=True):
+    """The hard state as the file says it."""
+
+    term: int
+    voted_for: int | None
+
+
+class QuorumStore:
+    """A member's directory. Open it with `QuorumStore.open`."""
+
+    def __init__(self, files: Files, directory: Path, member: Member, clock: Clock) -> None:
+        self.member = member
+        self.directory = directory
+        self.hard_state = HardState()
+        self.snapshot = Snapshot(0, 0, _NOBODY, b"")
+        self.entries: list[Entry] = []  # as they were found; later ones are only on disk
+        self.is_formed = False
+        self._files = files
+        self._clock = clock
+        self._snapshots = Snapshots(files, directory)
+        self._log = Log.open(files, directory, _CONFIG)
+        self._promised = Promised(files, directory / _PROMISED_FILE)
+        self._load()
+
+    @classmethod
+    def open(cls, files: Files, directory: Path, member: Member, clock: Clock) -> QuorumStore:
+        """Open or create a member's directory; `DataDirectoryError` if what is there cannot be trusted."""
+        try:
+            return cls(files, directory, member, clock)
+        except StorageError as error:
+            raise DataDirectoryError(f"The metadata in {directory} cannot be read. {error.message}") from error
+
+    def __repr__(self) -> str:
+        return f"<QuorumStore {self.directory} of {self.member.node_id}, {self.snapshot.index}..{self.last_index}>"
+
+    @property
+    def last_index(self) -> int:
+        return max(self._log.end_offset, self.snapshot.index)
+
+    def close(self) -> None:
+        self._log.close()
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def form(self, members: Members) -> None:
+        """Begin as one of these members, with an empty log."""
+        assert not self.is_formed, "a member begins once"
+        self._begin(Snapshot(0, 0, members, b""))
+
+    def write(self, works: Sequence[Effects]) -> None:
+        """Make everything that these effects want kept durable, in their order and with one sync.
+
+        What fails with `DiskFull` may be tried again as it is.
+        """
+        hard_states = [work.hard_state for work in works if work.hard_state is not None]
+        if hard_states:
+            # The last may be ahead of entries that are not written yet; it is not behind any.
+            self._save_hard_state(hard_states[-1])
+        is_written = False
+        for work in works:
+            if work.installed is not None:
+                self._install(work.installed)
+            for entry in work.entries:
+                if entry.index > self.snapshot.index:
+                    self._append(entry)
+                    is_written = True
+        if is_written:
+            self._log.sync()
+            self._promised.note(self._log.end_offset)
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot of what is in the log, and forget the entries before the last one but this."""
+        before = self.snapshot
+        if snapshot.index <= before.index:
+            return
+        assert snapshot.index <= self._log.end_offset, "a snapshot stands for entries that are on this disk"
+        self._snapshots.save(snapshot)
+        self.snapshot = snapshot
+        self._snapshots.remove_before(before.index)
+        self._log.delete_files(self._log.trim(before.index))
+
+    def _append(self, entry: Entry) -> None:
+        if entry.index <= self._log.end_offset:
+            self._cut(entry.index)
+        assert entry.index == self._log.end_offset + 1, "entries follow on each other"
+        batch = memoryview(encode_entry(entry, self._clock.now_ms()))
+        self._log.append(batch, parse_header(batch), leader_epoch=entry.term)
+
+    def _cut(self, index: int) -> None:
+        """Remove the entries from an index on."""
+        if (self._promised.index or 0) >= index:
+            self._promised.note(index - 1)
+        self._log.truncate(index - 1)
+        assert self._log.end_offset == index - 1, "entries from before there was a quorum are committed"
+
+    def _install(self, snapshot: Snapshot) -> None:
+        """Put a leader's snapshot in the place of the log, or of its beginning if it is of the same history."""
+        if snapshot.index <= self.snapshot.index:
+            return
+        self._snapshots.save(snapshot)
+        self.snapshot = snapshot
+        if self._align():
+            self._snapshots.remove_before(snapshot.index)
+
+    def _save_hard_state(self, hard_state: HardState) -> None:
+        replace_file(
+            self._files,
+            self.directory / _HARD_STATE_FILE,
+            encode_checked(msgspec.json.encode(_StoredVote(*hard_state))),
+        )
+        self.hard_state = hard_state
+
+    def _align(self) -> bool:
+        """Begin the log anew behind the snapshot, unless it is of the same history; whether it did."""
+        index, promised = self.snapshot.index, self._promised.index or 0
+        if self._log.start_offset >= index:
+            return False
+        if self._log.end_offset >= index:
+            if self._term_at(index) == self.snapshot.term:
+                return False
+            if promised > index:
+                self._promised.note(index)
+        elif promised > index:
+            raise self._refuse(
+                f"its log ends at entry {self._log.end_offset}, but it has acknowledged up to {promised}"
+            )
+        self._log.truncate(self._log.start_offset)
+        self._log.save_start(index)
+        self._log = Log.open(self._files, self.directory, _CONFIG)
+        return True
+
+    def _term_at(self, index: int) -> int:
+        batch = next(self._log.batches(index - 1), None)
+        found = [] if batch is None else self._decode(batch.read())
+        term = next((entry.term for entry in found if entry.index == index), None)
+        if term is None:
+            raise self._refuse(f"its log is damaged: entry {index} is missing")
+        return term
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        found = self._find_snapshot()
+        vote = self._load_hard_state()
+        is_old = found is None or found[1]
+        if is_old and vote is not None and vote.term > 0:
+            raise self._refuse("its snapshots are gone")
+        if found is None and not self._log.end_offset:
+            return  # an empty directory, or one whose forming was not finished
+        myself = Members({self.member.node_id: self.member.directory_id})
+        self.snapshot = Snapshot(0, 0, myself, b"") if found is None else found[0]
+        if self._log.start_offset > self.snapshot.index:
+            raise self._refuse("its newest snapshot is damaged or gone, and so are the entries before it")
+        self._align()
+        self.entries = self._load_entries()
+        if is_old:
+            # Written by a node that was a cluster of its own: it is a quorum of one.
+            self._begin(self.snapshot)
+        elif vote is None:
+            raise self._refuse(f"its file {_HARD_STATE_FILE!r} is gone, so it has forgotten its votes")
+        else:
+            self.hard_state = vote
+        self._check_promised()
+        self.is_formed = True
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        self._save_hard_state(HardState())
+        self._promised.note(self._log.end_offset)
+        self._snapshots.save(snapshot)  # last: this is what makes it a member's directory
+        self.snapshot = snapshot
+        self.is_formed = True
+
+    def _find_snapshot(self) -> tuple[Snapshot, bool] | None:
+        """The newest whole snapshot, and whether it is from before there was a quorum."""
+        myself = Members({self.member.node_id: self.member.directory_id})
+        indexes = self._snapshots.indexes()
+        for index in reversed(indexes):
+            found = self._snapshots.load(index, myself)
+            if found is not None:
+                return found
+            log.error("The metadata snapshot of index %d in %s is damaged.", index, self.directory)
+        if indexes:
+            raise self._refuse("no snapshot in it is whole")
+        return None
+
+    def _load_hard_state(self) -> HardState | None:
+        data = read_file(self._files, self.directory / _HARD_STATE_FILE)
+        if data is None:
+            return None
+        body = decode_checked(data)
+        if body is None:
+            raise self._refuse(f"its file {_HARD_STATE_FILE!r} is damaged, so it has forgotten its votes")
+        vote = msgspec.json.decode(body, type=_StoredVote)
+        return HardState(vote.term, vote.voted_for)
+
+    def _load_entries(self) -> list[Entry]:
+        entries: list[Entry] = []
+        next_index, term = self.snapshot.index + 1, self.snapshot.term
+        for batch in self._log.batches(self.snapshot.index):
+            for entry in self._decode(batch.read()):
+                if entry.index < next_index:
+                    continue
+                if entry.index != next_index or entry.term < term:
+                    raise self._refuse(f"its log is damaged: entry {next_index} is missing")
+                entries.append(entry)
+                next_index, term = entry.index + 1, entry.term
+        if next_index != self.last_index + 1:
+            raise self._refuse(f"its log is damaged from entry {next_index} on")
+        return entries
+
+    def _decode(self, batch: bytes) -> list[Entry]:
+        try:
+            return decode_entries(batch)
+        except CorruptRecords as error:
+            raise self._refuse(f"its log is damaged. {error.message}") from error
+
+    def _check_promised(self) -> None:
+        promised = self._promised.index
+        if promised is None:
+            raise self._refuse(f"its file {_PROMISED_FILE!r} is damaged or gone")
+        if promised > self.last_index:
+            raise self._refuse(
+                f"its log ends at entry {self.last_index}, but it has acknowledged entries up to {promised}"
+            )
+        last_term = self.entries[-1].term if self.entries else self.snapshot.term
+        if last_term > self.hard_state.term:
+            raise self._refuse(f"it has an entry of term {last_term}, but its vote is of term {self.hard_state.term}")
+
+    def _refuse(self, why: str) -> DataDirectoryError:
+        return DataDirectoryError(
+            f"The metadata in {self.directory} cannot be trusted: {why}. Nothing was changed. If other nodes of the "
+            "cluster are well, move this node's data directory away and start it again: it fetches everything from "
+            "them. Otherwise restore the directory from a backup."
+        )

@@ -1,0 +1,230 @@
+"""The oracles: what must hold at every moment, looked at from above, where no node can look.
+
+- *acked is durable in enough places*: when a write is acknowledged, as many disks have it as min.insync.replicas says;
+- *high watermark keeps its promise*: whoever the metadata calls in sync has everything that any leader ever called
+  committed;
+- *one leader an epoch*: a leader epoch of a partition has one leader, for ever;
+- *same metadata at the same index*: what one node applied at an index, every node applies there.
+
+At the end, when all faults are over and all logs stand still, the logs are compared with each other and with what the
+clients were told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.broker.broker import Broker
+from penstock.broker.partition import Partition
+from penstock.cluster.records import MetadataRecord, PartitionAssigned
+from penstock.records import decode_records, parse_header
+from penstock.records.header import CONTROL_BIT
+from penstock.testing.simulation.cluster.history import Place, State
+
+if TYPE_CHECKING:
+    from penstock.testing.simulation.cluster.simulation import BrokerNode, Simulation
+
+
+class Oracles:
+    """Looks at every node of a simulation."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._history = simulation.history
+        self._applied: dict[int, Sequence[MetadataRecord]] = {}
+        self._leaders: dict[tuple[Place, int], int] = {}
+        self._committed: dict[Place, int] = {}
+        self._assigned: dict[Place, PartitionAssigned] = {}
+
+    # -- metadata -----------------------------------------------------------------------------------------------------
+
+    def watch(self, node: BrokerNode, broker: Broker) -> None:
+        """A broker was made: hear of everything it applies from its first entry on."""
+        broker.quorum.listen(partial(self._on_applied, node, broker), _nothing, _nothing)
+
+    def _on_applied(self, node: BrokerNode, broker: Broker, index: int, records: Sequence[MetadataRecord]) -> None:
+        known = self._applied.setdefault(index, tuple(records))
+        if known != tuple(records):
+            self._history.violate(
+                "same metadata at the same index", f"{index} is {known} and on node {node.id} {tuple(records)}"
+            )
+        for record in records:
+            if isinstance(record, PartitionAssigned):
+                topic = broker.metadata.topic_by_id(record.topic_id)
+                if topic is not None:
+                    place = (topic.name, record.partition)
+                    latest = self._assigned.get(place)
+                    if latest is None or record.partition_epoch > latest.partition_epoch:
+                        self._assigned[place] = record
+
+    # -- at every moment ----------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Look at everybody."""
+        members = self._simulation.members()
+        for node, broker in members:
+            for partition in broker.replicas:
+                if partition.is_leader:
+                    self._check_leader(node, partition)
+        for node, broker in members:
+            for partition in broker.replicas:
+                self._check_in_sync(node, partition)
+
+    def _check_leader(self, node: BrokerNode, partition: Partition) -> None:
+        place = (partition.id.topic, partition.id.partition)
+        known = self._leaders.setdefault((place, partition.leader_epoch), node.id)
+        if known != node.id:
+            self._history.violate(
+                "one leader an epoch", f"{known} and {node.id} lead {partition.id} in epoch {partition.leader_epoch}"
+            )
+        if partition.high_watermark > self._committed.get(place, 0):
+            self._committed[place] = partition.high_watermark
+
+    def _check_in_sync(self, node: BrokerNode, partition: Partition) -> None:
+        place = (partition.id.topic, partition.id.partition)
+        assigned = self._assigned.get(place)
+        committed = self._committed.get(place, 0)
+        if assigned is None or node.id not in assigned.in_sync or partition.log.durable_offset >= committed:
+            return
+        self._history.violate(
+            "high watermark keeps its promise",
+            f"{partition.id} was committed up to {committed}; node {node.id} is in sync {assigned.in_sync} and durable "
+            f"up to {partition.log.durable_offset} of {partition.log.end_offset}",
+        )
+
+    def check_acked(self, partition: Partition, offset: int) -> None:
+        """A write up to before ``offset`` is being acknowledged now."""
+        place = (partition.id.topic, partition.id.partition)
+        assigned = self._assigned.get(place)
+        if assigned is None:
+            return
+        have = [node_id for node_id in assigned.replicas if self._durable_end(node_id, place) >= offset]
+        needed = partition.settings.min_insync_replicas or len(assigned.replicas) // 2 + 1
+        if len(have) < min(needed, len(assigned.replicas)):
+            self._history.violate(
+                "acked is durable in enough places",
+                f"{partition.id} acknowledged up to {offset}, which only {have} of {assigned.replicas} have durable; "
+                f"{needed} are needed",
+            )
+        missing = [node_id for node_id in assigned.in_sync if node_id not in have]
+        if missing and partition.leader_epoch == assigned.leader_epoch:
+            self._history.violate(
+                "high watermark keeps its promise",
+                f"{partition.id} acknowledged up to {offset}, which {missing} of those in sync do not have durable",
+            )
+
+    def _durable_end(self, node_id: int, place: Place) -> int:
+        node = self._simulation.nodes.get(node_id)
+        if node is None:
+            return -1
+        if node.broker is not None and node.is_ready and node.broker.replicas.has(*place):
+            return node.broker.replicas.get(*place).log.durable_offset
+        return node.durable.get(place, -1)
+
+    # -- at the end ---------------------------------------------------------------------------------------------------
+
+    def check_metadata(self) -> None:
+        """When all is calm every node has the same metadata."""
+        states = {
+            node.id: [repr(record) for record in broker.metadata.to_records()]
+            for node, broker in self._simulation.members()
+        }
+        first = next(iter(states.values()))
+        for node_id, state in states.items():
+            if state != first:
+                differing = [pair for pair in zip(first, state, strict=False) if pair[0] != pair[1]]
+                self._history.violate("same metadata at the same index", f"node {node_id} differs: {differing[:2]}")
+
+    def check_logs(self) -> None:
+        """When all is calm the logs agree, and they hold what the clients were promised."""
+        for place in self._simulation.all_places():
+            logs = {
+                node.id: _contents(broker.replicas.get(*place))
+                for node, broker in self._simulation.members()
+                if broker.replicas.has(*place)
+            }
+            leader = next((node_id for node_id in logs if self._leads(node_id, place)), None)
+            if leader is None:
+                self._history.violate("the cluster heals", f"nobody leads {place} at the end")
+                continue
+            for node_id, log in logs.items():
+                self._compare(place, leader, logs[leader], node_id, log)
+            if place in self._simulation.shape.places:
+                self._check_promises(place, logs[leader])
+        self._check_transactions()
+
+    def _leads(self, node_id: int, place: Place) -> bool:
+        broker = self._simulation.nodes[node_id].broker
+        return broker is not None and broker.replicas.get(*place).is_leader
+
+    def _compare(
+        self, place: Place, leader: int, expected: dict[int, _Stored], node_id: int, log: dict[int, _Stored]
+    ) -> None:
+        for offset in expected.keys() | log.keys():
+            if offset in log and offset in expected and log[offset] != expected[offset]:
+                self._history.violate(
+                    "leaders agree below the high watermark",
+                    f"{place} at {offset} is {expected[offset]} on node {leader} and {log[offset]} on node {node_id}",
+                )
+                return
+
+    def _check_promises(self, place: Place, log: dict[int, _Stored]) -> None:
+        history = self._history
+        where: dict[bytes, int] = {}
+        last: dict[str, int] = {}
+        for offset, (_, is_control, value) in sorted(log.items()):
+            if is_control:
+                continue
+            sent = history.sent.get(value)
+            if sent is None or sent.place != place:
+                history.violate("consistent offsets", f"{place} has {value!r} at {offset}, which nobody sent there")
+                continue
+            if value in where:
+                history.violate("no duplicates", f"{value!r} is at {where[value]} and at {offset} of {place}")
+            where[value] = offset
+            if sent.number <= last.get(sent.producer, -1):
+                history.violate("order of a producer", f"{value!r} comes late at {place} {offset}")
+            last[sent.producer] = sent.number
+        for value, sent in history.sent.items():
+            if sent.place == place and sent.offset is not None and value not in where:
+                history.violate("no acked write is lost", f"{value!r} was acknowledged at {place} {sent.offset}")
+        for offset, value in history.read.get(place, {}).items():
+            if offset not in log or log[offset][2] != value:
+                history.violate(
+                    "consistent offsets", f"{value!r} was read or acknowledged at {place} {offset}: {log.get(offset)}"
+                )
+
+    def _check_transactions(self) -> None:
+        """Everything that is visible to readers of committed transactions is whole."""
+        visible = self._simulation.visible_values()
+        for name, fate in self._history.transactions.items():
+            seen = [value for value in fate.values if value in visible]
+            if fate.state is State.COMMITTED and len(seen) < len(fate.values):
+                missing = [value for value in fate.values if value not in visible]
+                self._history.violate("no acked write is lost", f"{missing} of committed {name} cannot be seen")
+            elif fate.state in (State.OPEN, State.ABORTED) and seen:
+                self._history.violate("no aborted read", f"{seen} of {fate.state.value} {name} can be seen")
+            elif 0 < len(seen) < len(fate.values):
+                self._history.violate("no transaction is half visible", f"{seen} of {fate.values} of {name}")
+
+
+_Stored = tuple[int, bool, bytes]  # leader epoch, whether it is a marker, value
+
+
+def _contents(partition: Partition) -> dict[int, _Stored]:
+    return dict(_records(partition))
+
+
+def _records(partition: Partition) -> Iterator[tuple[int, _Stored]]:
+    log = partition.log
+    for piece in log.batches(log.start_offset):
+        data = piece.read()
+        header = parse_header(data)
+        for record in decode_records(data):
+            yield record.offset, (header.leader_epoch, bool(header.attributes & CONTROL_BIT), record.value or b"")
+
+
+def _nothing(*_: object) -> None:
+    return

@@ -1,0 +1,117 @@
+"""One seed, one history: the same every time, in every process."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+
+from penstock.errors import PenstockError
+from penstock.testing.files import Crash
+from penstock.testing.simulation.cluster.entropy import seeded_entropy
+from penstock.testing.simulation.cluster.history import History, Violation
+from penstock.testing.simulation.cluster.loop import SimulatedLoop, SimulationHung, SimulationRanAway, simulated_loop
+from penstock.testing.simulation.cluster.quorum_world import QuorumWorld
+from penstock.testing.simulation.cluster.simulation import Shape, Simulation
+from penstock.testing.simulation.cluster.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of a seed."""
+
+    seed: int
+    events: int
+    operations: int
+    acked: int
+    reads: int
+    messages: int
+    virtual_s: float
+    cpu_s: float
+    faults: dict[str, int]
+    violations: tuple[Violation, ...]
+    trace: str
+    lines: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        verdict = "; ".join(str(violation) for violation in self.violations) or "no violation"
+        return (
+            f"seed {self.seed}: {verdict} ({self.virtual_s:.1f} s, {self.events} events, {self.operations} operations, "
+            f"{self.acked} acknowledged, {sum(self.faults.values())} faults, trace {self.trace})"
+        )
+
+
+def run_cluster_seed(seed: int, *, shape: Shape | None = None, is_told: bool = False) -> Result:
+    """Live through the history of a cluster. ``is_told`` keeps a line for everything that happened."""
+    return live_through(seed, lambda loop: Simulation(seed, loop, shape=shape, is_told=is_told))
+
+
+def run_member_seed(seed: int, *, is_told: bool = False) -> Result:
+    """Live through the history of a quorum alone."""
+    return live_through(seed, lambda loop: QuorumWorld(seed, loop, is_told=is_told))
+
+
+def live_through(seed: int, make: Callable[[SimulatedLoop], World]) -> Result:
+    """Run a world on a loop of its own, with all chance from the seed."""
+    began = time.process_time()
+    was_collecting = gc.isenabled()
+    gc.disable()  # or a collection would end the remains of dead processes, at a moment that nobody can repeat
+    try:
+        with seeded_entropy(seed), simulated_loop(Random(f"loop {seed}")) as loop:
+            world = make(loop)
+            with _bugs_noted(world.history):
+                try:
+                    loop.run_until_complete(world.run())
+                except (SimulationHung, SimulationRanAway) as error:
+                    world.history.violate("the cluster heals", str(error))
+    finally:
+        if was_collecting:
+            gc.enable()
+    history = world.history
+    return Result(
+        seed=seed,
+        events=loop.events_run,
+        operations=history.operations,
+        acked=history.acked,
+        reads=history.reads,
+        messages=world.network.messages,
+        virtual_s=loop.time(),
+        cpu_s=time.process_time() - began,
+        faults=history.faults,
+        violations=tuple(history.violations),
+        trace=f"{history.trace:08x}",
+        lines=tuple(history.lines or ()),
+    )
+
+
+class _BugHandler(logging.Handler):
+    """Takes what nodes log as bugs for what they are."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(logging.ERROR)
+        self._history = history
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, (PenstockError, Crash)):
+            self._history.violate("no bug is met", f"{record.getMessage()}: {error!r}")
+
+
+@contextmanager
+def _bugs_noted(history: History) -> Iterator[None]:
+    logger = logging.getLogger("penstock")
+    level, propagates = logger.level, logger.propagate
+    handler = _BugHandler(history)
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates

@@ -1,0 +1,255 @@
+"""A whole cluster in simulation: nodes, a network, clients, faults and oracles, all from one seed.
+
+A history has three parts: the cluster forms, work goes on while faults come and go, and then all is calm and
+everything has to come right again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+from penstock.broker.broker import Broker
+from penstock.broker.config import BrokerConfig, ClusterConfig
+from penstock.broker.groups.config import GroupConfig
+from penstock.broker.surroundings import Surroundings
+from penstock.cluster.commands import CreateTopic
+from penstock.cluster.records import Endpoint
+from penstock.cluster.topic_config import TopicSettings
+from penstock.errors import PenstockError, TopicExists
+from penstock.storage.config import LogConfig
+from penstock.testing.simulation.cluster.clients import Client, OffsetCommitter, Producer, Reader
+from penstock.testing.simulation.cluster.disk import SimulatedCommit
+from penstock.testing.simulation.cluster.history import Place
+from penstock.testing.simulation.cluster.loop import SimulatedLoop
+from penstock.testing.simulation.cluster.node import PORT, SimulatedNode, Unreachable, host_of
+from penstock.testing.simulation.cluster.operations import ClusterFaults
+from penstock.testing.simulation.cluster.oracles import Oracles
+from penstock.testing.simulation.cluster.peers import SimulatedPeers
+from penstock.testing.simulation.cluster.transactors import TransactionalProducer
+from penstock.testing.simulation.cluster.world import World
+
+_FORMATION_MAX_S: Final = 15.0
+_HEALING_MAX_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a simulated cluster looks like."""
+
+    nodes: int
+    places: tuple[Place, ...]
+    replication_factor: int
+    min_insync_replicas: int
+    duration_s: float
+    producers: int
+    transactors: int
+    committers: int
+    offsets_partitions: int = 1
+    transactions_partitions: int = 1
+    groups: GroupConfig = field(default_factory=GroupConfig)
+    topic_defaults: TopicSettings = field(default_factory=TopicSettings)
+
+    @classmethod
+    def drawn(cls, random: Random) -> Shape:
+        nodes = random.choice((3, 3, 3, 3, 3, 5, 1))
+        partitions = random.choice((1, 2, 3))
+        return cls(
+            nodes=nodes,
+            places=tuple(("alpha", index) for index in range(partitions)),
+            replication_factor=min(nodes, random.choice((3, 3, 3, 2))),
+            min_insync_replicas=min(nodes, random.choice((2, 2, 2, 1))),
+            duration_s=random.choice((6.0, 10.0)),
+            producers=random.choice((1, 2)),
+            transactors=random.choice((0, 1)),
+            committers=random.choice((0, 1)),
+            topic_defaults=TopicSettings(log=LogConfig(segment_bytes=random.choice((2_000, 1 << 20)))),
+        )
+
+
+class BrokerNode(SimulatedNode[Broker]):
+    """A node whose process is a broker."""
+
+    def __init__(self, simulation: Simulation, node_id: int, cluster: ClusterConfig) -> None:
+        super().__init__(simulation, node_id)
+        self._simulation = simulation
+        self._cluster = cluster
+        self.durable: dict[Place, int] = {}  # up to where each replica was when the process died
+
+    @property
+    def broker(self) -> Broker | None:
+        return self.process
+
+    async def begin(self, peers: SimulatedPeers) -> None:
+        surroundings = Surroundings(
+            files=self.disk.files,
+            clock=self.clock,
+            random=Random(self.random.getrandbits(64)),
+            peers=peers,
+            open_commit=self._open_commit,
+        )
+        broker = Broker(self._config(), surroundings)
+        self.process = broker
+        self._simulation.oracles.watch(self, broker)
+        await broker.start()
+
+    def _open_commit(self, on_synced: Callable[..., None], **_: object) -> Any:
+        return SimulatedCommit(on_synced, self.random, self.disk.spindle)
+
+    def _config(self) -> BrokerConfig:
+        shape = self._simulation.shape
+        return BrokerConfig(
+            node_id=self.id,
+            data_dir=Path(f"/{host_of(self.id)}"),
+            endpoints=(Endpoint(door="internal", host=host_of(self.id), port=PORT),),
+            topic_defaults=shape.topic_defaults,
+            groups=shape.groups,
+            offsets_partitions=shape.offsets_partitions,
+            transactions_partitions=shape.transactions_partitions,
+            default_partitions=1,
+            auto_create_topics=False,
+            cluster=self._cluster,
+        )
+
+    async def end(self, process: Broker) -> None:
+        await process.close()
+
+    def wipe(self) -> None:
+        super().wipe()
+        self.durable.clear()
+
+    def last_look(self, process: Broker) -> None:
+        if self.is_ready:
+            for partition in process.replicas:
+                self.durable[partition.id.topic, partition.id.partition] = partition.log.durable_offset
+
+
+class Simulation(World):
+    """One history of one cluster of brokers."""
+
+    nodes: dict[int, BrokerNode]
+
+    def __init__(self, seed: int, loop: SimulatedLoop, *, shape: Shape | None = None, is_told: bool = False) -> None:
+        super().__init__(seed, loop, is_told=is_told)
+        self.shape = shape or Shape.drawn(self.random)
+        self.oracles = Oracles(self)
+        peers = tuple((node_id, host_of(node_id), PORT) for node_id in range(1, self.shape.nodes + 1))
+        cluster = ClusterConfig(peers=peers)
+        self.nodes = {node_id: BrokerNode(self, node_id, cluster) for node_id, _, _ in peers}
+        self.faults = ClusterFaults(self, self.shape.places)
+        self._readers: list[Reader] = []
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        for node in self.nodes.values():
+            node.start()
+        await self.until(self.not_ready, _FORMATION_MAX_S, "the nodes do not form a cluster")
+        await self.bounded(self._set_up(), _FORMATION_MAX_S, "the first topics cannot be created")
+        clients = self._clients()
+        working = [asyncio.ensure_future(client.run()) for client in clients]
+        await self.bounded(self.faults.run(self.loop.time() + self.shape.duration_s), 600, "faults do not end")
+        await self.bounded(self.faults.calm(), _HEALING_MAX_S, "nodes do not stop")
+        await self.until(self._not_healed, _HEALING_MAX_S, "the cluster does not come right again")
+        self.is_over = True
+        await self.bounded(_all(working), _HEALING_MAX_S, "clients cannot finish what they began")
+        producer = next(client for client in clients if isinstance(client, Producer))
+        await self.bounded(producer.write_everywhere(), _HEALING_MAX_S, "a partition takes no writes")
+        await self.until(self._not_healed, _HEALING_MAX_S, "replicas do not catch up")
+        await self.bounded(self._read_everything(), _HEALING_MAX_S, "what was written cannot be read")
+        self.check()
+        self.oracles.check_metadata()
+        self.oracles.check_logs()
+
+    def check(self) -> None:
+        self.oracles.check()
+
+    async def _set_up(self) -> None:
+        client = Client(self, "operator")
+        for topic in dict.fromkeys(topic for topic, _ in self.shape.places):
+            command = CreateTopic(
+                name=topic,
+                topic_id=UUID(int=self.random.getrandbits(128)),
+                partitions=sum(1 for name, _ in self.shape.places if name == topic),
+                replication_factor=self.shape.replication_factor,
+                configs={
+                    "min.insync.replicas": str(min(self.shape.min_insync_replicas, self.shape.replication_factor))
+                },
+            )
+            await client.insist("creates a topic", partial(client.ask_anybody, partial(_create, command=command)))
+        if self.shape.committers:
+            await client.insist("creates a topic", partial(client.ask_anybody, Broker.ensure_offsets_topic))
+        if self.shape.transactors:
+            await client.insist("creates a topic", partial(client.ask_anybody, Broker.ensure_transactions_topic))
+
+    def _clients(self) -> list[Client]:
+        places, shape = list(self.shape.places), self.shape
+        self._readers = [
+            Reader(self, "reader", places, is_committed_only=False),
+            Reader(self, "careful-reader", places, is_committed_only=True),
+        ]
+        return [
+            *(Producer(self, f"producer-{number}", places) for number in range(shape.producers)),
+            *(TransactionalProducer(self, f"transactor-{number}", places) for number in range(shape.transactors)),
+            *(OffsetCommitter(self, f"group-{number}", places[0]) for number in range(shape.committers)),
+            *self._readers,
+        ]
+
+    async def _read_everything(self) -> None:
+        for reader in self._readers:
+            for place in self.shape.places:
+                while True:
+                    try:
+                        if not await reader.read_once(place):
+                            break
+                    except (PenstockError, Unreachable):
+                        await asyncio.sleep(0.1)
+
+    # -- what others ask for ------------------------------------------------------------------------------------------
+
+    def _not_healed(self) -> str:
+        """Why not yet; nothing if all partitions are led, and all replicas in sync, as all nodes know."""
+        if waiting := self.not_ready():
+            return waiting
+        for node, broker in self.members():
+            for topic in broker.metadata.topics.values():
+                for assigned in topic.partitions:
+                    if assigned.leader < 0 or set(assigned.in_sync) != set(assigned.replicas) or assigned.adding:
+                        return f"node {node.id} knows {topic.name} {assigned}"
+        return ""
+
+    def members(self) -> list[tuple[BrokerNode, Broker]]:
+        """The nodes that serve."""
+        return [(node, node.broker) for node in self.nodes.values() if node.is_ready and node.broker is not None]
+
+    def all_places(self) -> list[Place]:
+        for _, broker in self.members():
+            topics = broker.metadata.topics.values()
+            return [(topic.name, assigned.partition) for topic in topics for assigned in topic.partitions]
+        return []
+
+    def can_lose(self, node: SimulatedNode[Any]) -> bool:
+        is_replicated = self.shape.replication_factor > 1 and self.shape.min_insync_replicas > 1
+        return is_replicated and node.is_ready and not self._not_healed()
+
+    def visible_values(self) -> set[bytes]:
+        """What a reader of committed transactions has seen by the end."""
+        return self._readers[1].seen if self._readers else set()
+
+
+async def _create(broker: Broker, *, command: CreateTopic) -> None:
+    try:
+        await broker.controller.submit(command)
+    except TopicExists:
+        return
+
+
+async def _all(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        await task

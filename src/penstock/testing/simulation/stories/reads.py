@@ -1,0 +1,59 @@
+"""Stories of reads: whoever answers one must know that nobody else leads."""
+
+from __future__ import annotations
+
+from penstock.cluster.raft.messages import Appended
+from penstock.testing.simulation.stage import Stage
+
+
+def a_leader_of_old_confirms_no_read() -> None:
+    """Its clock stands still, so it does not know how long it has been alone, and others have written since."""
+    stage = Stage(3)
+    stage.elect(1, 2, 3)
+    stage[1].set_clock_rate(0.0)
+    stage.elect(2, 3)
+    stage[2].propose(b"a")
+    stage.deliver(2, 3)
+    assert stage[1].core.is_leader
+    stage[1].read(1)
+    assert stage.oracles.reads_confirmed == 0
+    stage.deliver(1, 2, 3)
+    assert stage.oracles.reads_failed == 1
+
+
+def an_answer_to_an_earlier_round_confirms_no_read() -> None:
+    """It was given before the read was asked for, by one who has followed another leader since."""
+    stage = Stage(3)
+    stage.elect(1, 2, 3)
+    stage[1].set_clock_rate(0.0)
+    stage[1].read(1)
+    stage.deliver(1, 3)
+    assert stage.oracles.reads_confirmed == 1
+    stage[1].read(2)
+    for append in stage.keep(type(stage.post[0]), 1, 2):
+        stage.hand(append)
+    late = stage.keep(Appended, 2, 1)
+    assert late
+    stage.elect(2, 3)
+    stage[2].propose(b"a")
+    stage.deliver(2, 3)
+    stage.drop()
+    stage[1].read(3)
+    for answer in late:
+        stage.hand(answer)
+    assert stage.oracles.reads_confirmed == 2, "only the read that was asked for before that round"
+
+
+def a_new_leader_reads_what_its_predecessor_committed() -> None:
+    """It has the entry but was not told that it is committed."""
+    stage = Stage(3)
+    stage.elect(1, 2, 3)
+    stage[1].propose(b"a")
+    stage.deliver(1, 2)
+    assert stage[1].applied == [b"a"]
+    stage[1].crash()
+    stage.elect(2, 3, is_heard=False)
+    stage[2].read(1)
+    for _ in range(2):
+        stage.beat(2, 3)
+    assert stage.oracles.reads_confirmed == 1
