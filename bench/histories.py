@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,15 +13,25 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import Final
 
+from penstock.testing.simulation.driver_mutants import DRIVER
+from penstock.testing.simulation.driver_swarm import run_driver_seed
 from penstock.testing.simulation.mutants import RAFT
 from penstock.testing.simulation.planting import Catch, hunt
 from penstock.testing.simulation.result import Result
 from penstock.testing.simulation.swarm import run_raft_seed
 
-KINDS: Final = ("raft", "cluster")
+KINDS: Final = ("raft", "quorum", "cluster")
 _SEED_MAX_S: Final = 600
 _HUNT_MAX_S: Final = 300
-_RAFT_SEED: Final = "penstock.testing.simulation.swarm:run_raft_seed"
+_HUNTERS: Final = (  # who looks for which bugs: by stories, and by the seeds of a swarm
+    (RAFT, "penstock.testing.simulation.stories:STORIES", "penstock.testing.simulation.swarm:run_raft_seed"),
+    (
+        DRIVER,
+        "penstock.testing.simulation.driver_stories:STORIES",
+        "penstock.testing.simulation.driver_swarm:run_driver_seed",
+    ),
+)
+MUTANTS: Final = [(mutant, stories, swarm) for mutants, stories, swarm in _HUNTERS for mutant in mutants]
 
 
 @dataclass(slots=True)
@@ -69,6 +80,8 @@ def run_seed(kind: str, seed: int, *, is_kept: bool = False) -> Result:
         with _time_limit(_SEED_MAX_S):
             if kind == "raft":
                 return run_raft_seed(seed, is_kept=is_kept)
+            if kind == "quorum":
+                return run_driver_seed(seed, is_kept=is_kept)
             return _run_cluster_seed(seed, is_kept=is_kept)
     except TimeoutError:
         return Result(kind, seed, 0, 0, 0, {}, "", f"it did not end within {_SEED_MAX_S} s")
@@ -93,10 +106,10 @@ def _run_cluster_seed(seed: int, *, is_kept: bool) -> Result:
 
 def hunt_mutant(at: int, seeds: int, *, is_first_enough: bool) -> Catch:
     """Plant one of the known bugs and look for it."""
-    mutant = RAFT[at]
+    mutant, stories, swarm = MUTANTS[at]
     try:
         with _time_limit(_HUNT_MAX_S):
-            return hunt(mutant, range(seeds), _RAFT_SEED, is_first_enough=is_first_enough)
+            return hunt(mutant, range(seeds), stories, swarm, is_first_enough=is_first_enough)
     except TimeoutError:
         return Catch(mutant.name, None, None, 0, f"not found within {_HUNT_MAX_S} s")
 
@@ -123,6 +136,7 @@ def _run_share(share: Sequence[tuple[str, int]]) -> list[Result]:
 
 
 def _begin_worker() -> None:
+    logging.disable(logging.CRITICAL)  # nodes that complain of what is done to them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who started us decides
 
 
@@ -154,7 +168,7 @@ class Workers:
     def mutants(self, seeds: int, *, is_first_enough: bool) -> Iterator[Catch]:
         """Every known bug in turn."""
         futures = [
-            self._pool.submit(hunt_mutant, at, seeds, is_first_enough=is_first_enough) for at in range(len(RAFT))
+            self._pool.submit(hunt_mutant, at, seeds, is_first_enough=is_first_enough) for at in range(len(MUTANTS))
         ]
         for future in futures:
             yield future.result()

@@ -1,5 +1,7 @@
 """``./dev sim``: seeded histories of the quorum and of whole clusters on virtual time, with faults and oracles.
 
+Three kinds: *raft* is the quorum's core alone, *quorum* its real driver and store, *cluster* whole nodes.
+
 Every seed is one history, the same every time. A violation prints its seed; ``--seed S`` lives through exactly that
 history again and prints all of it. ``--stories`` tells the scripted ones, ``--mutants`` plants known bugs one at a
 time, which must all be found. Exit code 1 on a violation, or a bug that was not found.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,8 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bench.histories import KINDS, Summary, Workers, replay_command, run_seed
-from penstock.testing.simulation.mutants import RAFT
+from bench.histories import KINDS, MUTANTS, Summary, Workers, replay_command, run_seed
+from penstock.testing.simulation import driver_stories
 from penstock.testing.simulation.stories import STORIES
 
 _SEEDS = 200
@@ -171,7 +174,7 @@ def replay(options: argparse.Namespace) -> int:
 
 def run_stories(options: argparse.Namespace) -> int:
     outcome: dict[str, str | None] = {}
-    for name, tell in STORIES.items():
+    for name, tell in (STORIES | driver_stories.STORIES).items():
         try:
             tell()
             outcome[name] = None
@@ -186,7 +189,7 @@ def run_stories(options: argparse.Namespace) -> int:
 
 
 def run_mutants(options: argparse.Namespace) -> int:
-    with Telling("mutants", len(RAFT)) as telling, Workers(options.jobs) as workers:
+    with Telling("mutants", len(MUTANTS)) as telling, Workers(options.jobs) as workers:
         catches = []
         for catch in workers.mutants(options.seeds or _MUTANT_SEEDS, is_first_enough=options.seeds is None):
             telling.step()
@@ -213,6 +216,7 @@ def run_mutants(options: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
+    logging.disable(logging.CRITICAL)  # nodes that complain of what is done to them
     if options.stories:
         return run_stories(options)
     if options.mutants:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +18,7 @@ from bench.chaos.schedule import Entry
 
 STEP_S = 0.1
 WHOLE_LIMIT_S = 90.0
+REVIVALS_MAX = 3
 
 
 @dataclass
@@ -48,6 +51,7 @@ class Conductor:
     happenings: list[Happening] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     _active: list[tuple[float, Fault, Happening]] = field(default_factory=list)
+    _revivals: Counter[int] = field(default_factory=Counter)
 
     def play(self, schedule: Sequence[Entry], length_s: float) -> None:
         """Everything that fits into `length_s`, and a healed cluster at the end."""
@@ -135,15 +139,23 @@ class Conductor:
             self._revive()
             time.sleep(STEP_S)
         self._note_whole()
+        self.arena.damaged.clear()
         return True
 
     def _revive(self) -> None:
-        """A node that ended by itself, which no fault explains, is started again; and it is no small matter."""
+        """Start a node that ended by itself again. If no fault explains it, that is no small matter."""
         for node in self.arena.cluster.nodes.values():
-            if not node.is_running and node.number not in self.arena.taken:
+            if node.is_running or node.number in self.arena.taken or self._revivals[node.number] >= REVIVALS_MAX:
+                continue
+            if node.number in self.arena.damaged:
+                self.say(f"{node} refuses to start with damaged files; it gets an empty disk: {node.log_tail(1)[:200]}")
+                shutil.rmtree(node.place.data_dir)
+                self.arena.damaged.discard(node.number)
+            else:
+                self._revivals[node.number] += 1
                 self._trouble(f"{node} had ended by itself\n{node.log_tail(8)}")
-                self.arena.cluster.launch(node)
-                time.sleep(1.0)
+            self.arena.cluster.launch(node)
+            time.sleep(1.0)
 
     def _describe(self) -> str:
         view = self.arena.watch.view()

@@ -56,7 +56,7 @@ def drain(bootstrap: str, topic: str, partition: int, isolation: Isolation, limi
 
 
 def drain_replicas(cluster: Cluster, holders: Mapping[tuple[str, int], frozenset[int]], diary: Diary) -> None:
-    """What the files of stopped nodes hold, of each partition on each node that ought to have it."""
+    """What the files of stopped nodes hold, of each partition on each node that is said to be in step with it."""
     for (topic, partition), numbers in sorted(holders.items()):
         for number in sorted(numbers & cluster.nodes.keys()):
             node = cluster.nodes[number]

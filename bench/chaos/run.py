@@ -107,7 +107,7 @@ def finish(
     if view is None:
         conductor.troubles.append(Trouble(now(), "nobody answered at the end"))
     else:
-        drain_replicas(cluster, view.replicas, diary)
+        drain_replicas(cluster, view.in_sync, diary)
     diary.close()
 
 

@@ -22,9 +22,9 @@ FINISH_LIMIT_S = 90.0
 CALL_LIMIT_S = 15.0
 EXIT_FATAL, EXIT_STUCK = 3, 4
 
-# Refused before anything was written, whatever happens later. All else may have been written.
+# Refused before anything was written, whatever happens later. All else may have been written, even what librdkafka
+# purges from its queue: a message that waits there to be sent again may have arrived the first time.
 _CERTAINLY_FAILED = {
-    KafkaError._PURGE_QUEUE,
     KafkaError._QUEUE_FULL,
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,

@@ -83,6 +83,7 @@ class Damage:
             self.heal()
             raise NothingToHit(f"{node} has no file like {' or '.join(self.patterns)}")
         chosen = self.chance.sample(found, min(len(found), 3))
+        self.arena.damaged.add(node.number)
         return f"{node}: " + "; ".join(f"{path.relative_to(data)}: {self.harm(path, self.chance)}" for path in chosen)
 
     def heal(self) -> None:

@@ -25,6 +25,8 @@ class Arena:
     meanwhile: Callable[[], None]
     """Called while a long fault waits, so that clients are kept alive."""
     taken: set[int] = field(default_factory=set)
+    damaged: set[int] = field(default_factory=set)
+    """Nodes whose files were damaged: such a one may refuse to start, and then an operator gives it an empty disk."""
 
     @property
     def network(self) -> Network:

@@ -236,6 +236,7 @@ class Publication:
     def append(self, partition: Partition, chunk: Sequence[int], batch: bytearray) -> int:
         """Write one batch and note where its messages are; the offset after it."""
         begun = perf_counter()
+        partition.check_in_sync()
         appended = partition.append(
             memoryview(batch),
             self._now_ms,

@@ -28,6 +28,7 @@ from penstock.errors import (
     LeaderNotAvailable,
     NotLeader,
     OffsetNotAvailable,
+    PeerNotReached,
     PeerUnavailable,
     PenstockError,
     RequestTimedOut,
@@ -49,7 +50,15 @@ _READ_TIMEOUT_SECONDS: Final = 10.0
 # Beyond the time that whoever serves a call may take: what the way needs.
 _WAY_SECONDS: Final = 2.0
 # Refused before anything was done.
-_REFUSED: Final = (NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, LeaderNotAvailable, UnknownTopic, UnknownPartition)
+_REFUSED: Final = (
+    NotLeader,
+    FencedLeaderEpoch,
+    UnknownLeaderEpoch,
+    LeaderNotAvailable,
+    UnknownTopic,
+    UnknownPartition,
+    PeerNotReached,
+)
 _REPEATABLE: Final = (*_REFUSED, OffsetNotAvailable, PeerUnavailable)
 
 

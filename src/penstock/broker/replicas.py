@@ -21,7 +21,7 @@ from uuid import UUID
 from penstock.broker.config import BrokerConfig, Fsync
 from penstock.broker.partition import Partition
 from penstock.broker.replication.followers import Assigned, Followers
-from penstock.broker.replication.watermarks import Known, Watermarks
+from penstock.broker.replication.watermarks import NOTHING_KNOWN, Known, Watermarks
 from penstock.broker.shelf import Shelf
 from penstock.broker.stats import BrokerStats
 from penstock.clock import Clock, SystemClock
@@ -267,7 +267,14 @@ class Replicas:
 
     def _open_log(self, topic: Topic, assigned: PartitionAssigned) -> Log:
         name = TopicPartition(topic.name, assigned.partition)
-        return self._shelf.open(name, topic.topic_id, self._settings(topic).log)
+        opened = self._shelf.open(name, topic.topic_id, self._settings(topic).log)
+        damage = opened.first_damage() if len(assigned.replicas) > 1 else None
+        known = self._known.get((topic.topic_id, assigned.partition), NOTHING_KNOWN)
+        if damage is not None and damage >= known.high_watermark:
+            # A crash tore what was never promised. To keep what lies behind would be to claim that all of it is here.
+            log.warning("%s is cut back from %d to %d, where a crash tore it.", name, opened.end_offset, damage)
+            opened.truncate(damage)
+        return opened
 
     def _adopt(self, topic: Topic, assigned: PartitionAssigned, opened: Log) -> None:
         name = TopicPartition(topic.name, assigned.partition)
@@ -281,14 +288,16 @@ class Replicas:
             syncs=self._config.fsync is Fsync.EVERY,
         )
         partition.is_isolated = self._is_isolated
-        known = self._known.pop((topic.topic_id, assigned.partition), Known(0, 0))
-        if known.high_watermark > opened.end_offset:
+        known = self._known.pop((topic.topic_id, assigned.partition), NOTHING_KNOWN)
+        damage = opened.first_damage()
+        good_end = opened.end_offset if damage is None else damage
+        if known.high_watermark > good_end:
             self.has_lost_writes = True
             log.error(
-                "%s ends at offset %d, but was committed up to %d: records are lost here. They are copied again from "
-                "a replica that has them.",
+                "%s is good up to offset %d, but was committed up to %d: records are lost here. They are copied again "
+                "from a replica that has them.",
                 name,
-                opened.end_offset,
+                good_end,
                 known.high_watermark,
             )
         if len(assigned.replicas) > 1:

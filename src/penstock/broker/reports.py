@@ -63,6 +63,8 @@ async def gather_reports(broker: Broker, node_ids: Iterable[int]) -> dict[int, N
 
 
 async def _ask(broker: Broker, node_id: int) -> NodeReport | None:
+    if node_id == broker.config.node_id:
+        return report_of(broker)
     try:
         report: NodeReport = (await broker.peers.call(node_id, REPORT, Nothing(), timeout_s=_TIMEOUT_SECONDS)).reply
     except PenstockError:

@@ -44,6 +44,12 @@ class Sessions:
         session.is_heard = True
         return session
 
+    def suspect(self, node_id: int, now_ms: int, patience_ms: int) -> None:
+        """Give a node less time to be heard: the connection to it broke, so it may have died."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.until_ms = min(session.until_ms, now_ms + patience_ms)
+
     def forget(self, node_id: int) -> None:
         self._sessions.pop(node_id, None)
 

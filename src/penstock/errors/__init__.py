@@ -7,9 +7,6 @@ world's codes (Kafka error numbers, HTTP statuses); nothing below a door knows a
 
 from __future__ import annotations
 
-from penstock.errors.root import (
-    PenstockError,
-)
 from penstock.errors.cluster import (
     ControllerUnavailable,
     DuplicateNode,
@@ -24,6 +21,7 @@ from penstock.errors.cluster import (
     NotEnoughReplicas,
     NotLeader,
     OffsetNotAvailable,
+    PeerNotReached,
     PeerUnavailable,
     RequestTimedOut,
     StaleNodeEpoch,
@@ -86,6 +84,9 @@ from penstock.errors.requests import (
     UnknownTopic,
     UnsupportedCompression,
     UnsupportedFormat,
+)
+from penstock.errors.root import (
+    PenstockError,
 )
 from penstock.errors.transactions import (
     ConcurrentTransactions,
@@ -158,6 +159,7 @@ __all__ = [
     "OffsetOutOfRange",
     "OutOfOrderSequence",
     "PartitionNotAssigned",
+    "PeerNotReached",
     "PeerUnavailable",
     "PenstockError",
     "PolicyViolation",

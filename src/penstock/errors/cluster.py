@@ -54,6 +54,12 @@ class PeerUnavailable(PenstockError):
     retriable = True
 
 
+class PeerNotReached(PeerUnavailable):
+    """There is no connection to another node, so it was not asked to do anything."""
+
+    code = "peer_not_reached"
+
+
 class ControllerUnavailable(PenstockError):
     """No node leads the cluster now, because a majority cannot be reached; nothing was changed for certain yet."""
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from penstock.http.decoding import decode_body, decode_query, read_body, refuse_foreign_page
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, reply
-from penstock.http.forwarding import forward
+from penstock.http.forwarding import hand_on
 from penstock.http.homes import is_forwarded
 from penstock.http.operation import Operation
 from penstock.http.problems import MethodNotAllowed, NoSuchRoute, problem_reply
@@ -70,10 +70,13 @@ class Runner:
         if not self._is_safe:
             refuse_foreign_page(scope)
         home = self.operation.home
-        if home is not None and not is_forwarded(scope):
-            node_id = await home(door, scope)
-            if node_id != door.broker.config.node_id:
-                return await forward(door, node_id, scope, receive)
+        if home is not None:
+            if not is_forwarded(scope):
+                outcome = await hand_on(door, home, scope, receive)
+                if isinstance(outcome, Reply):
+                    return outcome
+                receive = outcome
+            await home.settle(door, scope)
         query = None if self._query is None else decode_query(self._query, scope)
         body = None
         if self._decoder is not None:

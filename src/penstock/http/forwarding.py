@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
-from penstock.errors import PeerUnavailable
+from penstock.errors import PeerNotReached, PeerUnavailable
 from penstock.http.decoding import read_body
 from penstock.http.door import Door
 from penstock.http.exchange import Call, HeaderList, Reply
-from penstock.http.homes import CLIENT, FORWARDED
+from penstock.http.homes import CLIENT, FORWARDED, Home
 from penstock.http.upstream import Address, Answer
 from penstock.http.waiting import Waiting
 
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 _TIMEOUT_SECONDS: Final = 75.0  # longer than any call may wait by itself
 _GATHER_TIMEOUT_SECONDS: Final = 5.0
+_PATIENCE_SECONDS: Final = 4.0  # with a node that is gone: others need that long to notice and take over
+_PAUSE_SECONDS: Final = 0.1
 # What is between two neighbours only, and what is made anew.
 _HOP_BY_HOP: Final = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"expect", b"content-length"}
@@ -28,9 +30,44 @@ _HOP_BY_HOP: Final = frozenset(
 _OWN: Final = frozenset({b"date", b"server", b"content-type"})
 
 
-async def forward(door: Door, node_id: int, scope: Scope, receive: Receive) -> Reply:
-    """The answer of another node to a request."""
+async def hand_on(door: Door, home: Home, scope: Scope, receive: Receive) -> Reply | Receive:
+    """The answer of the node that has to give it; if that is this one, what its handler is to read the request from.
+
+    A node that cannot be connected to has done nothing; it may be about to be replaced, so whoever comes after it is
+    asked, for a while.
+    """
+    broker = door.broker
+    node_id = await home.find(door, scope)
+    if node_id == broker.config.node_id:
+        return receive
     body = await read_body(scope, receive, door.config.body_bytes_max)
+    deadline = broker.clock.monotonic() + _PATIENCE_SECONDS
+    while node_id != broker.config.node_id:
+        try:
+            return await _forward(door, node_id, scope, receive, body)
+        except PeerNotReached:
+            if broker.clock.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_PAUSE_SECONDS)
+        node_id = await home.find(door, scope)
+    return _once_more(body, receive)
+
+
+def _once_more(body: bytes, receive: Receive) -> Receive:
+    """A request whose body was read already, as if it had not been."""
+    is_read = False
+
+    async def receive_again() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
+
+
+async def _forward(door: Door, node_id: int, scope: Scope, receive: Receive, body: bytes) -> Reply:
     call: Call[None, None] = Call(scope, receive, "", None, None)
     asking = _ask(door, node_id, scope, _method(scope), body, _TIMEOUT_SECONDS)
     async with Waiting(door, call, asking) as waiting:
@@ -76,4 +113,4 @@ def _address(door: Door, node_id: int) -> Address:
     for endpoint in () if node is None else node.endpoints:
         if endpoint.door == "http":
             return endpoint.host, endpoint.port
-    raise PeerUnavailable(f"Node {node_id}, which has to answer this, is not known or has no HTTP door.")
+    raise PeerNotReached(f"Node {node_id}, which has to answer this, is not known or has no HTTP door.")

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args, get_type_hints
 
-from starlette.types import Scope
-
 from penstock.http.door import Door
 from penstock.http.exchange import JSON, Call
+from penstock.http.homes import Home
 
 Handler = Callable[[Door, Call[Any, Any]], Awaitable[object]]
-Home = Callable[[Door, Scope], Awaitable[int]]
 
 
 @dataclass(frozen=True)

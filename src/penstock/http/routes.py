@@ -52,7 +52,7 @@ OPERATIONS: Final = (
         PublishReceipt,
         errors=_WRITE_ERRORS,
         headers=TICKET_HEADERS,
-        home=homes.home_of_ticket,
+        home=homes.TICKET,
     ),
     Operation(
         "POST",
@@ -63,7 +63,7 @@ OPERATIONS: Final = (
         also=(207,),
         errors=_WRITE_ERRORS,
         headers=TICKET_HEADERS,
-        home=homes.home_of_ticket,
+        home=homes.TICKET,
     ),
     Operation(
         "GET", "/v1/topics/{topic}/messages", messages.read, "messages", MessagesPage, errors=(400, 404, 416, 500, 503)
@@ -75,7 +75,7 @@ OPERATIONS: Final = (
         "groups",
         membership.PolledView,
         errors=(*_MEMBER_ERRORS, 500),
-        home=homes.home_of_group,
+        home=homes.GROUP,
     ),
     Operation("GET", "/v1/topics", topics.list_topics, "topics", topics.TopicList, errors=(400,)),
     Operation(
@@ -100,7 +100,7 @@ OPERATIONS: Final = (
         "groups",
         groups.GroupDetail,
         errors=(404, 503),
-        home=homes.home_of_group,
+        home=homes.GROUP,
     ),
     Operation(
         "DELETE",
@@ -110,7 +110,7 @@ OPERATIONS: Final = (
         None,
         204,
         errors=(403, 404, 409, 503),
-        home=homes.home_of_group,
+        home=homes.GROUP,
     ),
     Operation(
         "POST",
@@ -119,7 +119,7 @@ OPERATIONS: Final = (
         "groups",
         groups.ResetResult,
         errors=(400, 403, 404, 408, 409, 413, 416, 422, 503, 507),
-        home=homes.home_of_group,
+        home=homes.GROUP,
     ),
     Operation(
         "DELETE",
@@ -128,7 +128,7 @@ OPERATIONS: Final = (
         "groups",
         groups.DeletedOffsets,
         errors=(400, 403, 404, 409, 503),
-        home=homes.home_of_group,
+        home=homes.GROUP,
     ),
     Operation(
         "POST",
@@ -137,7 +137,7 @@ OPERATIONS: Final = (
         "groups",
         membership.MembershipView,
         errors=(*_MEMBER_ERRORS, 507),
-        home=homes.home_of_new_group,
+        home=homes.NEW_GROUP,
     ),
     Operation(
         "POST",
@@ -146,7 +146,7 @@ OPERATIONS: Final = (
         "groups",
         membership.CommittedView,
         errors=(*_MEMBER_ERRORS, 416),
-        home=homes.home_of_group,
+        home=homes.GROUP,
     ),
     Operation(
         "POST",
@@ -155,7 +155,7 @@ OPERATIONS: Final = (
         "groups",
         membership.MembershipView,
         errors=_MEMBER_ERRORS,
-        home=homes.home_of_group,
+        home=homes.GROUP,
     ),
     Operation(
         "POST",
@@ -165,7 +165,7 @@ OPERATIONS: Final = (
         None,
         204,
         errors=_MEMBER_ERRORS,
-        home=homes.home_of_group,
+        home=homes.GROUP,
     ),
     Operation(
         "GET",
@@ -184,7 +184,7 @@ OPERATIONS: Final = (
         201,
         errors=(400, 408, 413, 422, 429, 503, 507),
         is_body_optional=True,
-        home=homes.home_of_new_transaction,
+        home=homes.NEW_TRANSACTION,
     ),
     Operation(
         "GET",
@@ -193,7 +193,7 @@ OPERATIONS: Final = (
         "transactions",
         transactions.TransactionDetail,
         errors=(400, 404, 503),
-        home=homes.home_of_transaction,
+        home=homes.TRANSACTION,
     ),
     Operation(
         "POST",
@@ -203,7 +203,7 @@ OPERATIONS: Final = (
         transactions.LeaseView,
         errors=_END_ERRORS,
         is_body_optional=True,
-        home=homes.home_of_transaction,
+        home=homes.TRANSACTION,
     ),
     Operation(
         "POST",
@@ -214,7 +214,7 @@ OPERATIONS: Final = (
         errors=_END_ERRORS,
         headers=IDEMPOTENCY_HEADERS,
         is_body_optional=True,
-        home=homes.home_of_transaction,
+        home=homes.TRANSACTION,
     ),
     Operation(
         "POST",
@@ -223,7 +223,7 @@ OPERATIONS: Final = (
         "transactions",
         transactions.EndView,
         errors=_END_ERRORS,
-        home=homes.home_of_transaction,
+        home=homes.TRANSACTION,
     ),
     *CLUSTER_OPERATIONS,
     Operation("GET", "/livez", health.livez, "health", health.Liveness),

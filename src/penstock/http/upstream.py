@@ -1,8 +1,9 @@
 """HTTP to other nodes: a few kept-alive connections to each, a whole answer at a time.
 
 A connection that breaks before its answer is there leaves unknown whether the other node did what it was asked: that is
-`PeerUnavailable`. Only a kept-alive connection that turns out to be dead is replaced once, for requests that change
-nothing. Giving up on an answer closes its connection, so that the other node sees its client go.
+`PeerUnavailable`; where there is no connection at all it is `PeerNotReached`. Only a kept-alive connection that turns
+out to be dead is replaced once, for requests that change nothing. Giving up on an answer closes its connection, so that
+the other node sees its client go.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple, cast
 
 import httptools
 
-from penstock.errors import PeerUnavailable
+from penstock.errors import PeerNotReached, PeerUnavailable
 from penstock.http.exchange import HeaderList
 
 Address = tuple[str, int]
@@ -122,7 +123,9 @@ class Upstreams:
     async def ask(
         self, address: Address, method: str, target: bytes, headers: HeaderList, body: bytes, timeout_s: float
     ) -> Answer:
-        """The answer of whoever is at ``address``; `PeerUnavailable` if there is none in time."""
+        """The answer of whoever is at ``address``; `PeerUnavailable` if there is none in time, `PeerNotReached` if
+        nothing was asked.
+        """
         lines = [b"%s %s HTTP/1.1\r\n" % (method.encode(), target)]
         lines += [b"%s: %s\r\n" % header for header in headers]
         lines.append(b"content-length: %d\r\n\r\n" % len(body))
@@ -131,9 +134,9 @@ class Upstreams:
             async with asyncio.timeout(timeout_s):
                 return await self._ask(address, request, is_safe=method == "GET")
         except TimeoutError:
-            raise _unavailable(address, f"no answer within {timeout_s:.0f} s") from None
+            raise PeerUnavailable(_message(address, f"no answer within {timeout_s:g} s")) from None
         except OSError as error:
-            raise _unavailable(address, error.strerror or str(error)) from error
+            raise PeerUnavailable(_message(address, error.strerror or str(error))) from error
 
     async def _ask(self, address: Address, request: Iterable[bytes], *, is_safe: bool) -> Answer:
         kept = self._take(address)
@@ -143,9 +146,17 @@ class Upstreams:
             except ConnectionError:
                 if not is_safe or kept.has_heard:
                     raise
-        async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
-            _, fresh = await asyncio.get_running_loop().create_connection(_Upstream, *address)
-        return await self._use(address, fresh, request)
+        return await self._use(address, await self._connect(address), request)
+
+    async def _connect(self, address: Address) -> _Upstream:
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
+                _, fresh = await asyncio.get_running_loop().create_connection(_Upstream, *address)
+        except TimeoutError:
+            raise PeerNotReached(_message(address, f"no connection within {_CONNECT_TIMEOUT_SECONDS:g} s")) from None
+        except OSError as error:
+            raise PeerNotReached(_message(address, error.strerror or str(error))) from error
+        return fresh
 
     async def _use(self, address: Address, connection: _Upstream, request: Iterable[bytes]) -> Answer:
         answer = await connection.ask(request)
@@ -168,7 +179,5 @@ class Upstreams:
         return None
 
 
-def _unavailable(address: Address, reason: str) -> PeerUnavailable:
-    return PeerUnavailable(
-        f"The node at {address[0]}:{address[1]}, which has to answer this, cannot be reached: {reason}."
-    )
+def _message(address: Address, reason: str) -> str:
+    return f"The node at {address[0]}:{address[1]}, which has to answer this, cannot be reached: {reason}."

@@ -47,7 +47,8 @@ async def connect(host: str, port: int, identity: Identity, *, expected_id: int 
     except TimeoutError as error:
         raise PeerUnavailable(f"Cannot connect to {where}: no answer within {CONNECT_TIMEOUT_S:g} s.") from error
     except OSError as error:
-        raise PeerUnavailable(f"Cannot connect to {where}: {error.strerror or error}.") from error
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+        raise PeerUnavailable(f"Cannot connect to {where}: {reason}.") from error
     else:
         opened, link = link, None
         return opened

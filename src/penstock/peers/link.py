@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.peers.frames import Frame, FrameBuffer, Kind, encode_head, pieces_bytes
 from penstock.peers.port import Pieces
 from penstock.storage.files import FileSlice
@@ -184,10 +184,14 @@ class Link:
         self._is_flush_scheduled = False
         if not self.is_closed and not self._is_writing:
             self._send()
+            self._hold_back_no_more()
 
     def _on_writable(self) -> None:
         self._was_heard = True  # room came free, so the other end takes what it is sent
         self._send()
+        self._hold_back_no_more()
+
+    def _hold_back_no_more(self) -> None:
         if self._is_held_back and not self.is_closed and self.unsent_bytes < UNSENT_BYTES_MAX // 2:
             self._is_held_back = False
             self._resume_reading()
@@ -207,8 +211,12 @@ class Link:
                 self._is_writing = True
                 self._loop.add_writer(self._fd, self._on_writable)
             return
-        except (OSError, PenstockError) as error:
-            self.close(f"sending failed: {getattr(error, 'strerror', None) or error}")
+        except OSError as error:
+            self.close(f"sending failed: {error.strerror or error}")
+            return
+        except PenstockError as error:
+            log.warning("Closing the connection with %s: %s", self.name, error.message)
+            self.close(error.message)
             return
         if self._is_writing:
             self._is_writing = False
@@ -243,7 +251,7 @@ class Link:
             return
         sent = os.sendfile(self._fd, source, piece.position, piece.size)
         if sent == 0:
-            raise OSError(f"the file ended {piece.size} bytes early")
+            raise StorageError(f"A file that was being sent ended {piece.size} bytes early.")
         self.unsent_bytes -= sent
         if sent == piece.size:
             self._unsent.popleft()

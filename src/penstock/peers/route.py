@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.clock import Clock
-from penstock.errors import PeerUnavailable
+from penstock.errors import PeerNotReached, PeerUnavailable
 from penstock.peers.frames import Failure, Frame, Kind, decode_structure
 from penstock.peers.link import UNSENT_BYTES_MAX, Link
 from penstock.peers.port import Method, Pieces, Received
@@ -45,6 +45,7 @@ class Route:
         self._calls: dict[int, tuple[asyncio.Future[Received], type[msgspec.Struct]]] = {}
         self._arriving: dict[asyncio.Future[Link], None] = {}
         self._last_problem = ""
+        self.problem_level = logging.WARNING
 
     @property
     def is_up(self) -> bool:
@@ -67,9 +68,9 @@ class Route:
         if link is None:
             link = await self._arrival(timeout_s)
             if link.is_closed:
-                raise PeerUnavailable(f"The connection to {self.name} broke as soon as it was there.")
+                raise PeerNotReached(f"The connection to {self.name} broke as soon as it was there.")
         if link.unsent_bytes >= UNSENT_BYTES_MAX:
-            raise PeerUnavailable(f"{self.name} is too far behind in taking what it is sent; try again in a moment.")
+            raise PeerNotReached(f"{self.name} is too far behind in taking what it is sent; try again in a moment.")
         self._number += 1
         number = self._number
         future: asyncio.Future[Received] = loop.create_future()
@@ -190,13 +191,13 @@ class Route:
         """Log why it cannot be reached, once for each reason."""
         if problem != self._last_problem:
             self._last_problem = problem
-            log.warning("%s", problem)
+            log.log(self.problem_level, "%s", problem)
 
     def _fail_arriving(self, error: PeerUnavailable) -> None:
         arriving, self._arriving = self._arriving, {}
         for future in arriving:
             if not future.done():
-                future.set_exception(PeerUnavailable(error.message))
+                future.set_exception(PeerNotReached(error.message))
 
     def close(self) -> None:
         """Close the link and stop trying; a later call begins anew."""

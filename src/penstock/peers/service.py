@@ -46,11 +46,9 @@ class Service:
         """Serve one frame. Handlers that do not wait are done when this returns, so they run in the order of calls."""
         try:
             method, handler = self._find(frame.method)
-            outcome = handler(caller, _request(method, frame.structure), frame.body)
+            self._finish(frame.method, handler(caller, _request(method, frame.structure), frame.body), answer)
         except Exception as error:
             self._answer_error(frame.method, error, answer)
-        else:
-            self._finish(frame.method, outcome, answer)
 
     async def call_here(
         self, method: Method[Any, Any], request: msgspec.Struct, body: Pieces, timeout_s: float
@@ -76,11 +74,9 @@ class Service:
     def _hear(self, name: str, request: msgspec.Struct, body: memoryview) -> None:
         try:
             _, handler = self._find(name)
-            outcome = handler(self._node_id, request, body)
+            self._finish(name, handler(self._node_id, request, body), _no_answer)
         except Exception as error:
             self._answer_error(name, error, _no_answer)
-        else:
-            self._finish(name, outcome, _no_answer)
 
     def _finish(
         self, name: str, outcome: msgspec.Struct | Reply | Awaitable[msgspec.Struct | Reply], answer: Answer

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.clock import Clock
-from penstock.errors import PeerUnavailable, PenstockError, StartupError
+from penstock.errors import PeerNotReached, PeerUnavailable, PenstockError, StartupError
 from penstock.peers.connecting import Reception, connect
 from penstock.peers.frames import CorruptFrame, Frame, Kind
 from penstock.peers.greeting import NONCE_BYTES, Identity, Introduction
@@ -157,14 +157,16 @@ class TcpPeers:
         route = self._routes.get((node_id, is_bulk))
         if route is None:
             if node_id not in self._addresses:
-                raise PeerUnavailable(f"Where node {node_id} is to be reached is not known.")
+                raise PeerNotReached(f"Where node {node_id} is to be reached is not known.")
             if self._is_stopped:
-                raise PeerUnavailable("This node is stopping.")
+                raise PeerNotReached("This node is stopping.")
             name = f"node {node_id} (bulk)" if is_bulk else f"node {node_id}"
             route = Route(name, partial(self._connect, node_id, is_bulk), self._clock)
             if not is_bulk:
                 route.on_up = partial(self._tell_listeners, self._on_connected, node_id)
                 route.on_down = partial(self._tell_listeners, self._on_lost, node_id)
+            else:
+                route.problem_level = logging.DEBUG  # the other connection of the node has the same one
             self._routes[node_id, is_bulk] = route
         return route
 

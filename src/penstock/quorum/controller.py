@@ -45,6 +45,7 @@ from penstock.quorum.submission import SUBMIT, Submit, Submitted
 log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
+_MARGIN_MS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class ControllerConfig:
     """How patient the controller is, and what it strives for. The same on every node."""
 
     session_ms: int = 2_000
+    # How long a node has to be heard once the connection to it broke: a process that dies closes its connections.
+    suspicion_ms: int = 750
     voters: int = 3
     rules: Rules = field(default_factory=Rules)
     duties_interval_ms: int = 500
@@ -87,6 +90,7 @@ class ControllerShell:
         """Serve commands, and act whenever this node leads."""
         self.quorum.listen(lambda _index, _records: None, lambda: None, self._on_leading)
         self._peers.serve(SUBMIT, self._on_submit)
+        self._peers.on_lost(self._on_lost)
 
     async def stop(self) -> None:
         self.is_active, self._is_stopped = False, True
@@ -102,7 +106,21 @@ class ControllerShell:
         self.is_active = is_leading and not self._is_stopped
         if self.is_active:
             self.sessions.begin(self.quorum.metadata.nodes, self.now_ms(), self.quorum.applied_index)
+            for node_id in sorted(self.quorum.metadata.nodes):
+                if node_id != self.node_id and not self._peers.is_connected(node_id):
+                    self._on_lost(node_id)
             self._run(self._look_after(self.quorum.term))
+
+    def _on_lost(self, node_id: int) -> None:
+        """The connection to a node broke. If it does not say soon that it lives, it is taken for dead."""
+        if self.is_active:
+            self.sessions.suspect(node_id, self.now_ms(), self.config.suspicion_ms)
+            self._run(self._look_soon())
+
+    async def _look_soon(self) -> None:
+        await asyncio.sleep((self.config.suspicion_ms + _MARGIN_MS) / 1000)
+        if self.is_active:
+            await self.in_turn(Duties(self).fence)
 
     async def _on_submit(self, _sender: int, request: Submit, _body: memoryview) -> Submitted:
         return await self.submit(request.command)

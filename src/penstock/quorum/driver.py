@@ -182,6 +182,7 @@ class Quorum:
         assert store.is_formed, "a member begins with members"
         raft_log = RaftLog(store.snapshot, store.entries)
         self._raft = Raft(store.member, store.hard_state, raft_log, self.pace, self._random)
+        self._peers.on_lost(self._on_lost)
         try:
             self._machine.restore(store.snapshot)
         except msgspec.MsgspecError as error:
@@ -226,6 +227,10 @@ class Quorum:
             self._raft.tick(self._now_ms())
             self._wake()
             self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+
+    def _on_lost(self, node_id: int) -> None:
+        if self._raft is not None and self.failure is None and not self._is_stopping:
+            self._raft.doubt(node_id, self._now_ms())
 
     # -- asking -------------------------------------------------------------------------------------------------------
 

@@ -31,11 +31,12 @@ class Duties:
         """One round. The caller has the turn."""
         if not self._shell.quorum.metadata.cluster_id:
             await self._shell.commit(())
-        await self._fence()
+        await self.fence()
         await self._spread()
         await self._keep_up_voters()
 
-    async def _fence(self) -> None:
+    async def fence(self) -> None:
+        """Give up on nodes whose session is over."""
         shell = self._shell
         nodes = shell.quorum.metadata.nodes
         over = [node_id for node_id in shell.sessions.expired(shell.now_ms()) if node_id in nodes]

@@ -70,6 +70,11 @@ class QuorumStore:
             return cls(files, directory, member, clock)
         except StorageError as error:
             raise DataDirectoryError(f"The metadata in {directory} cannot be read. {error.message}") from error
+        except msgspec.MsgspecError as error:  # the checksum is right, so it was meant like that
+            raise DataDirectoryError(
+                f"The metadata in {directory} cannot be understood: {error}. Use the version of Penstock that wrote "
+                "it, or a later one."
+            ) from error
 
     def __repr__(self) -> str:
         return f"<QuorumStore {self.directory} of {self.member.node_id}, {self.snapshot.index}..{self.last_index}>"
@@ -139,9 +144,9 @@ class QuorumStore:
         if snapshot.index <= self.snapshot.index:
             return
         self._snapshots.save(snapshot)
-        self.snapshot = snapshot
-        if self._align():
+        if self._align(snapshot):
             self._snapshots.remove_before(snapshot.index)
+        self.snapshot = snapshot  # last: what found no room is tried again from the beginning
 
     def _save_hard_state(self, hard_state: HardState) -> None:
         replace_file(
@@ -151,13 +156,13 @@ class QuorumStore:
         )
         self.hard_state = hard_state
 
-    def _align(self) -> bool:
-        """Begin the log anew behind the snapshot, unless it is of the same history; whether it did."""
-        index, promised = self.snapshot.index, self._promised.index or 0
+    def _align(self, snapshot: Snapshot) -> bool:
+        """Begin the log anew behind a snapshot, unless it is of the same history; whether it did."""
+        index, promised = snapshot.index, self._promised.index or 0
         if self._log.start_offset >= index:
             return False
         if self._log.end_offset >= index:
-            if self._term_at(index) == self.snapshot.term:
+            if self._term_at(index) == snapshot.term:
                 return False
             if promised > index:
                 self._promised.note(index)
@@ -192,7 +197,7 @@ class QuorumStore:
         self.snapshot = Snapshot(0, 0, myself, b"") if found is None else found[0]
         if self._log.start_offset > self.snapshot.index:
             raise self._refuse("its newest snapshot is damaged or gone, and so are the entries before it")
-        self._align()
+        self._align(self.snapshot)
         self.entries = self._load_entries()
         if is_old:
             # Written by a node that was a cluster of its own: it is a quorum of one.
@@ -242,7 +247,11 @@ class QuorumStore:
                 if entry.index < next_index:
                     continue
                 if entry.index != next_index or entry.term < term:
-                    raise self._refuse(f"its log is damaged: entry {next_index} is missing")
+                    if self._promised.index is None or self._promised.index >= next_index:
+                        raise self._refuse(f"its log is damaged: entry {next_index} is missing")
+                    # A power cut kept a later part of a write and lost an earlier one; nobody was told of either.
+                    self._log.truncate(next_index - 1)
+                    return entries
                 entries.append(entry)
                 next_index, term = entry.index + 1, entry.term
         if next_index != self.last_index + 1:
@@ -269,7 +278,7 @@ class QuorumStore:
 
     def _refuse(self, why: str) -> DataDirectoryError:
         return DataDirectoryError(
-            f"The metadata in {self.directory} cannot be trusted: {why}. Nothing was changed. If other nodes of the "
-            "cluster are well, move this node's data directory away and start it again: it fetches everything from "
-            "them. Otherwise restore the directory from a backup."
+            f"The metadata in {self.directory} cannot be trusted: {why}. If other nodes of the cluster are well, "
+            "move this node's data directory away and start it again: it fetches everything from them. Otherwise "
+            "restore the directory from a backup."
         )

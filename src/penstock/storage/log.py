@@ -15,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.errors import DiskFull, LogFailed, OffsetOutOfRange, StorageError
+from penstock.errors import CorruptRecords, DiskFull, LogFailed, OffsetOutOfRange, StorageError
 from penstock.records import CONTROL_BIT, BatchHeader, assign
 from penstock.storage.aborted import note_marker
 from penstock.storage.config import LogConfig
@@ -286,6 +286,20 @@ class Log:
                 f"{self.start_offset} to {self.end_offset}."
             )
         return self._segments.read(offset, max_bytes, limit_offset, self.end_offset)
+
+    def read_whole(self, offset: int, max_bytes: int, limit_offset: int) -> FileSlice | None:
+        """As `read`, for whoever makes a copy: nothing damaged is stepped over, `CorruptRecords` is raised instead."""
+        found = self.read(offset, max_bytes, limit_offset)
+        if self._segments.skips_damage(offset, found):
+            raise CorruptRecords(f"{self.directory} is damaged behind offset {offset}; copy it from another replica.")
+        return found
+
+    def first_damage(self) -> int | None:
+        """The offset from which on records are known to be damaged; None if all that was looked at is good."""
+        for segment in self._segments:
+            for hole in segment.holes:
+                return segment.offset_before(hole.start)
+        return None
 
     def find_time(self, timestamp: int) -> TimestampOffset | None:
         """The first record whose timestamp is at or after ``timestamp``."""

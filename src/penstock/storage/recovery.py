@@ -105,7 +105,8 @@ class _Recovery:
             self._replay_sealed(tail, has_files=has_files)
             if clean_end is None or self._replay_from < clean_end:
                 self._scan_tail(tail)
-            end = last.next_offset
+                self._drop_empty(tail)
+            end = self._segments[-1].next_offset
         self._epochs.cut(end)
         self._aborted.cut(end)
         self._remove_strays(end)
@@ -174,6 +175,18 @@ class _Recovery:
             end_offset = None if segment is self._segments[-1] else self._segments[at + 1].base_offset
             self._scan(segment, end_offset, may_cut=not self._has_valid_batch_after(at))
         self._files.sync_directory(self._directory)
+
+    def _drop_empty(self, tail: int) -> None:
+        """Take away empty segments behind a torn one: their names tell of batches that are lost."""
+        while len(self._segments) > tail + 1:
+            last, before = self._segments[-1], self._segments[-2]
+            if last.size or before.next_offset == last.base_offset:
+                return
+            self._segments.pop()
+            self._files.remove(index_path(self._directory, last.base_offset))
+            self._files.remove(log_path(self._directory, last.base_offset))
+            self._files.sync_directory(self._directory)
+            before.is_sealed = False
 
     def _has_valid_batch_after(self, at: int) -> bool:
         return any(

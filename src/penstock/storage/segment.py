@@ -318,6 +318,15 @@ class Segment:
             end = start + size
         return end
 
+    def offset_before(self, position: int) -> int:
+        """The offset that is due at a position: behind the last good batch before it."""
+        due = self.base_offset
+        for start, next_offset, _ in self.walk():
+            if start >= position:
+                break
+            due = next_offset
+        return due
+
     # -- damage -------------------------------------------------------------------------------------------------------
 
     def verify(self) -> Holes:

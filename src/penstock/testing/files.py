@@ -184,6 +184,13 @@ class MemoryFiles:
         inode.sync()
         inode.changed_ns = self.next_ns()
 
+    def paths(self) -> list[Path]:
+        """All files there are, in order."""
+        return sorted(self._live)
+
+    def size(self, path: Path) -> int:
+        return len(self._live[path].live)
+
     def step(self, name: str, do_part: Callable[[], object]) -> None:
         """Count a mutating step; crash if it is the one to crash at, with or without having done it in part."""
         self.steps += 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import PeerUnavailable
+from penstock.errors import PeerNotReached, PeerUnavailable
 from penstock.peers.frames import Failure, Frame, Kind, decode_structure, encode_head, joined, parse_frame
 from penstock.peers.port import CALL_TIMEOUT_S, Handler, Method, Pieces, Received, RequestT
 from penstock.peers.service import Service
@@ -132,7 +132,7 @@ class MemoryPeers:
         self._connect(node_id)
         target = self._connected.get(node_id)
         if target is None:
-            raise PeerUnavailable(f"Node {node_id} cannot be reached.")
+            raise PeerNotReached(f"Node {node_id} cannot be reached.")
         return await self._ask(target, method, request, body, timeout_s)
 
     async def call_address(

@@ -209,6 +209,20 @@ def test_a_batch_that_may_have_been_written_is_not_sent_again() -> None:
     run(story)
 
 
+def test_a_batch_that_was_never_sent_is_sent_to_the_next_leader() -> None:
+    async def story(stage: Stage) -> None:
+        stage.exchange.cut(ASKER, LEADER)
+        appending = asyncio.ensure_future(stage.append(b"a"))
+        await asyncio.sleep(0.05)
+        assert not appending.done()
+        stage.move_to_other()
+        stage.assign(OTHER, 5)
+        assert await appending == 0
+        assert (stage.values(), stage.values(stage.other)) == ([], [b"a"])
+
+    run(story)
+
+
 def test_a_batch_with_sequence_numbers_is_sent_again_and_written_once() -> None:
     async def story(stage: Stage) -> None:
         stage.leader.syncer.is_held = True

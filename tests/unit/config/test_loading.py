@@ -37,7 +37,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
     assert settings.storage.index_interval_bytes == 4096
     assert settings.storage.fsync == "every"
     assert settings.defaults.topic.partitions == 3
-    assert settings.defaults.topic.replication_factor == 1
+    assert settings.defaults.topic.replication_factor is None
     assert settings.defaults.topic.retention_ms == 168 * 3_600_000
     assert settings.defaults.topic.retention_bytes == -1
     assert settings.defaults.delivery.visibility_timeout_ms == 30_000
@@ -212,7 +212,15 @@ def test_an_unknown_flag_path_is_an_error() -> None:
     ("text", "reason"),
     [
         ("broker: {kafka: 'localhost:9000', http: 'localhost:9000'}", "is the Kafka listener's address too"),
-        ("defaults: {topic: {min_insync_replicas: 2}}", "2 replicas can never be in sync where topics have 1"),
+        (
+            "defaults: {topic: {replication_factor: 1, min_insync_replicas: 2}}",
+            "2 replicas can never be in sync where topics have 1",
+        ),
+        ("cluster: {peers: '1@h:1,2@h:2'}", "a node of a cluster needs an address for the other nodes"),
+        ("{broker: {internal: 'h:1'}, cluster: {peers: '2@h:2,3@h:3'}}", "must name this node too"),
+        ("{broker: {internal: 'h:1'}, cluster: {peers: '1@h:2', join: 'h:3'}}", "not both"),
+        ("broker: {internal: '127.0.0.1:9092'}", "is another listener's address too"),
+        ("cluster: {heartbeat_interval_ms: 2s}", "must be at most half of cluster.session_timeout_ms"),
         ("groups: {heartbeat_interval_ms: 60s}", "must be shorter than groups.session_timeout_ms"),
     ],
 )

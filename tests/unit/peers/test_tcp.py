@@ -188,6 +188,35 @@ def test_a_reply_that_is_too_large_is_told_as_an_error() -> None:
     run(story())
 
 
+def test_a_node_reads_on_when_it_has_sent_what_it_was_asked_for() -> None:
+    """More is asked for than may wait to be sent, so questions are held back in between."""
+
+    async def story() -> None:
+        async with two_nodes() as (one, two):
+            large = Method("test.large", Question, Nothing)
+            two.peers.serve(large, lambda *_: Reply(Nothing(), [bytes(20_000_000)]))
+            for _ in range(2):
+                answers = await asyncio.gather(*(one.peers.call(2, large, Question("")) for _ in range(8)))
+                assert [len(answer.body) for answer in answers] == [20_000_000] * 8
+            assert (await one.peers.call(2, ECHO, Question("on"))).reply.text == "on"
+
+    run(story())
+
+
+def test_a_file_that_ends_early_breaks_the_connection_and_not_the_frame(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with two_nodes() as (one, two):
+            file = DiskFiles().open(tmp_path / "cut", create=True)
+            file.write(bytes(100))
+            short = Method("test.short", Question, Nothing)
+            two.peers.serve(short, lambda *_: Reply(Nothing(), [FileSlice(file, 0, 1000)]))
+            with pytest.raises(PeerUnavailable, match="broke before it answered"):
+                await one.peers.call(2, short, Question(""))
+            assert (await one.peers.call(2, ECHO, Question("anew"))).reply.text == "anew"
+
+    run(story())
+
+
 def test_many_calls_are_in_flight_at_once() -> None:
     async def story() -> None:
         async with two_nodes() as (one, two):

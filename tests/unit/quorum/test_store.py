@@ -64,7 +64,8 @@ def test_a_leader_s_entries_take_the_place_of_others() -> None:
     store = formed(files)
     store.write([work(*entries(1, 6), term=1)])
     store.write([work(*entries(4, 5, term=2), term=2)])
-    assert open_store(files).entries == [*entries(1, 3), *entries(4, 5, term=2)]
+    store = open_store(files)
+    assert store.entries == [*entries(1, 3), *entries(4, 5, term=2)]
     store.write([work(*entries(6, 9, term=2)), work(*entries(7, 7, term=3), term=3)])
     assert open_store(files).entries == [*entries(1, 3), *entries(4, 6, term=2), command(7, 3)]
 
@@ -128,7 +129,7 @@ def test_a_leader_s_snapshot_takes_the_place_of_another_history() -> None:
     again = open_store(files)
     assert again.snapshot == snapshot(10, 2)
     assert again.entries == []
-    store.write([work(*entries(11, 12, term=2))])
+    again.write([work(*entries(11, 12, term=2))])
     assert open_store(files).entries == entries(11, 12, term=2)
 
 
@@ -226,6 +227,13 @@ def test_a_lost_file_is_missed(name: str) -> None:
     files = files_with_data()
     files.remove(DIRECTORY / name)
     with pytest.raises(DataDirectoryError, match=name):
+        open_store(files)
+
+
+def test_what_a_later_version_wrote_is_not_taken_for_damage() -> None:
+    files = files_with_data()
+    replace_file(files, DIRECTORY / f"{2:020}.snapshot", encode_checked(b'{"index":2,"shape":"new"}'))
+    with pytest.raises(DataDirectoryError, match="version"):
         open_store(files)
 
 

@@ -10,6 +10,7 @@ from tests.unit.transactions.nodes import Cluster, Node, play, until
 
 from penstock.broker.coordination.messages import ProducerIdentity
 from penstock.broker.groups.messages import CommitInTransaction, MemberIdentity, OffsetCommit
+from penstock.broker.transactions.marking import MARK
 from penstock.broker.transactions.messages import AddPartitions
 from penstock.broker.transactions.states import State
 from penstock.errors import ConcurrentTransactions, CoordinatorLoading, NotCoordinator, ProducerFenced
@@ -143,6 +144,32 @@ def test_a_new_coordinator_finishes_what_the_old_one_decided() -> None:
         for where in ALL:
             assert cluster.story(*where)[-1] == f"{producer.producer_id}/1 commits"
             assert not cluster.partition(*where).transactions()
+
+    play(story)
+
+
+def test_a_marker_that_was_held_up_does_not_end_a_later_transaction() -> None:
+    """The anomaly of Kafka before KIP-890: the producer has the same epoch in both transactions."""
+
+    async def story(cluster: Cluster) -> None:
+        sent: list[Any] = []
+        call = cluster.nodes[1].peers.call
+
+        async def noted(node_id: int, method: Any, request: Any, *arguments: Any, **options: Any) -> Any:
+            if method is MARK:
+                sent.append(request)
+            return await call(node_id, method, request, *arguments, **options)
+
+        cluster.nodes[1].peers.call = noted  # type: ignore[method-assign]
+        producer = await begin(cluster, "x", ("t", 1))
+        await coordinator(cluster).end("x", producer, is_commit=True, bumps=False)
+        cluster.move("t", 1, 3)
+        cluster.move("t", 1, 2)
+        await cluster.nodes[2].admit("x", producer, ("t", 1))
+        cluster.write(("t", 1), producer, "b", sequence=1)
+        reply = (await call(2, MARK, sent[0])).reply
+        assert [failure.error for failure in reply.failures] == ["FencedLeaderEpoch"]
+        assert [tale.split("/")[1] for tale in cluster.story("t", 1)] == ["0: a", "0 commits", "0: b"]
 
     play(story)
 

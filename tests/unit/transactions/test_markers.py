@@ -9,6 +9,7 @@ from pathlib import Path
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.coordination.messages import ProducerIdentity
+from penstock.broker.coordination.neighbours import Neighbours
 from penstock.broker.surroundings import alone
 from penstock.broker.transactions.markers import LocalMarkers, Marker
 from penstock.broker.transactions.marking import ClusterMarkers
@@ -42,7 +43,8 @@ class Scene:
         self._is_done = asyncio.Event()
         self.is_wanted = True
         local = LocalMarkers(broker.partition, self.groups, broker.clock, syncs=True)
-        self.markers = ClusterMarkers(local, lambda *what: self.later.append(what), asyncio.ensure_future)
+        neighbours = Neighbours(1, broker.metadata, broker.peers)
+        self.markers = ClusterMarkers(local, neighbours, lambda *what: self.later.append(what), asyncio.ensure_future)
 
     def write(self, *places: tuple[str, int]) -> None:
         self.markers.write(MARKER, places, lambda: self.is_wanted, self.on_done)

@@ -118,7 +118,12 @@ class Fetcher:
         self._following[partition] = Following(self._leader_id, partition.leader_epoch)
         self._attempts.pop(partition, None)
         partition.on_stable = partial(self._on_stable, partition)
-        self._add(partition)
+        damage = partition.log.first_damage()
+        if damage is not None and not self._copying.is_in_sync(partition):
+            log.warning("%s is damaged from offset %d on; it is copied again from there.", partition.id, damage)
+            self._rewrite(partition, self._following[partition], partial(partition.log.truncate, damage))
+        else:
+            self._add(partition)
 
     def leave(self, partition: Partition) -> None:
         if self._following.pop(partition, None) is not None:

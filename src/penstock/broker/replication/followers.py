@@ -227,9 +227,9 @@ class Followers:
     def _can_join(self, follower: Follower, high_watermark: int) -> bool:
         return follower.stable >= max(high_watermark, self.epoch_start) and follower.node_epoch >= 0
 
-    def look(self, leader_end: int, now: float) -> bool:
+    def look(self, leader_end: int, high_watermark: int, now: float) -> bool:
         """Note who falls behind, as of now; whether there is something to propose or to ask again."""
-        has_laggard = False
+        has_change = self._is_uncertain and self._sent is None
         for follower in self._others.values():
             if follower.near_since is not None and now - follower.near_since > COURTED_S:
                 follower.near_since = None
@@ -239,8 +239,11 @@ class Followers:
             elif follower.behind_since is None or follower.stable >= follower.target:
                 follower.behind_since, follower.target = now, leader_end
             elif now - follower.behind_since >= self._lag_s:
-                has_laggard = True
-        return has_laggard or (self._is_uncertain and self._sent is None)
+                has_change = True
+            # Somebody may have become eligible since it last had something to report.
+            if follower.node_id not in self.in_sync and self._can_join(follower, high_watermark):
+                has_change = has_change or self._is_eligible(follower.node_id, follower.node_epoch)
+        return has_change
 
     def propose(self, own_epoch: int, high_watermark: int, now: float) -> Proposal | None:
         """The change to ask for now, if any; it is pending from this moment on.

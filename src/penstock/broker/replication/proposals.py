@@ -84,7 +84,7 @@ class Proposals:
             if followers is None:
                 self._put_off.pop(partition, None)
                 continue
-            followers.look(partition.log.end_offset, now)
+            followers.look(partition.log.end_offset, partition.high_watermark, now)
             if self._asking is not None:
                 self._held_back[partition] = None
             elif self._put_off.get(partition, now) <= now:

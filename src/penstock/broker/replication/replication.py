@@ -109,7 +109,7 @@ class Replication:
             now = self._clock.monotonic()
             for partition in self._replicas:
                 followers = partition.followers
-                if followers is not None and followers.look(partition.log.end_offset, now):
+                if followers is not None and followers.look(partition.log.end_offset, partition.high_watermark, now):
                     self.proposals.want(partition)
 
     async def _note_forever(self) -> None:

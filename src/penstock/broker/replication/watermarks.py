@@ -24,6 +24,8 @@ class Known(NamedTuple):
     last_stable_offset: int
 
 
+NOTHING_KNOWN: Final = Known(0, 0)
+
 Key = tuple[UUID, int]
 
 

@@ -37,10 +37,7 @@ from penstock.model import TRANSACTIONS_TOPIC
 
 
 class TransactionCoordinator(Coordinator[TransactionShard]):
-    """All transactional ids whose partitions this node leads, and a way to ask about those it does not.
-
-    Without neighbours every partition is on this node.
-    """
+    """All transactional ids whose partitions this node leads, and a way to ask about those it does not."""
 
     topic = TRANSACTIONS_TOPIC
     what = "transaction"
@@ -53,7 +50,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         find: Callable[[str, int], Partition],
         groups: OffsetsEnd,
         allocate_producer_id: Callable[[], Awaitable[int]],
-        neighbours: Neighbours | None = None,
+        neighbours: Neighbours,
         *,
         syncs: bool,
     ) -> None:
@@ -65,17 +62,14 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self._neighbours = neighbours
         self._syncs = syncs
         local = LocalMarkers(find, groups, clock, syncs=syncs)
-        self.markers = ClusterMarkers(local, _later, self._spawn, neighbours)
-        self._admissions: Admissions | None = None
-        if neighbours is not None:
-            self._admissions = Admissions(neighbours, find, self._spawn)
-            local.on_written = self._admissions.on_marker
+        self.markers = ClusterMarkers(local, neighbours, _later, self._spawn)
+        self._admissions = Admissions(neighbours, find, self._spawn)
+        local.on_written = self._admissions.on_marker
 
     def start(self, shard_count: Callable[[], int]) -> None:
         super().start(shard_count)
         self.markers.serve()
-        if self._neighbours is not None:
-            self._neighbours.peers.serve(ADMIT, self._on_admit)
+        self._neighbours.peers.serve(ADMIT, self._on_admit)
 
     def make_shard(self, partition: Partition) -> TransactionShard:
         return TransactionShard(
@@ -136,7 +130,6 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             if node_id is None:
                 self._admit_here(transactional_id, producer, partitions, reply, adds=adds)
             else:
-                assert self._admissions is not None
                 self._admissions.ask(node_id, transactional_id, producer, partitions, reply, adds=adds)
         except PenstockError as error:
             reply(Rejected(error))
@@ -145,11 +138,9 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         """The node that coordinates a transactional id, None if it is this one."""
         count, neighbours = self._shard_count(), self._neighbours
         if not count:
-            if neighbours is not None and not neighbours.is_alone:
+            if not neighbours.is_alone:
                 raise CoordinatorLoading("This node does not know yet who coordinates transactions.")
             raise InvalidProducerIdMapping(f"Nobody has the transactional id {transactional_id!r}.")
-        if neighbours is None:
-            return None
         leader = neighbours.leader_of(TRANSACTIONS_TOPIC, shard_of(transactional_id, count))
         if leader == NO_LEADER:
             raise NotCoordinator(f"Nobody coordinates transaction {transactional_id!r} now.")
@@ -171,7 +162,6 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
 
     async def _on_admit(self, _node_id: int, request: Admit, _body: memoryview) -> Admitted:
         """Another node asks for a partition of its own."""
-        assert self._neighbours is not None
         await self.await_shard(request.transactional_id)
         epoch = self.shard(request.transactional_id).epoch
         if request.adds:
@@ -191,7 +181,6 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
 
     def _check_known(self, places: Iterable[Where]) -> None:
         """Take in only what this node knows of: what it does not it would take for deleted when the end comes."""
-        assert self._neighbours is not None
         for where in places:
             try:
                 self._neighbours.leader_of(*where)

@@ -61,15 +61,15 @@ MARK: Final = Method("transactions.mark", Mark, Marked)
 class ClusterMarkers:
     """Writes markers, here and by other nodes, and for them.
 
-    ``later`` runs work after so many seconds, ``spawn`` runs a coroutine. Without neighbours every partition is here.
+    ``later`` runs work after so many seconds, ``spawn`` runs a coroutine.
     """
 
     def __init__(
         self,
         local: LocalMarkers,
+        neighbours: Neighbours,
         later: Callable[[float, Callable[[], None]], object],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
-        neighbours: Neighbours | None = None,
     ) -> None:
         self.local = local
         self._later = later
@@ -78,8 +78,7 @@ class ClusterMarkers:
 
     def serve(self) -> None:
         """Write markers for other nodes from now on."""
-        if self.neighbours is not None:
-            self.neighbours.peers.serve(MARK, self._on_mark)
+        self.neighbours.peers.serve(MARK, self._on_mark)
 
     def write(
         self, marker: Marker, partitions: Collection[Where], is_wanted: Callable[[], bool], done: Callable[[], None]
@@ -95,14 +94,10 @@ class ClusterMarkers:
 
     def home_of(self, where: Where) -> int | None:
         """The node to ask, None if it is this one; an error if there is none, or nothing to tell any more."""
-        neighbours = self.neighbours
-        if neighbours is None:
-            self.local.find(*where)
-            return None
-        leader = neighbours.leader_of(*where)
+        leader = self.neighbours.leader_of(*where)
         if leader == NO_LEADER:
             raise LeaderNotAvailable(f"{where[0]}-{where[1]} has no leader now.")
-        return None if leader == neighbours.node_id else leader
+        return None if leader == self.neighbours.node_id else leader
 
     def ask(
         self, node_id: int, marker: Marker, places: list[Where], told: Callable[[Where, PenstockError | None], None]
@@ -113,7 +108,6 @@ class ClusterMarkers:
     async def _ask(
         self, node_id: int, marker: Marker, places: list[Where], told: Callable[[Where, PenstockError | None], None]
     ) -> None:
-        assert self.neighbours is not None
         failures: Iterable[PenstockError | None]
         try:
             request = self._request(marker, places)
@@ -126,7 +120,6 @@ class ClusterMarkers:
             told(where, failure)
 
     def _request(self, marker: Marker, places: list[Where]) -> Mark:
-        assert self.neighbours is not None
         metadata = self.neighbours.metadata
         return Mark(
             *marker.producer,
@@ -167,7 +160,6 @@ class ClusterMarkers:
         return answer
 
     def _where(self, place: MarkedPlace) -> Where:
-        assert self.neighbours is not None
         topic = self.neighbours.metadata.topic_by_id(place.topic_id)
         if topic is None:
             raise UnknownTopic("This node does not know the topic, or not yet.")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from penstock.cluster.controller.decisions import Decision, decide
 from penstock.cluster.controller.draft import Draft, Rules, Situation
-from penstock.cluster.controller.nodes import register_node
 from penstock.cluster.controller.topics import (
     PARTITIONS_MAX,
     PRODUCER_IDS_AT_ONCE,
@@ -33,6 +32,5 @@ __all__ = [
     "create_topic",
     "decide",
     "delete_topic",
-    "register_node",
     "reserve_producer_ids",
 ]

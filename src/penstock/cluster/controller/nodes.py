@@ -12,8 +12,7 @@ from penstock.cluster.controller.layout import Layout
 from penstock.cluster.controller.moves import start_move
 from penstock.cluster.controller.placement import usable_nodes
 from penstock.cluster.controller.planner import plan_drain
-from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import NO_LEADER, Endpoint, MetadataRecord, NodeRegistered, PartitionAssigned
+from penstock.cluster.records import NO_LEADER, NodeRegistered, PartitionAssigned
 from penstock.errors import DuplicateNode, NodeInUse, NodeNotFound
 
 
@@ -44,21 +43,6 @@ def register(draft: Draft, command: RegisterNode) -> int:
         else:
             draft.settle(partition)
     return epoch
-
-
-def register_node(
-    metadata: ClusterMetadata, node_id: int, endpoints: Sequence[Endpoint], rack: str | None
-) -> list[MetadataRecord]:
-    """A node that is alone came up: it is let in at once, and every partition that it leads begins a new epoch."""
-    known = metadata.nodes.get(node_id)
-    records: list[MetadataRecord] = [
-        NodeRegistered(node_id=node_id, epoch=known.epoch + 1 if known else 0, endpoints=tuple(endpoints), rack=rack)
-    ]
-    for partition in Draft(metadata).partitions():
-        if partition.leader == node_id:
-            epochs = (partition.leader_epoch + 1, partition.partition_epoch + 1)
-            records.append(replace(partition, leader_epoch=epochs[0], partition_epoch=epochs[1]))
-    return records
 
 
 def _give_up_replica(draft: Draft, partition: PartitionAssigned, node_id: int, *, is_wiped: bool) -> None:

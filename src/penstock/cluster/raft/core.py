@@ -91,18 +91,23 @@ class Raft:
             self._stand(is_trial=True)
 
     def _tick_leading(self, leading: Leading) -> None:
-        now_ms = self._now_ms
-        if leading.heir is not None and now_ms >= leading.heir_until_ms:
+        if leading.heir is not None and self._now_ms >= leading.heir_until_ms:
             leading.heir = None  # it did not take over in time; go on leading
-        if now_ms - leading.heard_majority_ms() >= self._pace.election_ms:
+        if self._now_ms - leading.heard_majority_ms() >= self._pace.election_ms:
             self._become_follower(self.term, None)
-        elif now_ms >= self._heartbeat_due_ms:
-            self._heartbeat_due_ms = now_ms + self._pace.heartbeat_ms
+        elif self._now_ms >= self._heartbeat_due_ms:
+            self._heartbeat_due_ms = self._now_ms + self._pace.heartbeat_ms
             leading.beat(self.commit_index)
 
     def _wait_for_leader(self) -> None:
-        timeout_ms = self._pace.election_ms
-        self._election_due_ms = self._now_ms + timeout_ms + self._random.randrange(timeout_ms)
+        self._election_due_ms = self._now_ms + self._pace.election_ms + self._random.randrange(self._pace.election_ms)
+
+    def doubt(self, node_id: int, now_ms: int) -> None:
+        """The connection to a member broke. If it leads, do not wait for long: whether others agree, a trial tells."""
+        self._now_ms = max(self._now_ms, now_ms)
+        if self.leading is None and self.leader_id == node_id:
+            self._leader_heard_ms = None
+            self._election_due_ms = self._now_ms + 1 + self._random.randrange(self._pace.heartbeat_ms)
 
     # -- elections ----------------------------------------------------------------------------------------------------
 
@@ -302,8 +307,7 @@ class Raft:
         self._effects.promises.append(answer)
 
     def _on_piece(self, piece: SendSnapshot) -> None:
-        offered = piece.snapshot
-        if offered.index <= self.commit_index:
+        if piece.snapshot.index <= self.commit_index:
             self._answer(piece, is_accepted=True, index=self.commit_index)
             return
         whole = self._intake.take(piece)
@@ -313,7 +317,7 @@ class Raft:
             sender=self.me,
             to=piece.sender.node_id,
             term=self.term,
-            index=offered.index,
+            index=piece.snapshot.index,
             position=self._intake.position,
             round=piece.round,
         )

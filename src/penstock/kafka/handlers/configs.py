@@ -41,6 +41,16 @@ SOURCE_DEFAULT: Final = 5
 
 _KINDS: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+# How Kafka slows replication down while replicas move. Here a setting of each node does (replication_throttle_bytes).
+_THROTTLES: Final = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    }
+)
 
 
 def describe_configs(exchange: Exchange, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
@@ -188,6 +198,8 @@ def _changes(exchange: Exchange, resource: IncrementalAlterConfigsResource) -> d
     changes: dict[str, str | None] = {}
     for config in resource.configs:
         operation = config.config_operation
+        if operation == _DELETE and config.name in _THROTTLES:
+            continue  # Kafka's tools clear them after every move; nobody has set them
         if operation == _SET:
             changes[config.name] = config.value
         elif operation == _DELETE:
@@ -216,6 +228,8 @@ async def _alter(
     exchange: Exchange, resource_type: int, name: str, changes: dict[str, str | None], *, validate_only: bool
 ) -> AlterConfigsResourceResponse:
     try:
+        if not changes and resource_type in (RESOURCE_TOPIC, RESOURCE_BROKER):
+            return _unchanged(exchange, resource_type, name)
         if resource_type != RESOURCE_TOPIC:
             raise InvalidRequest(
                 "Only settings of topics can be changed here; a node's own come from its configuration file and flags."
@@ -223,6 +237,13 @@ async def _alter(
         await exchange.broker.configure_topic(name, changes, validate_only=validate_only)
     except PenstockError as error:
         return _response(resource_type, name, error)
+    return AlterConfigsResourceResponse(error_code=ErrorCode.NONE, resource_type=resource_type, resource_name=name)
+
+
+def _unchanged(exchange: Exchange, resource_type: int, name: str) -> AlterConfigsResourceResponse:
+    """Nothing is to be changed, which is fine wherever there is something."""
+    if resource_type == RESOURCE_TOPIC:
+        exchange.broker.metadata.topic(name)
     return AlterConfigsResourceResponse(error_code=ErrorCode.NONE, resource_type=resource_type, resource_name=name)
 
 

@@ -52,6 +52,10 @@ class _WatchedPeers:
     def __init__(self, node: DriverNode) -> None:
         self._node = node
         self.handler: Callable[[int, Any, memoryview], Any] | None = None
+        self.listeners: list[Callable[[int], None]] = []
+
+    def on_lost(self, listener: Callable[[int], None]) -> None:
+        self.listeners.append(listener)
 
     def serve(self, method: Method[Any, Any], handler: Callable[[int, Any, memoryview], Any]) -> None:
         del method
@@ -101,7 +105,7 @@ class DriverNode:
             return  # `die` was told
         self._peers = peers = _WatchedPeers(self)
         random = Random(drivers.random.random())
-        # A quorum serves and tells; it asks nothing else of the port.
+        # A quorum serves, tells, and hears of lost connections; it asks nothing else of the port.
         self.quorum = Quorum(
             store, _as_peers(peers), clock, random, drivers.pace, snapshot_every=drivers.snapshot_every
         )
@@ -116,6 +120,12 @@ class DriverNode:
         if self.quorum is not None and not self._life.is_over and self._peers.handler is not None:
             self.drivers.note(f"{self} gets {tell(unpack(request))}")
             self._life.run(self._peers.handler, sender, request, memoryview(b""))
+
+    def lose(self, node_id: int) -> None:
+        """The connection to another node broke."""
+        if self.quorum is not None and not self._life.is_over:
+            for listener in self._peers.listeners:
+                self._life.run(listener, node_id)
 
     def crash_within(self, steps: int) -> None:
         """Lose power at a later step of the disk."""
@@ -137,6 +147,9 @@ class DriverNode:
         self.drivers.note(f"{self} dies at step {self.files.steps}: {self.files.last_step}")
         self.files = self.files.successor(keeps_unsynced=not is_power_cut)
         self._seen = None
+        for other in self.drivers.nodes.values():
+            if other is not self and self.drivers.random.random() < 0.5:
+                self.drivers.plan(self.drivers.random.randrange(20), partial(other.lose, self.id))
 
     def disk(self) -> Disk:
         """What the worst power cut would leave at this moment."""

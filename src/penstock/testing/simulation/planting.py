@@ -10,7 +10,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Mutant(NamedTuple):
@@ -84,18 +84,17 @@ def _is_ours(name: str) -> bool:
     return name.partition(".")[0] == "penstock"
 
 
-def hunt(mutant: Mutant, seeds: range, run_seed: str, *, is_first_enough: bool = True) -> Catch:
-    """Plant a bug and look for it with the stories, and with seeds of ``run_seed``, a "module:function"."""
+def hunt(mutant: Mutant, seeds: range, stories: str, run_seed: str, *, is_first_enough: bool = True) -> Catch:
+    """Plant a bug and look for it with stories, and with the seeds of a swarm, each named as "module:name"."""
     story = seed = proof = None
     tried = 0
     with planted(mutant):
-        for name, tell in import_module("penstock.testing.simulation.stories").STORIES.items():
+        for name, tell in _import(stories).items():
             proof = _failure(tell)
             if proof is not None:
                 story = name
                 break
-        module, _, function = run_seed.partition(":")
-        run = getattr(import_module(module), function)
+        run = _import(run_seed)
         for number in () if story and is_first_enough else seeds:
             tried += 1
             violation = run(number).violation
@@ -103,6 +102,11 @@ def hunt(mutant: Mutant, seeds: range, run_seed: str, *, is_first_enough: bool =
                 seed, proof = number, proof or violation
                 break
     return Catch(mutant.name, story, seed, tried, proof)
+
+
+def _import(name: str) -> Any:
+    module, _, inside = name.partition(":")
+    return getattr(import_module(module), inside)
 
 
 def _failure(tell: Callable[[], None]) -> str | None:

@@ -25,6 +25,7 @@ FAULTS: Final = (
     "one-way",
     "depose",
     "pause",
+    "doubt",
     "drift",
     "loss",
     "repeat",
@@ -126,6 +127,10 @@ class Swarm:
                 node.is_paused = not node.is_paused
                 if not node.is_paused:
                     self._read()  # it may not know yet how long it was away
+            case "doubt" if node.raft is not None and not node.is_paused:
+                other = random.choice(list(quorum.nodes))
+                about = f"{node} of {other}"
+                node.act(lambda raft: raft.doubt(other, node.now_ms))
             case "drift":
                 node.set_clock_rate(random.choice((0.3, 0.8, 1.0, 1.2, 3.0)))
             case "compact":

@@ -19,8 +19,7 @@ ORDERS, BILLS = UUID(int=1), UUID(int=2)
 def new_metadata() -> ClusterMetadata:
     metadata = ClusterMetadata()
     endpoint = Endpoint(door="kafka", host="localhost", port=9092)
-    for record in controller.register_node(metadata, 1, (endpoint,), None):
-        metadata.apply(record)
+    metadata.apply(NodeRegistered(node_id=1, epoch=0, endpoints=(endpoint,)))
     return metadata
 
 

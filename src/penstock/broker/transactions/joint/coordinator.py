@@ -123,7 +123,7 @@ class JointCoordinator(Coordinator[JointShard]):
         found = None
         if self._shard_count():
             found = self.shard(transaction_id).machines.get(transaction_id)
-        elif self._neighbours is not None and not self._neighbours.is_alone:
+        elif not self._neighbours.is_alone:
             raise CoordinatorLoading("This node does not know yet who coordinates transactions.")
         if found is None:
             raise TransactionNotFound(f"There is no transaction {transaction_id!r}, or it ended too long ago.")

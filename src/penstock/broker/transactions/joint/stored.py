@@ -52,21 +52,19 @@ INQUIRE: Final = Method("joint.stored", Inquiry, Holding)
 
 
 class Holdings:
-    """Searches in partitions wherever they are led. Without neighbours they are all here."""
+    """Searches in partitions wherever they are led."""
 
-    def __init__(self, find: Callable[[str, int], Partition], neighbours: Neighbours | None = None) -> None:
+    def __init__(self, find: Callable[[str, int], Partition], neighbours: Neighbours) -> None:
         self._find = find
         self._neighbours = neighbours
 
     def serve(self) -> None:
-        if self._neighbours is not None:
-            self._neighbours.peers.serve(INQUIRE, self._on_inquiry)
+        self._neighbours.peers.serve(INQUIRE, self._on_inquiry)
 
     def glance(self, topic: str, index: int, search: Search) -> Holding | None:
         """What can be told at once: where the partition is led here, and no record has to be looked for."""
         assert search.count == 0, "records are not found at a glance"
-        neighbours = self._neighbours
-        if neighbours is not None and neighbours.leader_of(topic, index) != neighbours.node_id:
+        if self._neighbours.leader_of(topic, index) != self._neighbours.node_id:
             return None
         partition = self._find(topic, index)
         partition.check_leader()
@@ -75,8 +73,6 @@ class Holdings:
     async def search(self, topic: str, index: int, search: Search) -> Holding:
         """Ask the partition's leader, once: whoever wants to know can ask again."""
         neighbours = self._neighbours
-        if neighbours is None:
-            return await _search(self._find(topic, index), search)
         assigned = neighbours.metadata.partition(topic, index)
         if assigned.leader == neighbours.node_id:
             return await _search(self._find(topic, index), search)
@@ -89,7 +85,6 @@ class Holdings:
         return holding
 
     async def _on_inquiry(self, _node_id: int, inquiry: Inquiry, _body: memoryview) -> Holding:
-        assert self._neighbours is not None
         topic = self._neighbours.metadata.topic_by_id(inquiry.topic_id)
         if topic is None:
             raise UnknownTopic("This node does not know the topic, or not yet.")

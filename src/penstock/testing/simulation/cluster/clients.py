@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 _PAUSE_MAX_S: Final = 0.1
-_PATIENCE_S: Final = 3.0
+_PATIENCE_S: Final = (0.3, 1.0, 3.0)  # how long a client waits for an answer, by chance
 _READ_BYTES: Final = 64 * 1024
 
 
@@ -76,7 +76,7 @@ class Client:
         if node is None:
             raise Unreachable(f"{self.name} knows nobody who leads {place}")
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(self.random.choice(_PATIENCE_S)):
                 return await node.ask(work)
         except TimeoutError:
             self._leaders.pop(place, None)
@@ -87,7 +87,7 @@ class Client:
 
     async def ask_anybody(self, work: Callable[[Broker], Awaitable[ResultT]]) -> ResultT:
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_PATIENCE_S[-1]):
                 return await self.random.choice(list(self.simulation.nodes.values())).ask(work)
         except TimeoutError:
             raise Unreachable("no answer") from None
@@ -113,9 +113,12 @@ class Producer(Client):
 
     async def run(self) -> None:
         self._producer_id = await self.insist("asks for an id", lambda: self.ask_anybody(Broker.allocate_producer_id))
+        await asyncio.gather(*(self._produce_on(place) for place in self._places))
+
+    async def _produce_on(self, place: Place) -> None:
         while not self.simulation.is_over:
             await self.pause()
-            await self._produce(self.random.choice(self._places), self.random.choice((1, 1, 1, 3)))
+            await self._produce(place, self.random.choice((1, 1, 1, 3)))
 
     async def write_everywhere(self) -> None:
         """One more message to every partition, as proof that it can be written to."""
@@ -167,7 +170,7 @@ async def committed(simulation: Simulation, partition: Partition, appended: Appe
 
     partition.when_committed(appended.next_offset, done)
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(_PATIENCE_S[-1]):
             error = await future
     except TimeoutError:
         raise RequestTimedOut("not committed in time") from None

@@ -22,6 +22,7 @@ INVARIANTS: Final = (
     "high watermark keeps its promise",
     "leaders agree below the high watermark",
     "one leader an epoch",
+    "kept promises",
     "same metadata at the same index",
     "group offsets never go back",
     "no aborted read",

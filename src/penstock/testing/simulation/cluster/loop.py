@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
+import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -206,12 +208,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         pending = [task for task in asyncio.all_tasks(self) if not task.done()]
         for task in pending:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        for task in pending:
-            coroutine = task.get_coro()
-            try:
-                coroutine.close()
-            except BaseException:  # the last words of a dead process
-                pass
+        with _silence():
+            for task in pending:
+                coroutine = task.get_coro()
+                try:
+                    coroutine.close()
+                except BaseException:  # the last words of a dead process
+                    pass
         self._ready.clear()
         self._scheduled.clear()
         self._put_aside.clear()
@@ -229,6 +232,19 @@ def _work(future: asyncio.Future[Any], function: Callable[..., Any], arguments: 
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What is ended in the middle complains; nobody is to hear of it."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 @contextmanager

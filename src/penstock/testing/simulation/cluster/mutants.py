@@ -1,87 +1,188 @@
-"""The mutants of the whole cluster: what the simulation has to catch, in the quorum's driver and in all above it."""
+"""Known bugs of whole nodes: replication, the controller and transactions. The seeds and stories have to catch them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
-from penstock.testing.simulation.cluster.planting import ClusterMutant, planted
-from penstock.testing.simulation.cluster.seeds import run_cluster_seed, run_member_seed
+from penstock.testing.simulation.planting import Mutant
 
-_DRIVER: Final = "penstock.quorum.driver:Quorum"
-_STORE: Final = "penstock.quorum.store:QuorumStore"
-_WAITING: Final = "penstock.quorum.waiting:Waiting"
+_PARTITION: Final = "penstock.broker.partition"
+_REPLICA: Final = "penstock.broker.replica"
+_REPLICAS: Final = "penstock.broker.replicas"
+_FOLLOWERS: Final = "penstock.broker.replication.followers"
+_FOLLOWING: Final = "penstock.broker.replication.following"
+_SERVING: Final = "penstock.broker.replication.serving"
 
-QUORUM: Final = (
-    ClusterMutant(
-        "a lost proposal is reported as a success",
-        f"{_WAITING}.on_lead_lost",
-        "_fail(self._proposals.pop(index)[1], _lost(index))",
-        "_finish(self._proposals.pop(index)[1], index)",
-        is_of_quorum=True,
+REPLICATION: Final = (
+    Mutant(
+        "the high watermark is the leader's own end",
+        _PARTITION,
+        "        if stable > self._limit:\n            stable = self._limit\n",
+        "",
     ),
-    ClusterMutant(
-        "promises leave before the write",
-        f"{_DRIVER}._pump",
-        "        for read in effects.reads:",
-        "        self._keep_promises(effects)\n        effects.promises.clear()\n        for read in effects.reads:",
-        is_of_quorum=True,
+    Mutant(
+        "the high watermark minds the committed in-sync set only",
+        _FOLLOWERS,
+        "            named.update(dict.fromkeys(proposal.node_ids))\n",
+        "            pass\n",
     ),
-    ClusterMutant(
-        "promises overtake the write they rest on",
-        f"{_DRIVER}._pump",
-        "if self._is_writing or self._to_write:",
+    Mutant(
+        "followers count with what they received",
+        _FOLLOWERS,
+        "follower.stable = min(stable, end)",
+        "follower.stable = end",
+    ),
+    Mutant(
+        "a write is acknowledged as soon as it is written",
+        _PARTITION,
+        "if self.high_watermark >= offset:",
+        "if True:",
+    ),
+    Mutant(
+        "a leader counts what it has not synced",
+        _PARTITION,
+        "stable = self.log.end_offset if durable >= self._promised_end else durable",
+        "stable = self.log.end_offset",
+    ),
+    Mutant(
+        "a follower tells of what it has not synced",
+        _REPLICA,
+        "        if self._syncs:\n            self._promised_end = self.log.end_offset\n",
+        "        if False:\n            self._promised_end = self.log.end_offset\n",
+    ),
+    Mutant(
+        "followers are cut to the watermark, not by epoch",
+        _FOLLOWING,
+        "return Truncate(offset)",
+        "return Truncate(local.high_watermark)",
+    ),
+    Mutant(
+        "no history is found to part",
+        _FOLLOWING,
+        "if last_epoch == epochs.latest and offset <= end_offset:",
+        "if offset <= end_offset:",
+    ),
+    Mutant(
+        "a follower joins before it has caught up",
+        _FOLLOWERS,
+        "follower.stable >= max(high_watermark, self.epoch_start)",
+        "follower.stable >= 0",
+    ),
+    Mutant(
+        "the watermark moves with too few in sync",
+        _FOLLOWERS,
+        "if self.is_short:",
         "if False:",
-        is_of_quorum=True,
     ),
-    ClusterMutant(
-        "the vote is not kept",
-        f"{_STORE}.write",
-        "        if hard_states:",
-        "        if False:",
-        is_of_quorum=True,
+    Mutant(
+        "a missing answer is taken for a refusal",
+        _FOLLOWERS,
+        "            self._is_uncertain = True",
+        "            self._pending.clear()\n            self._recount()",
     ),
-    ClusterMutant(
-        "entries are not synced",
-        f"{_STORE}.write",
-        "            self._log.sync()\n",
-        "",
-        is_of_quorum=True,
+    Mutant(
+        "answers to older questions are taken",
+        _FOLLOWING,
+        "if asked is None or answer.leader_epoch != self.leader_epoch or asked.offset != local.end:",
+        "if asked is None:",
     ),
-    ClusterMutant(
-        "entries of another history are not cut",
-        f"{_STORE}._append",
-        "self._cut(entry.index)",
-        "return",
-        is_of_quorum=True,
+    Mutant(
+        "batches carry no leader epoch",
+        _PARTITION,
+        "log.append(batch, header, self.leader_epoch)",
+        "log.append(batch, header, 0)",
     ),
-    ClusterMutant(
-        "messages for the disk before reach the new one",
-        f"{_DRIVER}._on_message",
-        " and request.to == self.me",
-        "",
-        is_of_quorum=True,
+    Mutant(
+        "fetches are not fenced by leader epoch",
+        _SERVING,
+        "if self.leader_epoch < partition.leader_epoch:",
+        "if False:",
     ),
-    ClusterMutant(
-        "a snapshot leaves the old state in place",
-        f"{_DRIVER}._restore",
-        "        self.metadata.reset()\n",
-        "",
-        is_of_quorum=True,
+    Mutant(
+        "a node leads by what it knew in its last life",
+        _REPLICAS,
+        "return node is not None and node.epoch == self.node_epoch",
+        "return True",
+    ),
+    Mutant(
+        "followers do not learn of producers",
+        _REPLICA,
+        "log.append_stored(batch, header)",
+        "log.append_stored(batch, header._replace(producer_id=-1))",
     ),
 )
 
-MUTANTS: Final[tuple[ClusterMutant, ...]] = QUORUM
+_DRAFT: Final = "penstock.cluster.controller.draft"
+_ELECTIONS: Final = "penstock.cluster.controller.elections"
+_NODES: Final = "penstock.cluster.controller.nodes"
 
+CONTROLLER: Final = (
+    Mutant(
+        "any living replica may lead",
+        _DRAFT,
+        'if is_unclean or self._config(self._topic(partition.topic_id), UNCLEAN) == "true":',
+        "if True:",
+    ),
+    Mutant(
+        "a fenced node is elected",
+        _DRAFT,
+        "if node_id in candidates and self.is_living(node_id)",
+        "if node_id in candidates",
+    ),
+    Mutant(
+        "whoever was in sync once stays eligible",
+        _DRAFT,
+        "if is_clean and len(in_sync) < self.min_in_sync(wanted):",
+        "if is_clean:",
+    ),
+    Mutant(
+        "changes of the in-sync set are not compared",
+        _ELECTIONS,
+        "if change.partition_epoch != partition.partition_epoch:",
+        "if False:",
+    ),
+    Mutant(
+        "a node joins the in-sync set in any life",
+        _ELECTIONS,
+        "if known is None or known.is_fenced or known.epoch != epoch:",
+        "if known is None:",
+    ),
+    Mutant(
+        "a wiped node counts as in sync",
+        _NODES,
+        "if has_other_disk or command.has_lost_writes:",
+        "if False:",
+    ),
+    Mutant(
+        "a leader epoch outlives its leader",
+        _DRAFT,
+        "leader_epoch=before.leader_epoch + (chosen != before.leader)",
+        "leader_epoch=before.leader_epoch",
+    ),
+    Mutant(
+        "a move ends before the new replicas have caught up",
+        _DRAFT,
+        "return moved if is_done else partition",
+        "return moved if moved.in_sync else partition",
+    ),
+)
 
-def first_catch(mutant: ClusterMutant, seeds: Iterable[int]) -> int | None:
-    """The first seed that shows the bug, or None. A crash of the code under test shows it as well."""
-    run = run_member_seed if mutant.is_of_quorum else run_cluster_seed
-    with planted(mutant):
-        for seed in seeds:
-            try:
-                if run(seed).violations:
-                    return seed
-            except Exception:
-                return seed
-    return None
+_MARKING: Final = "penstock.broker.transactions.marking"
+
+TRANSACTIONS: Final = (
+    Mutant(
+        "markers for partitions elsewhere are dropped",
+        _MARKING,
+        "            received = await self.neighbours.peers.call(node_id, MARK, request, timeout_s=_TIMEOUT_SECONDS)\n"
+        "            reply: Marked = received.reply\n",
+        "            reply = Marked((None,) * len(request.places))\n",
+    ),
+    Mutant(
+        "readers of committed data read open transactions",
+        _REPLICA,
+        "if first_open is None and not self._decisions:",
+        "if True:",
+    ),
+)
+
+CLUSTER: Final[tuple[Mutant, ...]] = REPLICATION + CONTROLLER + TRANSACTIONS

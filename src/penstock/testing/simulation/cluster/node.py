@@ -157,6 +157,8 @@ class SimulatedNode(ABC, Generic[ProcessT]):
         try:
             await self.end(process)
             await peers.stop()
+        except PenstockError as error:
+            self._world.history.note(f"node {self.id} cannot stop in good order: {error.message}")
         finally:
             if not done.done():
                 done.set_result(None)

@@ -8,21 +8,34 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from penstock.broker.broker import Broker
-from penstock.cluster.commands import Command, CreateTopic, ElectLeaders, Move, Reassign, TransferControl
+from penstock.cluster.commands import (
+    Command,
+    CreateTopic,
+    DrainNode,
+    ElectLeaders,
+    Move,
+    Reassign,
+    Rebalance,
+    TransferControl,
+)
 from penstock.errors import PenstockError
 from penstock.testing.simulation.cluster.faults import KINDS, Act, Faults, Node
 from penstock.testing.simulation.cluster.history import Place
 from penstock.testing.simulation.cluster.node import Unreachable
 
 if TYPE_CHECKING:
-    from penstock.testing.simulation.cluster.world import World
+    from penstock.testing.simulation.cluster.simulation import Simulation
+
+_NODES_MAX: Final = 5
 
 
 class ClusterFaults(Faults):
     """Faults of a cluster of brokers."""
 
-    def __init__(self, world: World, places: Sequence[Place]) -> None:
-        super().__init__(world, {**KINDS, **_OPERATIONS})
+    def __init__(self, simulation: Simulation, places: Sequence[Place]) -> None:
+        super().__init__(simulation, {**KINDS, **OPERATIONS, **DAMAGE})
+        self.kinds = [kind for kind in self.kinds if kind not in DAMAGE]
+        self._simulation = simulation
         self._places = places
 
     def _submit(self, node: Node, command: Command) -> None:
@@ -52,15 +65,46 @@ class ClusterFaults(Faults):
         self._submit(node, TransferControl(node_id=self.random.choice([None, *self._world.nodes])))
         return "control"
 
+    def drain(self, node: Node) -> str:
+        """Empty a node, or use it again."""
+        is_draining = self.random.random() < 0.5
+        asked = self.random.choice(list(self._world.nodes.values()))
+        self._submit(asked, DrainNode(node_id=node.id, is_draining=is_draining, with_replicas=is_draining))
+        return f"node {node.id}" if is_draining else f"node {node.id} no more"
+
+    def rebalance(self, node: Node) -> str:
+        self._submit(node, Rebalance())
+        return "everything"
+
+    def join(self, _: Node) -> str:
+        if len(self._world.nodes) >= _NODES_MAX:
+            return ""
+        return f"node {self._simulation.add_node().id}"
+
+    def flip(self, node: Node) -> str:
+        """Damage one replica. The others have everything, so nothing may be lost."""
+        if not node.is_up or not self._simulation.can_lose(node):
+            return ""
+        hit = self._simulation.nodes[node.id].damage()
+        self._start_later(node)
+        return hit
+
     def create(self, node: Node) -> str:
         name = f"extra-{self.random.randrange(4)}"
         self._submit(node, CreateTopic(name=name, topic_id=UUID(int=self.random.getrandbits(128)), partitions=1))
         return name
 
 
-_OPERATIONS: Final[dict[str, Act]] = {
+OPERATIONS: Final[dict[str, Act]] = {
     "reassign": ClusterFaults.reassign,
     "elect": ClusterFaults.elect,
     "transfer": ClusterFaults.transfer,
     "create": ClusterFaults.create,
+    "drain": ClusterFaults.drain,
+    "rebalance": ClusterFaults.rebalance,
+    "join": ClusterFaults.join,
 }
+
+# Only where it is asked for: a replica that is damaged where its watermark was not noted yet looks like one whose end
+# a crash tore, and may be elected.
+DAMAGE: Final[dict[str, Act]] = {"bit flip": ClusterFaults.flip}

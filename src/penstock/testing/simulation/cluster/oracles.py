@@ -87,7 +87,10 @@ class Oracles:
         assigned = self._assigned.get(place)
         committed = self._committed.get(place, 0)
         if assigned is None or node.id not in assigned.in_sync or partition.log.durable_offset >= committed:
+            node.wiped.pop(place, None)
             return
+        if place in node.wiped:
+            return  # nobody could tell yet that its disk is another one
         self._history.violate(
             "high watermark keeps its promise",
             f"{partition.id} was committed up to {committed}; node {node.id} is in sync {assigned.in_sync} and durable "
@@ -119,9 +122,11 @@ class Oracles:
         node = self._simulation.nodes.get(node_id)
         if node is None:
             return -1
-        if node.broker is not None and node.is_ready and node.broker.replicas.has(*place):
-            return node.broker.replicas.get(*place).log.durable_offset
-        return node.durable.get(place, -1)
+        before = node.durable.get(place, -1)
+        if node.broker is None or not node.broker.replicas.has(*place):
+            return before
+        durable = node.broker.replicas.get(*place).log.durable_offset
+        return max(durable, before) if place in node.wiped else durable
 
     # -- at the end ---------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from penstock.testing.files import Crash
 from penstock.testing.simulation.cluster.entropy import seeded_entropy
 from penstock.testing.simulation.cluster.history import History, Violation
 from penstock.testing.simulation.cluster.loop import SimulatedLoop, SimulationHung, SimulationRanAway, simulated_loop
-from penstock.testing.simulation.cluster.quorum_world import QuorumWorld
 from penstock.testing.simulation.cluster.simulation import Shape, Simulation
 from penstock.testing.simulation.cluster.world import World
 
@@ -37,22 +36,22 @@ class Result:
     trace: str
     lines: tuple[str, ...] = ()
 
+    @property
+    def violation(self) -> str | None:
+        """The first one, which the others may follow from."""
+        return str(self.violations[0]) if self.violations else None
+
     def __str__(self) -> str:
-        verdict = "; ".join(str(violation) for violation in self.violations) or "no violation"
-        return (
-            f"seed {self.seed}: {verdict} ({self.virtual_s:.1f} s, {self.events} events, {self.operations} operations, "
-            f"{self.acked} acknowledged, {sum(self.faults.values())} faults, trace {self.trace})"
+        figures = (
+            f"{self.virtual_s:.1f} s, {self.events} events, {self.operations} operations, {self.acked} acknowledged"
         )
+        faults = sum(self.faults.values())
+        return f"seed {self.seed}: {self.violation or 'no violation'} ({figures}, {faults} faults, trace {self.trace})"
 
 
 def run_cluster_seed(seed: int, *, shape: Shape | None = None, is_told: bool = False) -> Result:
     """Live through the history of a cluster. ``is_told`` keeps a line for everything that happened."""
     return live_through(seed, lambda loop: Simulation(seed, loop, shape=shape, is_told=is_told))
-
-
-def run_member_seed(seed: int, *, is_told: bool = False) -> Result:
-    """Live through the history of a quorum alone."""
-    return live_through(seed, lambda loop: QuorumWorld(seed, loop, is_told=is_told))
 
 
 def live_through(seed: int, make: Callable[[SimulatedLoop], World]) -> Result:
@@ -104,7 +103,8 @@ class _BugHandler(logging.Handler):
 @contextmanager
 def _bugs_noted(history: History) -> Iterator[None]:
     logger = logging.getLogger("penstock")
-    level, propagates = logger.level, logger.propagate
+    level, propagates, disabled = logger.level, logger.propagate, logging.root.manager.disable
+    logging.disable(logging.NOTSET)
     handler = _BugHandler(history)
     logger.addHandler(handler)
     logger.setLevel(logging.ERROR)
@@ -115,3 +115,4 @@ def _bugs_noted(history: History) -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagates
+        logging.disable(disabled)

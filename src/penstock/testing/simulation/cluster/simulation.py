@@ -51,6 +51,7 @@ class Shape:
     producers: int
     transactors: int
     committers: int
+    replica_lag_ms: int = 10_000
     offsets_partitions: int = 1
     transactions_partitions: int = 1
     groups: GroupConfig = field(default_factory=GroupConfig)
@@ -69,6 +70,7 @@ class Shape:
             producers=random.choice((1, 2)),
             transactors=random.choice((0, 1)),
             committers=random.choice((0, 1)),
+            replica_lag_ms=random.choice((400, 1_500, 10_000)),
             topic_defaults=TopicSettings(log=LogConfig(segment_bytes=random.choice((2_000, 1 << 20)))),
         )
 
@@ -81,6 +83,7 @@ class BrokerNode(SimulatedNode[Broker]):
         self._simulation = simulation
         self._cluster = cluster
         self.durable: dict[Place, int] = {}  # up to where each replica was when the process died
+        self.wiped: dict[Place, None] = {}  # lost with the disk, and still in sync as far as anybody knows
 
     @property
     def broker(self) -> Broker | None:
@@ -118,16 +121,29 @@ class BrokerNode(SimulatedNode[Broker]):
         )
 
     async def end(self, process: Broker) -> None:
+        await process.leave()
         await process.close()
 
     def wipe(self) -> None:
         super().wipe()
-        self.durable.clear()
+        self.wiped = dict.fromkeys(self.durable)
+
+    def damage(self) -> str:
+        """The power goes, and a bit of a log flips. What was hit; nothing if there is nothing to hit."""
+        self.cut_power()
+        files = self.disk.files
+        hit = [path for path in files.paths() if path.suffix == ".log" and "alpha" in path.parts and files.size(path)]
+        if not hit:
+            return ""
+        path = self.random.choice(hit)
+        position = self.random.randrange(files.size(path))
+        files.flip_bit(path, position, self.random.randrange(8))
+        self.wiped = dict.fromkeys(self.durable)
+        return f"{path} at {position}"
 
     def last_look(self, process: Broker) -> None:
-        if self.is_ready:
-            for partition in process.replicas:
-                self.durable[partition.id.topic, partition.id.partition] = partition.log.durable_offset
+        for partition in process.replicas:
+            self.durable[partition.id.topic, partition.id.partition] = partition.log.durable_offset
 
 
 class Simulation(World):
@@ -140,7 +156,7 @@ class Simulation(World):
         self.shape = shape or Shape.drawn(self.random)
         self.oracles = Oracles(self)
         peers = tuple((node_id, host_of(node_id), PORT) for node_id in range(1, self.shape.nodes + 1))
-        cluster = ClusterConfig(peers=peers)
+        cluster = ClusterConfig(peers=peers, replica_lag_ms=self.shape.replica_lag_ms)
         self.nodes = {node_id: BrokerNode(self, node_id, cluster) for node_id, _, _ in peers}
         self.faults = ClusterFaults(self, self.shape.places)
         self._readers: list[Reader] = []
@@ -211,17 +227,33 @@ class Simulation(World):
                     except (PenstockError, Unreachable):
                         await asyncio.sleep(0.1)
 
+    def add_node(self) -> BrokerNode:
+        """A node comes that knows only where the first one is."""
+        cluster = ClusterConfig(join=(host_of(1), PORT), replica_lag_ms=self.shape.replica_lag_ms)
+        node = BrokerNode(self, max(self.nodes) + 1, cluster)
+        self.nodes[node.id] = node
+        node.start()
+        return node
+
     # -- what others ask for ------------------------------------------------------------------------------------------
 
     def _not_healed(self) -> str:
         """Why not yet; nothing if all partitions are led, and all replicas in sync, as all nodes know."""
         if waiting := self.not_ready():
             return waiting
+        reached = {broker.quorum.applied_index for _, broker in self.members()}
+        if len(reached) > 1:
+            return f"metadata is applied up to {reached}"
         for node, broker in self.members():
+            fenced = [known.node_id for known in broker.metadata.nodes.values() if known.is_fenced]
+            if fenced:
+                return f"{fenced} are fenced"
             for topic in broker.metadata.topics.values():
                 for assigned in topic.partitions:
                     if assigned.leader < 0 or set(assigned.in_sync) != set(assigned.replicas) or assigned.adding:
                         return f"node {node.id} knows {topic.name} {assigned}"
+                    if assigned.leader == node.id and not _leads(broker, topic.name, assigned.partition):
+                        return f"node {node.id} should lead {topic.name}-{assigned.partition}"
         return ""
 
     def members(self) -> list[tuple[BrokerNode, Broker]]:
@@ -241,6 +273,10 @@ class Simulation(World):
     def visible_values(self) -> set[bytes]:
         """What a reader of committed transactions has seen by the end."""
         return self._readers[1].seen if self._readers else set()
+
+
+def _leads(broker: Broker, topic: str, partition: int) -> bool:
+    return broker.replicas.has(topic, partition) and broker.replicas.get(topic, partition).is_leader
 
 
 async def _create(broker: Broker, *, command: CreateTopic) -> None:

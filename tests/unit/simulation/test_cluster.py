@@ -1,0 +1,55 @@
+"""Whole clusters in simulation: a few seeds, and that a seed is one history. Many seeds: ``./dev sim``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.simulation.cluster.mutants import CLUSTER
+from penstock.testing.simulation.cluster.seeds import run_cluster_seed
+from penstock.testing.simulation.planting import Mutant, planted
+
+
+@pytest.mark.parametrize("seed", [2, 4, 1012])
+def test_a_seed_without_violation(seed: int):
+    result = run_cluster_seed(seed, is_told=True)
+    assert not result.violations, "\n".join([str(result), *result.lines[-40:]])
+    assert result.acked > 10
+    assert result.reads > 10
+    assert sum(result.faults.values()) > 3
+
+
+def test_a_seed_is_the_same_history_in_every_process():
+    program = "from penstock.testing.simulation.cluster.seeds import run_cluster_seed as run; print(run(2).trace)"
+    traces = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for hash_seed in ("0", "4711")
+    ]
+    assert traces == [run_cluster_seed(2).trace] * 2
+    assert run_cluster_seed(3).trace != traces[0]
+
+
+@pytest.mark.parametrize("mutant", CLUSTER, ids=lambda mutant: mutant.name)
+def test_the_code_that_a_mutant_changes_is_there(mutant: Mutant):
+    source = importlib.util.find_spec(mutant.module).origin
+    assert Path(source).read_text().count(mutant.right) == 1
+
+
+@pytest.mark.parametrize("name", ["the high watermark is the leader's own end"])
+def test_a_planted_bug_is_caught(name: str):
+    mutant = next(each for each in CLUSTER if each.name == name)
+    with planted(mutant):
+        run = importlib.import_module("penstock.testing.simulation.cluster.seeds").run_cluster_seed
+        assert any(run(seed).violations for seed in (1, 2, 4))
