@@ -13,6 +13,7 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import Final
 
+from penstock.testing.simulation.cluster.mutants import CLUSTER
 from penstock.testing.simulation.driver_mutants import DRIVER
 from penstock.testing.simulation.driver_swarm import run_driver_seed
 from penstock.testing.simulation.mutants import RAFT
@@ -22,16 +23,15 @@ from penstock.testing.simulation.swarm import run_raft_seed
 
 KINDS: Final = ("raft", "quorum", "cluster")
 _SEED_MAX_S: Final = 600
-_HUNT_MAX_S: Final = 300
-_HUNTERS: Final = (  # who looks for which bugs: by stories, and by the seeds of a swarm
-    (RAFT, "penstock.testing.simulation.stories:STORIES", "penstock.testing.simulation.swarm:run_raft_seed"),
-    (
-        DRIVER,
-        "penstock.testing.simulation.driver_stories:STORIES",
-        "penstock.testing.simulation.driver_swarm:run_driver_seed",
-    ),
-)
-MUTANTS: Final = [(mutant, stories, swarm) for mutants, stories, swarm in _HUNTERS for mutant in mutants]
+_HUNT_MAX_S: Final = 900
+_SIMULATION: Final = "penstock.testing.simulation"
+MUTANTS: Final = {"raft": RAFT, "quorum": DRIVER, "cluster": CLUSTER}
+_STORIES: Final = {"raft": f"{_SIMULATION}.stories:STORIES", "quorum": f"{_SIMULATION}.driver_stories:STORIES"}
+_SWARMS: Final = {
+    "raft": f"{_SIMULATION}.swarm:run_raft_seed",
+    "quorum": f"{_SIMULATION}.driver_swarm:run_driver_seed",
+    "cluster": f"{_SIMULATION}.cluster.seeds:run_cluster_seed",
+}
 
 
 @dataclass(slots=True)
@@ -104,12 +104,14 @@ def _run_cluster_seed(seed: int, *, is_kept: bool) -> Result:
     )
 
 
-def hunt_mutant(at: int, seeds: int, *, is_first_enough: bool) -> Catch:
-    """Plant one of the known bugs and look for it."""
-    mutant, stories, swarm = MUTANTS[at]
+def hunt_mutant(kind: str, at: int, seeds: int, *, is_first_enough: bool) -> Catch:
+    """Plant one of the known bugs and look for it. One whose text is no longer in the source is not caught."""
+    mutant = MUTANTS[kind][at]
     try:
         with _time_limit(_HUNT_MAX_S):
-            return hunt(mutant, range(seeds), stories, swarm, is_first_enough=is_first_enough)
+            return hunt(mutant, range(seeds), _STORIES.get(kind), _SWARMS[kind], is_first_enough=is_first_enough)
+    except LookupError as error:
+        return Catch(mutant.name, None, None, 0, str(error))
     except TimeoutError:
         return Catch(mutant.name, None, None, 0, f"not found within {_HUNT_MAX_S} s")
 
@@ -165,10 +167,12 @@ class Workers:
             for future in done:
                 yield from future.result()
 
-    def mutants(self, seeds: int, *, is_first_enough: bool) -> Iterator[Catch]:
+    def mutants(self, kinds: Sequence[str], seeds: int, *, is_first_enough: bool) -> Iterator[Catch]:
         """Every known bug in turn."""
         futures = [
-            self._pool.submit(hunt_mutant, at, seeds, is_first_enough=is_first_enough) for at in range(len(MUTANTS))
+            self._pool.submit(hunt_mutant, kind, at, seeds, is_first_enough=is_first_enough)
+            for kind in kinds
+            for at in range(len(MUTANTS[kind]))
         ]
         for future in futures:
             yield future.result()

@@ -189,9 +189,11 @@ def run_stories(options: argparse.Namespace) -> int:
 
 
 def run_mutants(options: argparse.Namespace) -> int:
-    with Telling("mutants", len(MUTANTS)) as telling, Workers(options.jobs) as workers:
+    kinds = _kinds(options)
+    total = sum(len(MUTANTS[kind]) for kind in kinds)
+    with Telling("mutants", total) as telling, Workers(options.jobs) as workers:
         catches = []
-        for catch in workers.mutants(options.seeds or _MUTANT_SEEDS, is_first_enough=options.seeds is None):
+        for catch in workers.mutants(kinds, options.seeds or _MUTANT_SEEDS, is_first_enough=options.seeds is None):
             telling.step()
             catches.append(catch)
     missed = [catch for catch in catches if not catch.is_caught]
@@ -210,6 +212,8 @@ def run_mutants(options: argparse.Namespace) -> int:
                 catch.mutant, catch.story or ("–" if catch.is_caught else "NOT CAUGHT"), seed, str(catch.seeds)
             )
         Console().print(table)
+        for catch in missed:
+            print(f"NOT CAUGHT: {catch.mutant}{'' if catch.proof is None else f' ({catch.proof})'}")
         print(f"{'FAILED' if missed else 'PASSED'}: {len(catches) - len(missed)} of {len(catches)} mutants caught")
     return 1 if missed else 0
 

@@ -52,15 +52,19 @@ class Conductor:
     troubles: list[Trouble] = field(default_factory=list)
     _active: list[tuple[float, Fault, Happening]] = field(default_factory=list)
     _revivals: Counter[int] = field(default_factory=Counter)
+    _began: float = 0.0
+    _last_begun: float = 0.0
 
     def play(self, schedule: Sequence[Entry], length_s: float) -> None:
         """Everything that fits into `length_s`, and a healed cluster at the end."""
         self._began = time.monotonic()
+        late_s = 0.0  # a fault that had to wait for a whole cluster moves all that follow
         for entry in schedule:
-            self._pass_time(self._began + entry.at_s)
-            if time.monotonic() - self._began > length_s:
-                break
+            self._pass_time(min(self._began + entry.at_s + late_s, self._began + length_s))
             self._begin(entry)
+            late_s = max(late_s, self._last_begun - self._began - entry.at_s)
+            if time.monotonic() - self._began + entry.hold_s > length_s:
+                break
         self._pass_time(self._began + length_s)
         self._heal_all()
         self._wait_until_whole("at the end")
@@ -93,7 +97,9 @@ class Conductor:
         if kind.wants_whole:
             self._heal_all()
             if not self._wait_until_whole(f"before {entry.kind}"):
+                self._last_begun = time.monotonic()
                 return
+        self._last_begun = time.monotonic()
         fault = kind.make(self.arena, random.Random(entry.salt))
         happening = Happening(entry.kind, "", now())
         self.happenings.append(happening)

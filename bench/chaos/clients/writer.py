@@ -30,7 +30,7 @@ from bench.chaos.clients.member import is_at_the_end
 from bench.chaos.history import End, Ended, Finished, Intent, Send, Sent, now, text_of
 
 ABORTED_SHARE = 0.15
-BATCH = 300
+BATCH = 1_000
 PAUSE_S = 0.05
 CALL_S = 20
 STUCK_S = 45.0

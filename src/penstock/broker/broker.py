@@ -160,6 +160,7 @@ class Broker:
             self._has_place,
             self.ensure_transactions_topic,
             self.allocate_producer_id,
+            self.surroundings.new_id,
             syncs=self.syncs_before_ack,
         )
 

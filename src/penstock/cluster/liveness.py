@@ -27,19 +27,24 @@ class Sessions:
     def __init__(self, session_ms: int) -> None:
         self._session_ms = session_ms
         self._sessions: dict[int, Session] = {}
+        self._required: dict[int, int] = {}
+        self._begun_at = 0
         self._looked_ms = 0
 
     def begin(self, node_ids: Iterable[int], now_ms: int, index: int) -> None:
         """Begin to lead, at an index: nobody was heard yet."""
         until_ms = now_ms + self._session_ms
         self._sessions = {node_id: Session(until_ms, now_ms, must_have_applied=index) for node_id in node_ids}
+        self._required.clear()
+        self._begun_at = index
         self._looked_ms = now_ms
 
     def hear(self, node_id: int, now_ms: int) -> Session:
         """A node is alive."""
         session = self._sessions.get(node_id)
         if session is None:
-            session = self._sessions[node_id] = Session(0, now_ms)
+            index = self._required.get(node_id, self._begun_at)
+            session = self._sessions[node_id] = Session(0, now_ms, must_have_applied=index)
         session.until_ms = now_ms + self._session_ms
         session.is_heard = True
         return session
@@ -50,26 +55,25 @@ class Sessions:
         if session is not None:
             session.until_ms = min(session.until_ms, now_ms + patience_ms)
 
-    def forget(self, node_id: int) -> None:
+    def end(self, node_id: int) -> None:
+        """A node is given up on, until it is heard again."""
         self._sessions.pop(node_id, None)
 
     def require(self, node_id: int, index: int) -> None:
         """Let a node in only once it knows the metadata up to an index."""
+        self._required[node_id] = index
         session = self._sessions.get(node_id)
         if session is not None:
-            session.must_have_applied = max(session.must_have_applied, index)
+            session.must_have_applied = index
 
     def expired(self, now_ms: int) -> list[int]:
-        """The nodes whose session is over; each is named once."""
-        stood_still_ms = now_ms - self._looked_ms - self._session_ms // 2
+        """The nodes whose session is over, and that were not given up on yet."""
+        passed_ms = now_ms - self._looked_ms
         self._looked_ms = now_ms
-        if stood_still_ms > 0:
+        if passed_ms > self._session_ms // 2:
             for session in self._sessions.values():
-                session.until_ms += stood_still_ms
-        over = [node_id for node_id, session in sorted(self._sessions.items()) if session.until_ms <= now_ms]
-        for node_id in over:
-            del self._sessions[node_id]
-        return over
+                session.until_ms += passed_ms - self._session_ms // 4
+        return [node_id for node_id, session in sorted(self._sessions.items()) if session.until_ms <= now_ms]
 
     def silent(self) -> frozenset[int]:
         """Nodes that were not heard since this controller leads."""

@@ -62,30 +62,25 @@ class ControllerClient:
         until = self._clock.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                submitted = await self._ask_on(command, until)
-                await self._quorum.applied(submitted.index)
-                return submitted.answer
+                return await self._ask_on(command, until)
         except TimeoutError:
             raise ControllerUnavailable(
                 f"No answer from the controller within {timeout_s:g} s: too few nodes can reach each other. Try again."
             ) from None
 
-    async def _ask_on(self, command: Command, until: float) -> Submitted:
+    async def _ask_on(self, command: Command, until: float) -> Answer:
         may_be_done = False  # an earlier try whose outcome is not known
         while True:
             leader = self._quorum.leader_id
             if leader is not None:
                 try:
                     submitted = await self._ask(leader, command, until)
-                    return _forgive(command, submitted) if may_be_done else submitted
+                    await self._quorum.applied(submitted.index)
+                    return self._taken(command, submitted, may_be_done=may_be_done)
                 except NotController:
                     pass
                 except (ControllerUnavailable, PeerUnavailable, RequestTimedOut):
                     may_be_done = True
-                except PenstockError as error:
-                    if may_be_done and await self._is_own_success(command, error):
-                        return Submitted(Done(), self._quorum.applied_index)
-                    raise
             await asyncio.sleep(self._random.uniform(*_BACKOFF_S))
 
     async def _ask(self, leader: int, command: Command, until: float) -> Submitted:
@@ -103,35 +98,36 @@ class ControllerClient:
         finally:
             call.cancel()
 
-    async def _is_own_success(self, command: Command, error: PenstockError) -> bool:
+    def _taken(self, command: Command, submitted: Submitted, *, may_be_done: bool) -> Answer:
+        """The answer, or the error that it is; what an earlier try may have done already is none."""
+        if submitted.refusal is not None:
+            error = submitted.refusal.revived()
+            if may_be_done and self._is_own_success(command, error):
+                return Done()
+            raise error
+        assert submitted.answer is not None
+        return _forgive(command, submitted.answer) if may_be_done else submitted.answer
+
+    def _is_own_success(self, command: Command, error: PenstockError) -> bool:
         match command:
             case DeleteTopic():
                 return isinstance(error, UnknownTopic)
             case RemoveNode():
                 return isinstance(error, NodeNotFound)
             case AddPartitions():
-                return isinstance(error, InvalidPartitions) and await self._has_grown(command)
-        return False
-
-    async def _has_grown(self, command: AddPartitions) -> bool:
-        """Whether the topic has just as many partitions as were asked for, once this node knows."""
-        for _ in range(20):
-            topic = self._quorum.metadata.topics.get(command.name)
-            if topic is not None and len(topic.partitions) >= command.count:
-                return len(topic.partitions) == command.count
-            await asyncio.sleep(_BACKOFF_S[0])
+                topic = self._quorum.metadata.topics.get(command.name)
+                has_grown = topic is not None and len(topic.partitions) == command.count
+                return isinstance(error, InvalidPartitions) and has_grown
         return False
 
 
-def _forgive(command: Command, submitted: Submitted) -> Submitted:
-    """What an earlier try has done already is no error."""
-    answer = submitted.answer
+def _forgive(command: Command, answer: Answer) -> Answer:
     if not isinstance(answer, Outcomes) or not isinstance(command, (Reassign, ElectLeaders)):
-        return submitted
+        return answer
     outcomes = tuple(
         replace(outcome, error=None, message="")
         if outcome.error in ("NoReassignment", "ElectionNotNeeded")
         else outcome
         for outcome in answer.outcomes
     )
-    return Submitted(Outcomes(outcomes=outcomes), submitted.index)
+    return Outcomes(outcomes=outcomes)

@@ -37,6 +37,7 @@ from penstock.errors import (
     PenstockError,
     StaleNodeEpoch,
 )
+from penstock.peers.frames import Failure
 from penstock.peers.port import Peers
 from penstock.quorum.driver import Quorum
 from penstock.quorum.duties import Duties
@@ -123,7 +124,13 @@ class ControllerShell:
             await self.in_turn(Duties(self).fence)
 
     async def _on_submit(self, _sender: int, request: Submit, _body: memoryview) -> Submitted:
-        return await self.submit(request.command)
+        try:
+            return await self.submit(request.command)
+        except (NotController, ControllerUnavailable):
+            raise
+        except PenstockError as error:
+            # It tells of what is applied here, which whoever asked may not have heard of yet.
+            return Submitted(None, self.quorum.applied_index, Failure.of(error))
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
@@ -194,7 +201,7 @@ class ControllerShell:
         decision = await self._decide(command)
         index = await self.commit(decision.records)
         if isinstance(command, RegisterNode):
-            self.sessions.forget(command.node_id)
+            self.sessions.end(command.node_id)
             self.sessions.hear(command.node_id, self.now_ms())
             self.sessions.require(command.node_id, index)
             log.info("Node %d registered.", command.node_id)
@@ -286,7 +293,7 @@ class ControllerShell:
         if command.node_id in members.voters or command.node_id in members.learners:
             await self.quorum.change_members(members.without(command.node_id))
         index = await self.commit(decision.records)
-        self.sessions.forget(command.node_id)
+        self.sessions.end(command.node_id)
         return Submitted(decision.answer, index)
 
     # -- duties -------------------------------------------------------------------------------------------------------

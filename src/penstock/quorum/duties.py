@@ -39,15 +39,19 @@ class Duties:
         """Give up on nodes whose session is over."""
         shell = self._shell
         nodes = shell.quorum.metadata.nodes
-        over = [node_id for node_id in shell.sessions.expired(shell.now_ms()) if node_id in nodes]
+        over = shell.sessions.expired(shell.now_ms())
         if not over:
             return
         draft = shell.draft()
-        fence(draft, over)
+        fence(draft, [node_id for node_id in over if node_id in nodes])
         records = draft.records()
         if records:
             log.warning("No heartbeat from nodes %s: they are fenced.", over)
-            await shell.commit(records)
+            index = await shell.commit(records)
+            for node_id in over:
+                shell.sessions.require(node_id, index)
+        for node_id in over:
+            shell.sessions.end(node_id)
 
     async def _spread(self) -> None:
         """Give leaders back to where they should be, and the broker's own topics the replicas they should have."""
@@ -60,10 +64,10 @@ class Duties:
         for move in raise_internal_topics(draft):
             start_move(draft, move)
         give_back_leaders(draft, unsettled)
-        self._seen_version, self._is_settling = version, bool(unsettled)
         records = draft.records()
         if records:
             await shell.commit(records)
+        self._seen_version, self._is_settling = version, bool(unsettled)
 
     async def _keep_up_voters(self) -> None:
         shell = self._shell

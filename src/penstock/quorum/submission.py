@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from penstock.cluster.commands import Answer, Command
+from penstock.peers.frames import Failure
 from penstock.peers.port import Method
 
 
@@ -15,10 +16,11 @@ class Submit(msgspec.Struct, frozen=True):
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """The answer, and the index at which all that it speaks of is applied."""
+    """The answer, or why there is none, and the index at which all that it speaks of is applied."""
 
-    answer: Answer
+    answer: Answer | None
     index: int
+    refusal: Failure | None = None
 
 
 SUBMIT: Final = Method("controller.submit", Submit, Submitted)

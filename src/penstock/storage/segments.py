@@ -74,11 +74,9 @@ class Segments:
         """Whether a read from ``offset`` had to step over damage to find what it found."""
         for segment in self._segments[self.count_below(offset) :]:
             is_last = found is not None and segment.file is found.file
-            if segment.holes:
-                start = segment.locate(offset)
-                stop = found.position if found is not None and is_last else segment.size
-                if any(hole.end > start and hole.start < stop for hole in segment.holes):
-                    return True
+            stop = found.position if found is not None and is_last else segment.size
+            if any(hole.start < stop and segment.offset_before(hole.start) >= offset for hole in segment.holes):
+                return True
             if is_last:
                 return False
         return False

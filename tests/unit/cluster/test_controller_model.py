@@ -414,6 +414,12 @@ class ControllerModel(RuleBasedStateMachine):
         planned = self.obey(Rebalance(is_only_planned=True))
         assert self.obey(Rebalance()) == planned
 
+    def teardown(self) -> None:
+        rebuilt = ClusterMetadata()
+        for record in self.metadata.to_records():
+            rebuilt.apply(record)
+        assert rebuilt.to_records() == self.metadata.to_records()
+
     # -- laws ---------------------------------------------------------------------------------------------------------
 
     @invariant()

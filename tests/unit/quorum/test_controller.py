@@ -17,6 +17,7 @@ from penstock.cluster.commands import (
     DeleteTopic,
     Done,
     ElectLeaders,
+    Heard,
     Heartbeat,
     InSyncChange,
     Outcomes,
@@ -304,6 +305,41 @@ def test_nodes_that_join_become_voters_in_pairs_and_one_that_is_removed_is_none(
             (2, 1),
         ]
         await until(lambda: here.registrations[3].is_removed)
+        await here.stop()
+
+    run(story())
+
+
+def test_a_node_that_was_away_is_let_in_when_it_knows_that_it_was_given_up_on() -> None:
+    async def story() -> None:
+        here = Controlled(3)
+        await here.start()
+        leader = await here.leader_id()
+        victim, other = await here.others()
+        registration = here.registrations[victim]
+        await registration._stop_beats()
+        metadata = here.cluster.nodes[leader].quorum.metadata
+        await until(lambda: metadata.nodes[victim].is_fenced)
+        fenced_at = here.cluster.nodes[leader].quorum.applied_index
+        beat = Heartbeat(node_id=victim, epoch=registration.epoch, applied_index=fenced_at - 1)
+        assert await here.clients[other].submit(beat) == Heard(is_fenced=True, may_leave=False)
+        beat = Heartbeat(node_id=victim, epoch=registration.epoch, applied_index=fenced_at)
+        assert await here.clients[other].submit(beat) == Heard(is_fenced=False, may_leave=False)
+        await here.stop()
+
+    run(story())
+
+
+def test_whoever_is_refused_sees_why_on_its_own_node() -> None:
+    async def story() -> None:
+        here = Controlled(3)
+        await here.start()
+        late = (await here.others())[0]
+        for number in range(10):
+            await here.create(await here.leader_id(), f"t{number}")
+            with pytest.raises(TopicExists):
+                await here.create(late, f"t{number}")
+            assert f"t{number}" in here.cluster.nodes[late].quorum.metadata.topics
         await here.stop()
 
     run(story())

@@ -78,7 +78,7 @@ def test_no_oracle_is_proved_wrong(seed: int) -> None:
 
 
 def test_a_history_is_its_seed() -> None:
-    assert run_driver_seed(3) == run_driver_seed(3)
+    assert run_driver_seed(1) == run_driver_seed(1)
 
 
 @pytest.mark.parametrize("mutant", DRIVER, ids=[mutant.name for mutant in DRIVER])
@@ -87,4 +87,4 @@ def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
         "penstock.testing.simulation.driver_stories:STORIES",
         "penstock.testing.simulation.driver_swarm:run_driver_seed",
     )
-    assert hunt(mutant, range(6), *names).is_caught
+    assert hunt(mutant, range(4, 7), *names).is_caught

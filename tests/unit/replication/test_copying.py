@@ -366,3 +366,89 @@ def test_a_change_of_the_needed_number_takes_effect_at_once() -> None:
         stage.write(b"x")
 
     tell(story)
+
+
+def test_catching_up_is_throttled_and_what_is_in_sync_is_not() -> None:
+    async def story(stage: Stage) -> None:
+        await three(stage)
+        lost = stage.followers()[0]
+        lost.end()
+        lost.wipe()
+        stage.fence(lost.id)
+        await stage.settle()
+        for _ in range(200):
+            stage.write(b"%d" % stage.loop.time() + stage.random.randbytes(500))
+            await asyncio.sleep(0.001)
+        await stage.until(lambda: len(stage.acked[0]) == 200)
+        began = stage.loop.time()
+        await stage.start(lost.id)
+        await stage.in_sync(3)
+        assert 8 <= stage.loop.time() - began <= 12  # some 215 kB, of which the first 20 come at once
+        stage.write(b"quick")
+        await stage.until(lambda: b"quick" in stage.acked[0], patience_s=0.1)
+
+    tell(story, replication_throttle_bytes=20_000, replica_lag_ms=2_000)
+
+
+def test_a_follower_whose_disk_is_full_falls_out_and_comes_back() -> None:
+    async def story(stage: Stage) -> None:
+        await three(stage)
+        full = stage.followers()[0]
+        full.files.capacity_bytes = full.files.used_bytes + 300
+        for number in range(10):
+            stage.write(b"%d" % number)
+        await stage.in_sync(2)
+        await stage.until(lambda: len(stage.acked.get(0, [])) == 10)
+        full.files.capacity_bytes = None
+        await stage.in_sync(3)
+        assert values_of(full.partition()) == values_of(stage.leader().partition())
+
+    tell(story)
+
+
+def test_a_follower_whose_sync_fails_falls_out_and_the_others_go_on() -> None:
+    async def story(stage: Stage) -> None:
+        await three(stage)
+        broken = stage.followers()[0]
+        broken.files.is_failing_syncs = True
+        stage.write(b"x")
+        await stage.in_sync(2)
+        await stage.until(lambda: stage.acked.get(0) == [b"x"])
+
+    tell(story)
+
+
+def test_a_damaged_leader_does_not_hand_its_gaps_to_others() -> None:
+    async def story(stage: Stage) -> None:
+        await three(stage, segment_bytes="1024")
+        for number in range(40):
+            stage.write(b"%d" % number * 20)
+            await asyncio.sleep(0.003)
+        lost = stage.followers()[0]
+        lost.end()
+        lost.wipe()
+        stage.fence(lost.id)
+        await stage.settle()
+        leader = stage.leader()
+        first = leader.partition().log.directory / "00000000000000000000.log"
+        leader.files.flip_bit(first, 300)
+        await stage.start(lost.id)
+        await asyncio.sleep(5)
+        assert lost.id not in stage.assigned().in_sync
+        assert values_of(lost.partition()) == values_of(leader.partition())[: len(values_of(lost.partition()))]
+        assert len(values_of(lost.partition())) < 40
+
+    tell(story)
+
+
+def test_an_idle_cluster_says_next_to_nothing() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.start()
+        await stage.create(partitions=50)
+        await asyncio.sleep(5)
+        before = stage.exchange.delivered
+        await asyncio.sleep(10)
+        # Six pairs of nodes, two fetches a second each, and their answers.
+        assert stage.exchange.delivered - before <= 6 * 2 * 2 * 10 + 12
+
+    tell(story)

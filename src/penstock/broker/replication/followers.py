@@ -198,12 +198,14 @@ class Followers:
         return True
 
     def report_stable(self, node_id: int, node_epoch: int, stable: int, leader_end: int, now: float) -> bool:
-        """A follower tells between two fetches how much it keeps by now. Never more than it was known to have."""
+        """A follower tells between two fetches how much it keeps by now: of what it fetched from, never more.
+
+        A fetch says where it has come to and is compared with our history. This is not, so it proves nothing else.
+        """
         follower = self._others.get(node_id)
-        if follower is None or node_epoch != follower.node_epoch or stable <= follower.stable:
+        if follower is None or node_epoch != follower.node_epoch or min(stable, follower.end) <= follower.stable:
             return False
-        # What it made durable it has, even where the fetch that would say so is still on its way.
-        return self.report(node_id, node_epoch, max(follower.end, stable), stable, leader_end, now)
+        return self.report(node_id, node_epoch, follower.end, stable, leader_end, now)
 
     def lags(self, leader_end: int) -> dict[int, int]:
         """How many offsets each follower is behind."""

@@ -6,7 +6,7 @@ where it is going to be.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from penstock.cluster.metadata import ClusterMetadata
@@ -20,12 +20,15 @@ class Layout:
 
     def __init__(self, nodes: Mapping[int, NodeRegistered]) -> None:
         self.nodes = nodes
+        self._has_racks = len({node.rack for node in nodes.values()}) > 1
         self.replicas: dict[Place, tuple[int, ...]] = {}
         self.on_node: dict[int, dict[Place, None]] = {}
-        self.leads: Counter[int] = Counter()
-        self.topic_has: Counter[tuple[str, int]] = Counter()
-        self.topic_leads: Counter[tuple[str, int]] = Counter()
-        self.pairs: Counter[tuple[int, int]] = Counter()  # (first, second): who would take over from whom
+        # Counted for every node in all, and for each topic apart.
+        self.held: defaultdict[int, int] = defaultdict(int)
+        self.leads: defaultdict[int, int] = defaultdict(int)
+        self.topic_has: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self.topic_leads: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self.pairs: defaultdict[tuple[int, int], int] = defaultdict(int)  # who would take over from whom
 
     @staticmethod
     def of(metadata: ClusterMetadata, nodes: Mapping[int, NodeRegistered] | None = None) -> Layout:
@@ -35,8 +38,26 @@ class Layout:
                 layout.put((topic.name, partition.partition), target_of(partition))
         return layout
 
+    @staticmethod
+    def around(metadata: ClusterMetadata, topic: str) -> Layout:
+        """The partitions of one topic, and of all others only how many each node has."""
+        layout = Layout(metadata.nodes)
+        held, leads, pairs = layout.held, layout.leads, layout.pairs
+        for other in metadata.topics.values():
+            for partition in other.partitions:
+                replicas = target_of(partition)
+                if other.name == topic:
+                    layout.put((topic, partition.partition), replicas)
+                    continue
+                leads[replicas[0]] += 1
+                if len(replicas) > 1:
+                    pairs[replicas[0], replicas[1]] += 1
+                for node_id in replicas:
+                    held[node_id] += 1
+        return layout
+
     def has(self, node_id: int) -> int:
-        return len(self.on_node.get(node_id, ()))
+        return self.held[node_id]
 
     def put(self, place: Place, replicas: Sequence[int]) -> None:
         """Put a partition there, and nowhere else."""
@@ -57,6 +78,7 @@ class Layout:
         if len(replicas) > 1:
             self.pairs[replicas[0], replicas[1]] += step
         for node_id in replicas:
+            self.held[node_id] += step
             self.topic_has[topic, node_id] += step
 
     def swap(self, place: Place, old: int, new: int) -> None:
@@ -68,8 +90,14 @@ class Layout:
         return None if node is None else node.rack
 
     def crowding(self, replicas: Sequence[int]) -> int:
-        """How many replicas share a rack with an earlier one."""
+        """How many replicas share a rack with an earlier one, where there are several racks."""
+        if not self._has_racks:
+            return 0
         return len(replicas) - len({self.rack(node_id) for node_id in replicas})
+
+    def crowding_after(self, place: Place, old: int, new: int) -> int:
+        """The same once one node has taken another's replica."""
+        return self.crowding([new if replica == old else replica for replica in self.replicas[place]])
 
     def best_addition(self, place: Place, present: Sequence[int], candidates: Sequence[int]) -> int | None:
         """The node that one more replica of a partition should go to: another rack first, then few replicas."""
@@ -91,4 +119,6 @@ class Layout:
 
 def target_of(partition: PartitionAssigned) -> tuple[int, ...]:
     """The replicas a partition has, or will have when its move is done."""
+    if not partition.removing:
+        return partition.replicas
     return tuple(node_id for node_id in partition.replicas if node_id not in partition.removing)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from penstock.cluster.controller.layout import Layout
+from penstock.cluster.controller.layout import Layout, Place
 from penstock.cluster.metadata import ClusterMetadata
 from penstock.cluster.records import NodeRegistered
 from penstock.errors import InvalidReplicaAssignment, InvalidReplicationFactor
@@ -40,11 +40,38 @@ def place(
     leaders = [node_id for node_id in candidates if not metadata.nodes[node_id].is_fenced]
     if not leaders:
         raise InvalidReplicationFactor("No node is there that could lead a partition. Try again in a moment.")
-    layout = Layout.of(metadata)
+    layout = Layout.around(metadata, topic)
     for index in range(first, first + count):
-        leader = min(leaders, key=lambda node_id: (layout.topic_leads[topic, node_id], layout.leads[node_id], node_id))
+        leader = min(leaders, key=lambda node_id: _leading_load(layout, topic, node_id))
         layout.put((topic, index), _choose(layout, (topic, index), leader, candidates, replication_factor))
+    _even_out(layout, [(topic, index) for index in range(first, first + count)], leaders)
     return [layout.replicas[topic, index] for index in range(first, first + count)]
+
+
+def _even_out(layout: Layout, places: Sequence[Place], nodes: Sequence[int]) -> None:
+    """Followers chosen one after the other may end up uneven by two: let the fullest give to the emptiest."""
+
+    def held(node_id: int) -> int:
+        return layout.topic_has[places[0][0], node_id]
+
+    while True:
+        full, empty = max(nodes, key=held), min(nodes, key=held)
+        swappable = [
+            place
+            for place in places
+            if full in layout.replicas[place][1:]
+            and empty not in layout.replicas[place]
+            and layout.crowding_after(place, full, empty) <= layout.crowding(layout.replicas[place])
+        ]
+        if held(full) - held(empty) < 2 or not swappable:
+            return
+        layout.swap(swappable[0], full, empty)
+
+
+def _leading_load(layout: Layout, topic: str, node_id: int) -> tuple[int, ...]:
+    """What a node has to lead and to hold; who has least of it leads next."""
+    led = (layout.topic_leads[topic, node_id], layout.topic_has[topic, node_id])
+    return (*led, layout.leads[node_id], layout.has(node_id), node_id)
 
 
 def _choose(

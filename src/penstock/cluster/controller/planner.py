@@ -79,10 +79,6 @@ def _empty(layout: Layout, node_id: int, targets: Sequence[int], busy: set[Place
             layout.swap(place, node_id, stand_in)
 
 
-def _crowding_after(layout: Layout, place: Place, old: int, new: int) -> int:
-    return layout.crowding([new if replica == old else replica for replica in layout.replicas[place]])
-
-
 def _spread_racks(layout: Layout, targets: Sequence[int], busy: set[Place]) -> None:
     for place, replicas in list(layout.replicas.items()):
         if place in busy:
@@ -93,7 +89,7 @@ def _spread_racks(layout: Layout, targets: Sequence[int], busy: set[Place]) -> N
                 continue
             present = [replica for replica in layout.replicas[place] if replica != old]
             new = layout.best_addition(place, present, [target for target in targets if target != old])
-            if new is not None and _crowding_after(layout, place, old, new) < crowding:
+            if new is not None and layout.crowding_after(place, old, new) < crowding:
                 layout.swap(place, old, new)
                 crowding = layout.crowding(layout.replicas[place])
 
@@ -132,7 +128,7 @@ def _can_go(layout: Layout, place: Place, source: int, target: int, busy: set[Pl
     return (
         place not in busy
         and target not in replicas
-        and _crowding_after(layout, place, source, target) <= layout.crowding(replicas)
+        and layout.crowding_after(place, source, target) <= layout.crowding(replicas)
     )
 
 

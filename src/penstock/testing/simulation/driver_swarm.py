@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Final
 
@@ -20,7 +23,7 @@ _EVENTS_MAX: Final = 2_000_000
 def run_driver_seed(seed: int, *, is_kept: bool = False) -> Result:
     """One history, and what it came to."""
     random = Random(f"driver swarm {seed}")
-    with seeded_entropy(seed), simulated_loop(random) as loop:
+    with _no_collections(), seeded_entropy(seed), simulated_loop(random) as loop:
         loop.events_max = _EVENTS_MAX
         swarm = DriverSwarm(loop, seed, random, is_kept=is_kept)
         drivers = swarm.drivers
@@ -42,6 +45,18 @@ def run_driver_seed(seed: int, *, is_kept: bool = False) -> Result:
         violation=violation,
         history=tuple(drivers.trace.lines),
     )
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Or one would end the remains of dead processes, at a moment that nobody can repeat."""
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 class DriverSwarm:

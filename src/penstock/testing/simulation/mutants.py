@@ -222,7 +222,7 @@ RAFT: Final = (
     Mutant(
         "leads on though nobody answers",
         _CORE,
-        "if now_ms - leading.heard_majority_ms() >= self._pace.election_ms:",
+        "if self._now_ms - leading.heard_majority_ms() >= self._pace.election_ms:",
         "if False:",
     ),
     Mutant(
@@ -252,7 +252,7 @@ RAFT: Final = (
     Mutant(
         "waits for its heir for ever",
         _CORE,
-        "if leading.heir is not None and now_ms >= leading.heir_until_ms:",
+        "if leading.heir is not None and self._now_ms >= leading.heir_until_ms:",
         "if False:",
     ),
     # -- counting

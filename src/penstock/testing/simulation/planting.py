@@ -84,12 +84,12 @@ def _is_ours(name: str) -> bool:
     return name.partition(".")[0] == "penstock"
 
 
-def hunt(mutant: Mutant, seeds: range, stories: str, run_seed: str, *, is_first_enough: bool = True) -> Catch:
+def hunt(mutant: Mutant, seeds: range, stories: str | None, run_seed: str, *, is_first_enough: bool = True) -> Catch:
     """Plant a bug and look for it with stories, and with the seeds of a swarm, each named as "module:name"."""
     story = seed = proof = None
     tried = 0
     with planted(mutant):
-        for name, tell in _import(stories).items():
+        for name, tell in () if stories is None else _import(stories).items():
             proof = _failure(tell)
             if proof is not None:
                 story = name

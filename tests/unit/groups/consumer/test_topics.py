@@ -10,7 +10,7 @@ from penstock.broker.groups.consumer.topics import MetadataTopics, NoTopics, Top
 from penstock.cluster import controller
 from penstock.cluster.controller import TopicSpec
 from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import Endpoint
+from penstock.cluster.records import Endpoint, NodeRegistered
 from penstock.errors import InvalidRegularExpression
 
 ORDERS, BILLS = UUID(int=1), UUID(int=2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -112,8 +113,13 @@ class Producer(Client):
         self._producer_id = -1
 
     async def run(self) -> None:
-        self._producer_id = await self.insist("asks for an id", lambda: self.ask_anybody(Broker.allocate_producer_id))
+        await self._begin()
         await asyncio.gather(*(self._produce_on(place) for place in self._places))
+
+    async def _begin(self) -> None:
+        if self._producer_id < 0:
+            find = partial(self.ask_anybody, Broker.allocate_producer_id)
+            self._producer_id = await self.insist("asks for an id", find)
 
     async def _produce_on(self, place: Place) -> None:
         while not self.simulation.is_over:
@@ -122,6 +128,7 @@ class Producer(Client):
 
     async def write_everywhere(self) -> None:
         """One more message to every partition, as proof that it can be written to."""
+        await self._begin()
         for place in self._places:
             await self._produce(place, 1)
 

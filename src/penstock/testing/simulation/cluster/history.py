@@ -22,7 +22,7 @@ INVARIANTS: Final = (
     "high watermark keeps its promise",
     "leaders agree below the high watermark",
     "one leader an epoch",
-    "kept promises",
+    "leaders are let in",
     "same metadata at the same index",
     "group offsets never go back",
     "no aborted read",

@@ -67,8 +67,8 @@ class SimulatedLink:
             return
         frame = encode_head(kind, number, method, structure, pieces_bytes(body)) + bytes(joined(body))
         network = self._network
-        if network.on_said is not None and structure is not None:
-            network.on_said(self.owner.node_id, structure)
+        if network.swallows is not None and network.swallows(self.owner.node_id, self.other.owner.node_id, method):
+            return
         weather = network.weather
         if weather.broken and network.random.random() < weather.broken:
             network.breaks += 1
@@ -160,7 +160,7 @@ class SimulatedNetwork:
         self.breaks = 0
         self.messages = 0
         self.on_frame: Callable[[int, int, bytes], None] | None = None  # sees every frame that arrives
-        self.on_said: Callable[[int, msgspec.Struct], None] | None = None  # sees everything in the moment it is sent
+        self.swallows: Callable[[int, int, str], bool] | None = None  # whether a message of a method gets nowhere
         self.links: dict[SimulatedLink, None] = {}
         self._processes: dict[Address, Process] = {}
         self._cut: set[tuple[int, int]] = set()
@@ -206,6 +206,7 @@ class SimulatedNetwork:
 
     def heal(self) -> None:
         self._cut.clear()
+        self.swallows = None
         self.resume()
 
     def resume(self) -> None:

@@ -4,6 +4,7 @@
 - *high watermark keeps its promise*: whoever the metadata calls in sync has everything that any leader ever called
   committed;
 - *one leader an epoch*: a leader epoch of a partition has one leader, for ever;
+- *leaders are let in*: no partition is given a leader whose node is fenced;
 - *same metadata at the same index*: what one node applied at an index, every node applies there.
 
 At the end, when all faults are over and all logs stand still, the logs are compared with each other and with what the
@@ -12,13 +13,13 @@ clients were told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
-from penstock.cluster.records import MetadataRecord, PartitionAssigned
+from penstock.cluster.records import NO_LEADER, MetadataRecord, PartitionAssigned
 from penstock.records import decode_records, parse_header
 from penstock.records.header import CONTROL_BIT
 from penstock.testing.simulation.cluster.history import Place, State
@@ -37,12 +38,21 @@ class Oracles:
         self._leaders: dict[tuple[Place, int], int] = {}
         self._committed: dict[Place, int] = {}
         self._assigned: dict[Place, PartitionAssigned] = {}
+        self.on_assigned: Callable[[PartitionAssigned], None] | None = None  # hears of each in the moment it is applied
 
     # -- metadata -----------------------------------------------------------------------------------------------------
 
     def watch(self, node: BrokerNode, broker: Broker) -> None:
         """A broker was made: hear of everything it applies from its first entry on."""
         broker.quorum.listen(partial(self._on_applied, node, broker), _nothing, _nothing)
+        rewrite = broker.replicas.rewrite
+
+        async def watched(partition: Partition, change: Callable[[], None], is_wanted: Callable[[], bool]) -> bool:
+            is_done = await rewrite(partition, change, is_wanted)
+            self._check_in_sync(node, partition)  # in the very moment: soon after, it has copied everything again
+            return is_done
+
+        broker.replicas.rewrite = watched  # type: ignore[method-assign]
 
     def _on_applied(self, node: BrokerNode, broker: Broker, index: int, records: Sequence[MetadataRecord]) -> None:
         known = self._applied.setdefault(index, tuple(records))
@@ -53,11 +63,25 @@ class Oracles:
         for record in records:
             if isinstance(record, PartitionAssigned):
                 topic = broker.metadata.topic_by_id(record.topic_id)
+                leader = broker.metadata.nodes.get(record.leader)
+                if record.leader != NO_LEADER and (leader is None or leader.is_fenced):
+                    self._history.violate("leaders are let in", f"{record} is led by {leader}")
                 if topic is not None:
                     place = (topic.name, record.partition)
                     latest = self._assigned.get(place)
                     if latest is None or record.partition_epoch > latest.partition_epoch:
                         self._assigned[place] = record
+                        self._check_place(place)
+                        if self.on_assigned is not None:
+                            self.on_assigned(record)
+
+    def places_in_sync(self, node_id: int) -> dict[Place, None]:
+        """Where a node is in sync, as the latest metadata says."""
+        return {place: None for place, assigned in self._assigned.items() if node_id in assigned.in_sync}
+
+    def assigned(self, place: Place) -> PartitionAssigned:
+        """A partition as the latest metadata says that anybody has applied."""
+        return self._assigned[place]
 
     # -- at every moment ----------------------------------------------------------------------------------------------
 
@@ -71,6 +95,12 @@ class Oracles:
         for node, broker in members:
             for partition in broker.replicas:
                 self._check_in_sync(node, partition)
+
+    def _check_place(self, place: Place) -> None:
+        """Who is in sync has just changed."""
+        for node, broker in self._simulation.members():
+            if broker.replicas.has(*place):
+                self._check_in_sync(node, broker.replicas.get(*place))
 
     def _check_leader(self, node: BrokerNode, partition: Partition) -> None:
         place = (partition.id.topic, partition.id.partition)

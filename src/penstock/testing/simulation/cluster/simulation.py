@@ -52,6 +52,7 @@ class Shape:
     transactors: int
     committers: int
     replica_lag_ms: int = 10_000
+    session_ms: int = 2_000
     offsets_partitions: int = 1
     transactions_partitions: int = 1
     groups: GroupConfig = field(default_factory=GroupConfig)
@@ -126,7 +127,7 @@ class BrokerNode(SimulatedNode[Broker]):
 
     def wipe(self) -> None:
         super().wipe()
-        self.wiped = dict.fromkeys(self.durable)
+        self.wiped = self._simulation.oracles.places_in_sync(self.id)
 
     def damage(self) -> str:
         """The power goes, and a bit of a log flips. What was hit; nothing if there is nothing to hit."""
@@ -138,7 +139,7 @@ class BrokerNode(SimulatedNode[Broker]):
         path = self.random.choice(hit)
         position = self.random.randrange(files.size(path))
         files.flip_bit(path, position, self.random.randrange(8))
-        self.wiped = dict.fromkeys(self.durable)
+        self.wiped = self._simulation.oracles.places_in_sync(self.id)
         return f"{path} at {position}"
 
     def last_look(self, process: Broker) -> None:
@@ -156,10 +157,14 @@ class Simulation(World):
         self.shape = shape or Shape.drawn(self.random)
         self.oracles = Oracles(self)
         peers = tuple((node_id, host_of(node_id), PORT) for node_id in range(1, self.shape.nodes + 1))
-        cluster = ClusterConfig(peers=peers, replica_lag_ms=self.shape.replica_lag_ms)
+        cluster = self._cluster(peers=peers)
         self.nodes = {node_id: BrokerNode(self, node_id, cluster) for node_id, _, _ in peers}
         self.faults = ClusterFaults(self, self.shape.places)
         self._readers: list[Reader] = []
+
+    def _cluster(self, **found: Any) -> ClusterConfig:
+        lag_ms, session_ms = self.shape.replica_lag_ms, self.shape.session_ms
+        return ClusterConfig(**found, replica_lag_ms=lag_ms, session_timeout_ms=session_ms)
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -168,6 +173,15 @@ class Simulation(World):
             node.start()
         await self.until(self.not_ready, _FORMATION_MAX_S, "the nodes do not form a cluster")
         await self.bounded(self._set_up(), _FORMATION_MAX_S, "the first topics cannot be created")
+        await self.play()
+        await self.until(self._not_healed, _HEALING_MAX_S, "replicas do not catch up")
+        await self.bounded(self._read_everything(), _HEALING_MAX_S, "what was written cannot be read")
+        self.check()
+        self.oracles.check_metadata()
+        self.oracles.check_logs()
+
+    async def play(self) -> None:
+        """Clients work while faults come and go; then all is calm, and they finish what they began."""
         clients = self._clients()
         working = [asyncio.ensure_future(client.run()) for client in clients]
         await self.bounded(self.faults.run(self.loop.time() + self.shape.duration_s), 600, "faults do not end")
@@ -177,11 +191,6 @@ class Simulation(World):
         await self.bounded(_all(working), _HEALING_MAX_S, "clients cannot finish what they began")
         producer = next(client for client in clients if isinstance(client, Producer))
         await self.bounded(producer.write_everywhere(), _HEALING_MAX_S, "a partition takes no writes")
-        await self.until(self._not_healed, _HEALING_MAX_S, "replicas do not catch up")
-        await self.bounded(self._read_everything(), _HEALING_MAX_S, "what was written cannot be read")
-        self.check()
-        self.oracles.check_metadata()
-        self.oracles.check_logs()
 
     def check(self) -> None:
         self.oracles.check()
@@ -229,8 +238,7 @@ class Simulation(World):
 
     def add_node(self) -> BrokerNode:
         """A node comes that knows only where the first one is."""
-        cluster = ClusterConfig(join=(host_of(1), PORT), replica_lag_ms=self.shape.replica_lag_ms)
-        node = BrokerNode(self, max(self.nodes) + 1, cluster)
+        node = BrokerNode(self, max(self.nodes) + 1, self._cluster(join=(host_of(1), PORT)))
         self.nodes[node.id] = node
         node.start()
         return node
