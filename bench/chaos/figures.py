@@ -10,6 +10,8 @@ from itertools import pairwise
 
 from bench.chaos.history import Committed, Ended, Event, Polled, Sent
 
+WITHDRAWN = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
+"""What the client itself dropped when it aborted its transaction: nothing has failed."""
 AFTER_S = 10.0
 """How long after the healing of a fault a silence still counts as its."""
 
@@ -35,7 +37,8 @@ class Figures:
 
     def _count(self, event: Event) -> None:
         if isinstance(event, Sent):
-            self.outcomes["send"][event.outcome] += 1
+            is_withdrawn = any(word in event.error for word in WITHDRAWN)
+            self.outcomes["send"]["withdrawn" if is_withdrawn else event.outcome] += 1
             if event.outcome == "ok":
                 self.acked_at.append(event.at)
         elif isinstance(event, Ended):
@@ -50,12 +53,12 @@ class Figures:
             self.records_read += len(event.rows)
 
 
-def longest_silence(times: Sequence[float], began_at: float, healed_at: float) -> float:
+def longest_silence(times: Sequence[float], began_at: float, healed_at: float, until: float) -> float:
     """The longest time without any of `times` that touches a fault, up to a while after it was healed.
 
-    `times` are sorted. Before the first and after the last of them there is silence too.
+    `times` are sorted. After the last of them there is silence `until` nobody asked for more.
     """
-    last = healed_at + AFTER_S
+    last = max(min(healed_at + AFTER_S, until), healed_at)
     inside = times[bisect_left(times, began_at) : bisect_right(times, last)]
     return max((after - before for before, after in pairwise([began_at, *inside, last])), default=0.0)
 

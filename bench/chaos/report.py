@@ -29,6 +29,8 @@ class Report:
     figures: Figures
     anomalies: Sequence[Anomaly]
     began_at: float
+    asked_until: float
+    """When clients were asked to finish."""
 
     @property
     def is_good(self) -> bool:
@@ -44,8 +46,8 @@ class Report:
         lines = []
         for kind, several in sorted(by_kind.items()):
             spans = [(each.began_at, each.healed_at or each.began_at) for each in several]
-            silences = [longest_silence(self.figures.acked_at, *span) for span in spans]
-            ends = [longest_silence(self.figures.ended_at, *span) for span in spans]
+            silences = [longest_silence(self.figures.acked_at, *span, self.asked_until) for span in spans]
+            ends = [longest_silence(self.figures.ended_at, *span, self.asked_until) for span in spans]
             whole = [each.whole_at - each.healed_at for each in several if each.whole_at and each.healed_at]
             lines.append(
                 [
@@ -62,10 +64,10 @@ class Report:
 
     def _operations(self) -> Grid:
         lines = [
-            [name, *(f"{counts[outcome]:,}" for outcome in ("ok", "fail", "info"))]
+            [name, *(f"{counts[outcome]:,}" for outcome in ("ok", "fail", "info", "withdrawn"))]
             for name, counts in sorted(self.figures.outcomes.items())
         ]
-        return Grid("Operations of clients", ["operation", "ok", "failed", "unknown"], lines)
+        return Grid("Operations of clients", ["operation", "ok", "failed", "unknown", "withdrawn"], lines)
 
     def _anomalies(self) -> Grid:
         counts = Counter(anomaly.kind for anomaly in self.anomalies)

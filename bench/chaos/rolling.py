@@ -54,7 +54,8 @@ def tell(order: Order, workload: Workload, restarts: list[tuple[float, float]], 
     events = list(read_all([*workload.diaries, *order.directory.glob("final.diary")]))
     figures, anomalies = Figures.of(events), check(events)
     failed = sum(counts["fail"] + counts["info"] for counts in figures.outcomes.values())
-    silence = max((longest_silence(figures.acked_at, *span) for span in restarts), default=0.0)
+    asked_until = restarts[-1][1] if restarts else 0.0
+    silence = max((longest_silence(figures.acked_at, *span, asked_until) for span in restarts), default=0.0)
     lines = [
         ["restarts", str(len(restarts))],
         ["operations", f"{sum(sum(counts.values()) for counts in figures.outcomes.values()):,}"],

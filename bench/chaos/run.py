@@ -40,17 +40,18 @@ def play(order: Order) -> int:
     with standing(order) as (cluster, watch), Display(console, order.minutes * 60) as display:
         workload = Workload(order.directory / "clients", cluster.bootstrap, EVERYBODY, order.load)
         conductor = Conductor(Arena(cluster, watch, workload.tend), workload.tend, display.say, display.update)
-        began_at = now()
+        began_at = asked_until = now()
         watch.start()
         try:
             conductor.play(schedule, order.minutes * 60)
+            asked_until = now()
             finish(cluster, watch, workload, conductor, order, display)
         except KeyboardInterrupt:
             conductor.troubles.append(Trouble(now(), "interrupted"))
         finally:
             workload.close()
             watch.stop()
-    report = judge(order, conductor, workload, began_at)
+    report = judge(order, conductor, workload, began_at, asked_until)
     report.print(console)
     console.print(f"report.md, report.json and timeline.png are in {order.directory}")
     return 0 if report.is_good else 1
@@ -131,7 +132,7 @@ def stop_all(cluster: Cluster) -> list[str]:
     return [] if is_kafka else stubborn
 
 
-def judge(order: Order, conductor: Conductor, workload: Workload, began_at: float) -> Report:
+def judge(order: Order, conductor: Conductor, workload: Workload, began_at: float, asked_until: float) -> Report:
     began = time.monotonic()
     final = order.directory / "final.diary"
     events = list(read_all([*workload.diaries, *([final] if final.exists() else [])]))
@@ -148,7 +149,7 @@ def judge(order: Order, conductor: Conductor, workload: Workload, began_at: floa
         "records read": figures.records_read,
         "checked in (s)": round(time.monotonic() - began, 1),
     }
-    report = Report(facts, conductor.happenings, conductor.troubles, figures, anomalies, began_at)
+    report = Report(facts, conductor.happenings, conductor.troubles, figures, anomalies, began_at, asked_until)
     report.write(order.directory)
     title = f"{order.software.name}, seed {order.seed}: {report.verdict()}"
     last = max([*figures.acked_at[-1:], *figures.ended_at[-1:], began_at + 1])

@@ -40,10 +40,13 @@ def shard_environments(settings: Settings, shards: int) -> list[dict[str, str]]:
         internal = Address(internal.host, _free_port(internal.host))
     rack = broker.rack or f"host-{broker.node_id}"
     reached_at = broker.advertised_internal or internal
-    first = {"broker.internal": str(internal), "broker.rack": rack}
+    shared = {"broker.rack": rack}
     if not settings.cluster.peers and settings.cluster.join is None:
-        first["cluster.voters"] = "1"  # one host: no other process of it would outlive its power cut
-    environments = [first]
+        # One host: no other process of it would outlive its power cut, so neither votes nor copies are worth anything.
+        shared |= {"cluster.voters": "1", "cluster.internal_replication_factor": "1"}
+        if settings.defaults.topic.replication_factor is None:
+            shared["defaults.topic.replication_factor"] = "1"
+    environments = [{"broker.internal": str(internal), **shared}]
     for shard in range(1, shards):
         chosen = {
             "broker.node_id": str(broker.node_id * _IDS_PER_NODE + shard),
@@ -51,9 +54,9 @@ def shard_environments(settings: Settings, shards: int) -> list[dict[str, str]]:
             "broker.kafka": str(_further(broker.kafka, shard)),
             "broker.http": str(_further(broker.http, shard)),
             "broker.internal": str(_further(internal, shard)),
-            "broker.rack": rack,
             "cluster.peers": "",
             "cluster.join": str(reached_at),
+            **shared,
         }
         for name in ("advertised_kafka", "advertised_http", "advertised_internal"):
             advertised = getattr(broker, name)

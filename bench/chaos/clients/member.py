@@ -6,7 +6,7 @@ import random
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bench.chaos.clients.client import CALL_LIMIT_S, FINISH_LIMIT_S, LOG_TOPIC, TOPICS, Client
 from bench.chaos.clients.reader import value_of
@@ -14,6 +14,16 @@ from bench.chaos.history import Assigned, Committed, Finished, Outcome, Polled, 
 
 BATCH = 300
 STAY_S = (15.0, 60.0)
+# librdkafka leaves it to the application to commit again when the coordinator has moved.
+TRY_AGAIN = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._WAIT_COORD,
+}
 
 
 class Member:
@@ -105,22 +115,25 @@ class Member:
         offsets = [TopicPartition(LOG_TOPIC, partition, offset) for partition, offset in self._read.items()]
         self._read = {}
         errors: dict[int, str] = {}
-        outcome: Outcome = "ok"
-        try:
-            for each in consumer.commit(offsets=offsets, asynchronous=False) or ():
-                if each.error is not None:
-                    errors[each.partition] = str(each.error)
-        except KafkaException as error:
-            outcome = "info"
-            errors = {each.partition: str(error) for each in offsets}
-            self._client.note(f"commit: {error}")
+        deadline = time.monotonic() + CALL_LIMIT_S
+        while True:
+            try:
+                for each in consumer.commit(offsets=offsets, asynchronous=False) or ():
+                    if each.error is not None:
+                        errors[each.partition] = str(each.error)
+            except KafkaException as error:
+                self._client.note(f"commit: {error}")
+                if error.args[0].code() in TRY_AGAIN and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                    continue
+                errors = {each.partition: str(error) for each in offsets}
+            break
         at = now()
         for each in offsets:
             failure = errors.get(each.partition, "")
+            outcome: Outcome = "info" if failure else "ok"
             self._client.diary.write(
-                Committed(
-                    self._group, LOG_TOPIC, each.partition, each.offset, "info" if failure else outcome, at, failure
-                )
+                Committed(self._group, LOG_TOPIC, each.partition, each.offset, outcome, at, failure)
             )
 
     def _finish(self, consumer: Consumer) -> bool:

@@ -39,7 +39,7 @@ class JoinAndLeave:
         number = self.node.number
         self._command("drain", str(number))
         self.arena.meanwhile()
-        self._command("remove", str(number))
+        self._command("remove", str(number), "--yes")
         self.node.terminate()
         self.arena.cluster.remove(number)
 
@@ -50,7 +50,7 @@ class JoinAndLeave:
 
     def _command(self, *words: str) -> None:
         first = self.arena.cluster.nodes[min(self.arena.numbers)]
-        command = [str(REPO / ".venv/bin/penstock"), "cluster", *words, "--server", f"http://{first.place.http}"]
+        command = [str(REPO / ".venv/bin/penstock"), "cluster", *words, "--url", f"http://{first.place.http}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S)
         if done.returncode:
             raise ClusterError(f"penstock cluster {' '.join(words)} failed: {done.stderr or done.stdout}")

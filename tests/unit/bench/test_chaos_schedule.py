@@ -52,11 +52,12 @@ def test_no_kinds_no_faults() -> None:
 
 def test_the_longest_silence_is_looked_for_from_the_fault_until_a_while_after() -> None:
     steady = [n / 10 for n in range(1000)]
-    assert longest_silence(steady, 20, 30) == pytest.approx(0.1)
+    assert longest_silence(steady, 20, 30, 99) == pytest.approx(0.1)
     gap = [at for at in steady if not 22 < at < 27]
-    assert longest_silence(gap, 20, 30) == pytest.approx(5.0)
-    assert longest_silence(gap, 40, 50) == pytest.approx(0.1), "that was another fault's"
-    assert longest_silence([], 20, 30) == 10 + AFTER_S
+    assert longest_silence(gap, 20, 30, 99) == pytest.approx(5.0)
+    assert longest_silence(gap, 40, 50, 99) == pytest.approx(0.1), "that was another fault's"
+    assert longest_silence([], 20, 30, 99) == 10 + AFTER_S
+    assert longest_silence([], 20, 30, 32) == 12, "nobody asked for more"
 
 
 def test_achievements_are_counted_by_the_second() -> None:
@@ -69,13 +70,14 @@ def test_operations_are_counted_by_outcome() -> None:
             Send("p-0", "t", 0, 1.0),
             Sent("p-0", "ok", 2.0, 0),
             Sent("p-1", "info", 1.5),
+            Sent("p-2", "info", 1.5, error="KafkaError{code=_PURGE_QUEUE,val=-152}"),
             Ended("w:0", "commit", "ok", 3.0),
             Ended("w:1", "abort", "ok", 4.0),
             Committed("g", "t", 0, 1, "info", 4.0),
             Polled("c", "committed", 5.0, [("t", 0, 0, "p-0"), ("t", 0, 1, "p-1")]),
         ]
     )
-    assert figures.outcomes["send"] == {"ok": 1, "info": 1}
+    assert figures.outcomes["send"] == {"ok": 1, "info": 1, "withdrawn": 1}
     assert (figures.outcomes["commit"], figures.outcomes["abort"]) == ({"ok": 1}, {"ok": 1})
     assert figures.acked_at == [2.0]
     assert figures.records_read == 2

@@ -455,4 +455,4 @@ class ControllerModel(RuleBasedStateMachine):
 
 
 TestControllerModel = ControllerModel.TestCase
-TestControllerModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestControllerModel.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

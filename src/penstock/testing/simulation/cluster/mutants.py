@@ -51,10 +51,10 @@ REPLICATION: Final = (
         "        if False:\n            self._promised_end = self.log.end_offset\n",
     ),
     Mutant(
-        "followers are cut to the watermark, not by epoch",
+        "a follower keeps what its leader never had",
         _FOLLOWING,
-        "return Truncate(offset)",
-        "return Truncate(local.high_watermark)",
+        "return min(parting.start_offset, known_end)",
+        "return known_end",
     ),
     Mutant(
         "no history is found to part",
@@ -75,28 +75,10 @@ REPLICATION: Final = (
         "if False:",
     ),
     Mutant(
-        "a missing answer is taken for a refusal",
-        _FOLLOWERS,
-        "            self._is_uncertain = True",
-        "            self._pending.clear()\n            self._recount()",
-    ),
-    Mutant(
-        "answers to older questions are taken",
-        _FOLLOWING,
-        "if asked is None or answer.leader_epoch != self.leader_epoch or asked.offset != local.end:",
-        "if asked is None:",
-    ),
-    Mutant(
         "batches carry no leader epoch",
         _PARTITION,
         "log.append(batch, header, self.leader_epoch)",
         "log.append(batch, header, 0)",
-    ),
-    Mutant(
-        "fetches are not fenced by leader epoch",
-        _SERVING,
-        "if self.leader_epoch < partition.leader_epoch:",
-        "if False:",
     ),
     Mutant(
         "a node leads by what it knew in its last life",

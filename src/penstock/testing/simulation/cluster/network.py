@@ -67,7 +67,8 @@ class SimulatedLink:
             return
         frame = encode_head(kind, number, method, structure, pieces_bytes(body)) + bytes(joined(body))
         network = self._network
-        if network.swallows is not None and network.swallows(self.owner.node_id, self.other.owner.node_id, method):
+        way = (self.owner.node_id, self.other.owner.node_id)
+        if network.swallows is not None and network.swallows(way, method, structure):
             return
         weather = network.weather
         if weather.broken and network.random.random() < weather.broken:
@@ -160,7 +161,8 @@ class SimulatedNetwork:
         self.breaks = 0
         self.messages = 0
         self.on_frame: Callable[[int, int, bytes], None] | None = None  # sees every frame that arrives
-        self.swallows: Callable[[int, int, str], bool] | None = None  # whether a message of a method gets nowhere
+        # Whether a message from one node to another, of a method and with that content, gets nowhere.
+        self.swallows: Callable[[tuple[int, int], str, msgspec.Struct | None], bool] | None = None
         self.links: dict[SimulatedLink, None] = {}
         self._processes: dict[Address, Process] = {}
         self._cut: set[tuple[int, int]] = set()

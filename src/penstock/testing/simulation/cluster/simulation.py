@@ -51,6 +51,7 @@ class Shape:
     producers: int
     transactors: int
     committers: int
+    assignment: tuple[tuple[int, ...], ...] | None = None
     replica_lag_ms: int = 10_000
     session_ms: int = 2_000
     offsets_partitions: int = 1
@@ -201,8 +202,9 @@ class Simulation(World):
             command = CreateTopic(
                 name=topic,
                 topic_id=UUID(int=self.random.getrandbits(128)),
-                partitions=sum(1 for name, _ in self.shape.places if name == topic),
-                replication_factor=self.shape.replication_factor,
+                partitions=None if self.shape.assignment else sum(name == topic for name, _ in self.shape.places),
+                replication_factor=None if self.shape.assignment else self.shape.replication_factor,
+                assignment=self.shape.assignment,
                 configs={
                     "min.insync.replicas": str(min(self.shape.min_insync_replicas, self.shape.replication_factor))
                 },

@@ -1,6 +1,6 @@
 """Stories of whole clusters: the order of events in which a missing rule loses something, told step by step.
 
-Each has three nodes and a topic with a replica on each, led by node 1. A story raises `BrokenPromise` if an oracle was
+Each has a topic with replicas on nodes 1 to 3, led by node 1; there are five nodes where the quorum has to survive two. A story raises `BrokenPromise` if an oracle was
 proved wrong in it, or if the cluster does not come right at its end.
 """
 
@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from penstock.broker.broker import Broker
-from penstock.cluster.commands import TransferControl
+from penstock.cluster.commands import Outcomes, TransferControl
 from penstock.cluster.records import PartitionAssigned
 from penstock.errors import PenstockError
+from penstock.quorum.submission import Submitted
+from penstock.quorum.wire import RAFT_MESSAGE
 from penstock.testing.simulation.cluster.clients import Producer
 from penstock.testing.simulation.cluster.history import Place
 from penstock.testing.simulation.cluster.loop import SimulatedLoop
@@ -33,6 +38,7 @@ _SHAPE: Final = Shape(
     producers=1,
     transactors=0,
     committers=0,
+    assignment=((1, 2, 3),),
     replica_lag_ms=_LAG_MS,
     session_ms=4_000,
 )
@@ -46,7 +52,8 @@ class Stage(Simulation):
     """A cluster that does what a story says."""
 
     def __init__(self, loop: SimulatedLoop, script: Callable[[Stage], Awaitable[None]]) -> None:
-        super().__init__(1, loop, shape=_SHAPE, is_told=True)
+        shape = replace(_SHAPE, nodes=5) if script in _OF_FIVE else _SHAPE
+        super().__init__(1, loop, shape=shape, is_told=True)
         self._script = script
         self.faults.kinds = []
         self.producer = Producer(self, "producer", [_PLACE])
@@ -129,6 +136,12 @@ def tell(script: Callable[[Stage], Awaitable[None]]) -> None:
 # -- the stories -------------------------------------------------------------------------------------------------------
 
 
+def _swallows_grants(way: tuple[int, int], method: str, content: msgspec.Struct | None) -> bool:
+    """Heartbeats are answered, but who is in sync is not told, neither as an answer nor as metadata."""
+    is_grant = isinstance(content, Submitted) and isinstance(content.answer, Outcomes)
+    return way == (3, 1) and (is_grant or method == RAFT_MESSAGE.name)
+
+
 async def _lost_grant(stage: Stage) -> None:
     """A follower is taken in, but its leader never hears so: it may not commit without it."""
     await stage.controlled_by(3)
@@ -142,7 +155,7 @@ async def _lost_grant(stage: Stage) -> None:
         if set(assigned.in_sync) == {1, 2, 3}:
             stage.oracles.on_assigned = None
             stage.cut_off(1, 2)
-            stage.network.swallows = lambda *way: way[:2] == (3, 1) and not way[2].startswith("replication.")
+            stage.network.swallows = _swallows_grants
 
     stage.oracles.on_assigned = on_assigned
     stage.network.heal()
@@ -210,8 +223,8 @@ async def _stale_leader(stage: Stage) -> None:
 
 
 async def _last_replica_standing(stage: Stage) -> None:
-    """All but the leader fall out; then the leader is gone. Nobody who lacks an acknowledged write may lead."""
-    await stage.controlled_by(2)
+    """One falls out, the others go on without it and then are gone. Nobody who lacks what was acknowledged may lead."""
+    await stage.controlled_by(4)
     await stage.write(2)
     stage.nodes[3].kill()
     await stage.in_sync(1, 2)
@@ -219,7 +232,26 @@ async def _last_replica_standing(stage: Stage) -> None:
     stage.nodes[1].cut_power()
     stage.nodes[2].kill()
     stage.nodes[3].start()
-    await stage.look_for(4.0)
+    await stage.look_for(8.0)
+    stage.nodes[2].start()
+    await stage.wait_for(lambda: stage.assigned().leader == 2, "the one that has everything does not lead")
+    stage.nodes[1].start()
+    await stage.in_sync(1, 2, 3)
+    await stage.write(2)
+
+
+async def _eligible_replica(stage: Stage) -> None:
+    """Two fall out, and come back while the leader is gone: only the one that has everything may lead for it."""
+    await stage.controlled_by(4)
+    await stage.write(2)
+    stage.nodes[3].kill()
+    await stage.in_sync(1, 2)
+    await stage.write(3)
+    stage.nodes[2].kill()
+    await stage.in_sync(1)
+    stage.nodes[1].cut_power()
+    stage.nodes[3].start()
+    await stage.look_for(6.0)
     stage.nodes[2].start()
     await stage.wait_for(lambda: stage.assigned().leader == 2, "the one that has everything does not lead")
     stage.nodes[1].start()
@@ -267,12 +299,14 @@ async def _rolling_restart(stage: Stage) -> None:
         await stage.in_sync(1, 2, 3)
 
 
+_OF_FIVE: Final = (_last_replica_standing, _eligible_replica)
 _SCRIPTS: Final = {
     "a leader never hears that a follower was taken in": _lost_grant,
     "a leader that is cut off goes on alone": _stale_leader,
     "a follower has not heard what is committed": _late_watermark,
     "a follower loses its disk while it is being taken in": _late_proposal,
     "the last replica that has everything is gone for a while": _last_replica_standing,
+    "one that fell out with too few left may lead, one that fell out before may not": _eligible_replica,
     "a follower has what the next leader never saw": _divergence,
     "a disk is wiped while all are down": _wiped_disk,
     "a rolling restart": _rolling_restart,

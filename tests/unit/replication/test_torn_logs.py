@@ -1,0 +1,100 @@
+"""Logs that a crash left torn, or that begin anew: a copy must never claim to have what it has not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import CorruptRecords
+from penstock.records import Record, encode_batch, parse_header
+from penstock.storage.config import LogConfig
+from penstock.storage.log import Log
+from penstock.testing.files import MemoryFiles
+
+DIRECTORY = Path("/logs/t/0")
+
+
+def open_log(files: MemoryFiles) -> Log:
+    return Log.open(files, DIRECTORY, LogConfig())
+
+
+def write(log: Log, count: int, epoch: int = 0) -> None:
+    for _ in range(count):
+        batch = memoryview(encode_batch([Record(0, 1, b"k", b"v" * 50)]))
+        log.append(batch, parse_header(batch), epoch)
+
+
+def test_an_empty_segment_behind_a_torn_one_does_not_say_where_the_log_ends() -> None:
+    files = MemoryFiles()
+    log = open_log(files)
+    write(log, 3)
+    log.sync()
+    kept = log.size_bytes
+    write(log, 2)
+    log.roll()
+    files.open(DIRECTORY / f"{0:020}.log").truncate(kept + 10)  # the rest never reached the disk
+    again = open_log(files)
+    assert (again.end_offset, again.durable_offset) == (3, 3)
+    write(again, 1)
+    again.close()
+    assert open_log(files).end_offset == 4
+
+
+def test_damage_in_the_middle_is_told_and_not_stepped_over_by_whoever_copies() -> None:
+    files = MemoryFiles()
+    log = open_log(files)
+    write(log, 6)
+    log.roll()
+    log.sync()
+    one = log.size_bytes // 6
+    files.flip_bit(DIRECTORY / f"{0:020}.log", 2 * one + 70)
+    assert log.read(0, 1 << 20, 6) is not None
+    assert log.first_damage() == 2
+    found = log.read_whole(0, 1 << 20, 6)
+    assert found is not None
+    assert found.next_offset in {-1, 2}
+    assert found.size == 2 * one
+    with pytest.raises(CorruptRecords):
+        log.read_whole(2, 1 << 20, 6)
+    assert log.read_whole(3, 1 << 20, 6) is not None
+
+
+def test_a_log_that_begins_anew_has_nothing_old_and_knows_where_it_is() -> None:
+    files = MemoryFiles()
+    log = open_log(files)
+    write(log, 5, epoch=2)
+    log.roll()
+    write(log, 5, epoch=3)
+    log.sync()
+    log.begin_at(40)
+    for each in (log, open_log(files)):
+        assert (each.start_offset, each.end_offset, each.durable_offset) == (40, 40, 40)
+        assert each.epochs.latest == -1
+        assert list(each.batches(40)) == []
+    write(log, 1, epoch=4)
+    assert log.epochs.items() == [(4, 40)]
+
+
+def test_a_log_that_begins_anew_survives_a_crash_at_every_step() -> None:
+    def prepare() -> tuple[MemoryFiles, Log]:
+        files = MemoryFiles(seed=3)
+        log = open_log(files)
+        write(log, 5, epoch=2)
+        log.roll()
+        write(log, 5, epoch=3)
+        log.sync()
+        return files, log
+
+    files, log = prepare()
+    before = files.steps
+    log.begin_at(40)
+    for step in range(before + 1, files.steps + 1):
+        crashing, torn = prepare()
+        crashing.crash_at = step
+        with pytest.raises(BaseException):  # noqa: B017 - a crash is no Exception
+            torn.begin_at(40)
+        crashing.crash()
+        found = open_log(crashing)
+        assert found.end_offset in {10, 40}
+        assert found.start_offset in {0, 40}
