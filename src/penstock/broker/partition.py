@@ -31,8 +31,10 @@ from penstock.errors import (
     MessageTooLarge,
     NotEnoughReplicas,
     NotLeader,
+    OutOfOrderSequence,
     PenstockError,
     PolicyViolation,
+    StorageError,
     UnknownLeaderEpoch,
 )
 from penstock.model import TopicPartition
@@ -71,6 +73,7 @@ class Partition(Replica):
         "_append_waiters",
         "_limit",
         "_taps",
+        "_unwritten",
         "epoch_start",
         "followers",
         "in_sync_count",
@@ -98,6 +101,7 @@ class Partition(Replica):
         self._limit = NO_LIMIT  # what followers allow the high watermark to be
         self._append_waiters: deque[tuple[int, Committed]] = deque()
         self._taps: tuple[Tap, ...] = ()
+        self._unwritten: StorageError | None = None  # why the last batch could not be written, if it could not
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else "not leader"
@@ -175,7 +179,12 @@ class Partition(Replica):
             _check_keys(batch)
         log = self.log
         if header.producer_id >= 0:
-            first = log.producers.check(header)
+            try:
+                first = log.producers.check(header)
+            except OutOfOrderSequence:
+                if self._unwritten is not None:
+                    raise self._unwritten from None  # the batch before it could not be written: try both again
+                raise
             if first is not None:
                 return Appended(first, first + header.count, -1)
         append_time_ms = -1
@@ -183,7 +192,12 @@ class Partition(Replica):
             append_time_ms = now_ms
             stamp_append_time(batch, now_ms)
             header = parse_header(batch)
-        base_offset = log.append(batch, header, self.leader_epoch)
+        try:
+            base_offset = log.append(batch, header, self.leader_epoch)
+        except StorageError as error:
+            self._unwritten = error
+            raise
+        self._unwritten = None
         stats = self.stats
         stats.messages_produced += header.count
         stats.bytes_produced += len(batch)

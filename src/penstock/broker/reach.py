@@ -39,8 +39,11 @@ def _is_known(broker: Broker, where: Where) -> bool:
 
 
 async def locate(broker: Broker, topic: str, index: int, start: Start) -> int:
-    """The offset that a start stands for; a number is taken as it is."""
+    """The offset that a start stands for; a number is taken as it is.
+
+    A leader that is new may not know the end yet, and is asked again until it does.
+    """
     partition = led_here(broker, topic, index)
-    if partition is not None:
+    if partition is not None and (partition.is_watermark_known or start == "earliest" or isinstance(start, int)):
         return resolve_start(partition, start)
     return await broker.remote.locate(topic, index, start)

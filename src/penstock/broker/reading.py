@@ -14,8 +14,8 @@ from typing import Final
 
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
-from penstock.broker.reach import led_here
-from penstock.broker.starts import Start, resolve_start
+from penstock.broker.reach import led_here, locate
+from penstock.broker.starts import Start
 from penstock.errors import CorruptRecords, PenstockError, UnknownTopic
 from penstock.model import TopicPartition
 from penstock.records import Record, decode_records, iter_batches
@@ -53,7 +53,7 @@ async def read_messages(
     partition = led_here(broker, topic, index)
     if partition is None:
         return await _read_elsewhere(broker, topic, index, start, limit, wait_ms, max_bytes)
-    offset = resolve_start(partition, start)
+    offset = await locate(broker, topic, index, start)
     result = _read(partition, offset, limit, max_bytes)
     if result.messages or wait_ms <= 0:
         return result

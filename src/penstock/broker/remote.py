@@ -402,7 +402,7 @@ class PartitionService:
         partition = self._partition(request.place)
         partition.check_leader(request.leader_epoch)
         start: Start = "latest" if request.is_latest else "earliest"
-        if not partition.is_watermark_known and start == "latest":
+        if not partition.is_watermark_known and start != "earliest":
             raise OffsetNotAvailable(f"It is not known yet up to where {partition.id} is committed. Try again.")
         if request.timestamp_ms is not None:
             start = Since(request.timestamp_ms)

@@ -12,6 +12,7 @@ from penstock.broker.stats import TopicStats
 from penstock.cluster.topic_config import TopicSettings
 from penstock.errors import (
     CorruptRecords,
+    DiskFull,
     FencedLeaderEpoch,
     InvalidRecord,
     LogFailed,
@@ -19,6 +20,7 @@ from penstock.errors import (
     NotEnoughReplicas,
     NotLeader,
     OffsetOutOfRange,
+    OutOfOrderSequence,
     PenstockError,
     UnknownLeaderEpoch,
 )
@@ -149,6 +151,24 @@ def test_a_repeated_batch_of_an_idempotent_producer_is_stored_once_and_answered_
     stage.sync()
     assert stage.answers == [None, None]
     assert stage.visible() == [b"a", b"b"]
+
+
+def test_what_comes_behind_a_batch_that_could_not_be_written_is_told_the_same() -> None:
+    """A producer that hears of a gap instead begins a new epoch, and may send again what is under way elsewhere."""
+    stage = Stage()
+    stage.append(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    stage.files.capacity_bytes = stage.files.used_bytes
+    with pytest.raises(DiskFull):
+        stage.append(b"b", producer_id=7, producer_epoch=0, base_sequence=1)
+    stage.files.capacity_bytes = None
+    with pytest.raises(DiskFull):
+        stage.append(b"c", producer_id=7, producer_epoch=0, base_sequence=2)
+    stage.append(b"b", producer_id=7, producer_epoch=0, base_sequence=1)
+    stage.append(b"c", producer_id=7, producer_epoch=0, base_sequence=2)
+    with pytest.raises(OutOfOrderSequence):
+        stage.append(b"e", producer_id=7, producer_epoch=0, base_sequence=4)
+    stage.sync()
+    assert stage.partition.high_watermark == 3
 
 
 def test_whoever_resigns_sends_those_who_wait_to_the_new_leader() -> None:

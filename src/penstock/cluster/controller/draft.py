@@ -159,11 +159,13 @@ class Draft:
         lost: Collection[int] = (),
         leader: int | None = None,
         is_unclean: bool = False,
+        is_renewed: bool = False,
     ) -> PartitionAssigned:
         """Put a partition into the draft as ``wanted``, with a leader and all else that follows from it.
 
         ``lost`` names replicas that no longer have what they had, ``leader`` one that is to lead if it can.
-        ``is_unclean`` lets a replica lead that may not have every committed record, if no other can.
+        ``is_unclean`` lets a replica lead that may not have every committed record, if no other can. ``is_renewed``
+        begins a new partition epoch even if nothing changes, so that whatever was asked for in the old one is over.
         """
         before = self.partition(self._topic(wanted.topic_id).partitions[wanted.partition])
         wanted = self._end_move(replace(wanted, in_sync=self._trim(wanted)))
@@ -183,7 +185,7 @@ class Draft:
             leader_epoch=before.leader_epoch + (chosen != before.leader),
             partition_epoch=before.partition_epoch,
         )
-        if settled != before:
+        if settled != before or is_renewed:
             settled = replace(settled, partition_epoch=before.partition_epoch + 1)
             self._partitions[settled.topic_id, settled.partition] = settled
         return settled
