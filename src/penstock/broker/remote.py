@@ -402,10 +402,10 @@ class PartitionService:
         partition = self._partition(request.place)
         partition.check_leader(request.leader_epoch)
         start: Start = "latest" if request.is_latest else "earliest"
-        if not partition.is_watermark_known and start != "earliest":
-            raise OffsetNotAvailable(f"It is not known yet up to where {partition.id} is committed. Try again.")
         if request.timestamp_ms is not None:
             start = Since(request.timestamp_ms)
+        if not partition.is_watermark_known and start != "earliest":
+            raise OffsetNotAvailable(f"It is not known yet up to where {partition.id} is committed. Try again.")
         return Located(resolve_start(partition, start))
 
     def _look(self, _node_id: int, request: Look, _body: memoryview) -> Seen:

@@ -206,6 +206,11 @@ class SimulatedNetwork:
                 self.cut(one, other)
                 self.cut(other, one)
 
+    def mend(self, one: int, other: int) -> None:
+        """Open the way between two nodes."""
+        self._cut -= {(one, other), (other, one)}
+        self.resume()
+
     def heal(self) -> None:
         self._cut.clear()
         self.swallows = None

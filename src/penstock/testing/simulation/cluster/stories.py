@@ -1,7 +1,7 @@
 """Stories of whole clusters: the order of events in which a missing rule loses something, told step by step.
 
-Each has a topic with replicas on nodes 1 to 3, led by node 1; there are five nodes where the quorum has to survive two. A story raises `BrokenPromise` if an oracle was
-proved wrong in it, or if the cluster does not come right at its end.
+Each has a topic with replicas on nodes 1 to 3, led by node 1; there are five nodes where the quorum has to survive two.
+A story raises `BrokenPromise` if an oracle was proved wrong in it, or if the cluster does not come right at its end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.testing.simulation.cluster.simulation import BrokerNode, Shape, Si
 
 _PLACE: Final[Place] = ("alpha", 0)
 _LAG_MS: Final = 600
-_PATIENCE_S: Final = 10.0
+_PATIENCE_S: Final = 15.0
 _SHAPE: Final = Shape(
     nodes=3,
     places=(_PLACE,),
@@ -52,7 +52,7 @@ class Stage(Simulation):
     """A cluster that does what a story says."""
 
     def __init__(self, loop: SimulatedLoop, script: Callable[[Stage], Awaitable[None]]) -> None:
-        shape = replace(_SHAPE, nodes=5) if script in _OF_FIVE else _SHAPE
+        shape = replace(_SHAPE, nodes=5, session_ms=6_000) if script in _OF_FIVE else _SHAPE
         super().__init__(1, loop, shape=shape, is_told=True)
         self._script = script
         self.faults.kinds = []
@@ -107,6 +107,11 @@ class Stage(Simulation):
         """Where a node's log ends."""
         broker = self.nodes[node_id].broker
         return -1 if broker is None else broker.replicas.get(*_PLACE).log.end_offset
+
+    def epoch_of(self, node_id: int) -> int:
+        """The life of a node that the controller knows."""
+        broker = self.nodes[4].broker
+        return -1 if broker is None else broker.metadata.nodes[node_id].epoch
 
     def cut_off(self, node_id: int, *others: int) -> None:
         self.network.split([node_id], others)
@@ -190,19 +195,47 @@ async def _late_watermark(stage: Stage) -> None:
 
 async def _late_proposal(stage: Stage) -> None:
     """A follower loses its disk while the word of its leader, that it is in sync, is on its way."""
-    await stage.controlled_by(2)
-    stage.network.weather.patience_max_s = 60.0
+    await stage.controlled_by(4)
+    stage.network.weather.patience_max_s = 600.0
     stage.cut_off(3, 1)
     writing = stage.try_to_write()
     await stage.in_sync(1, 2)
     await stage.bounded(writing, _PATIENCE_S, "a write is not acknowledged")
     await stage.write(3)
-    stage.network.heal()
-    stage.network.cut(1, 2)
+    stage.network.cut(1, 4)
+    stage.network.mend(3, 1)
     await stage.look_for(0.5)
+    epoch = stage.epoch_of(3)
     stage.nodes[3].wipe()
     stage.nodes[3].start()
-    await stage.look_for(2.5)
+    await stage.wait_for(lambda: stage.epoch_of(3) != epoch, "node 3 is not let in again")
+    stage.cut_off(3, 1)
+    stage.network.mend(1, 4)
+    await stage.look_for(0.5)
+    stage.network.heal()
+    await stage.in_sync(1, 2, 3)
+    await stage.write(2)
+
+
+async def _late_change(stage: Stage) -> None:
+    """A leader's word of who is in sync arrives when others have decided otherwise, and much was written since."""
+    await stage.controlled_by(4)
+    stage.network.weather.patience_max_s = 600.0
+    await stage.write(2)
+    stage.cut_off(2, 4, 5)  # but not from the leader: it is in sync, and soon fenced
+    await stage.look_for(4.5)
+    stage.cut_off(3, 1)
+    stage.network.cut(1, 4)
+    writing = stage.try_to_write()  # node 3 falls behind, and the leader's word of that does not arrive
+    await stage.in_sync(1, 3)  # by the controller, which has missed node 2
+    stage.cut_off(2, 1, 3)
+    stage.network.mend(3, 1)
+    await stage.bounded(writing, _PATIENCE_S, "a write is not acknowledged")
+    await stage.write(3)
+    stage.network.mend(2, 4)
+    await stage.look_for(1.0)
+    stage.network.mend(1, 4)
+    await stage.look_for(0.5)
     stage.network.heal()
     await stage.in_sync(1, 2, 3)
     await stage.write(2)
@@ -299,12 +332,13 @@ async def _rolling_restart(stage: Stage) -> None:
         await stage.in_sync(1, 2, 3)
 
 
-_OF_FIVE: Final = (_last_replica_standing, _eligible_replica)
+_OF_FIVE: Final = (_last_replica_standing, _eligible_replica, _late_proposal, _late_change)
 _SCRIPTS: Final = {
     "a leader never hears that a follower was taken in": _lost_grant,
     "a leader that is cut off goes on alone": _stale_leader,
     "a follower has not heard what is committed": _late_watermark,
     "a follower loses its disk while it is being taken in": _late_proposal,
+    "a leader's word of who is in sync comes late": _late_change,
     "the last replica that has everything is gone for a while": _last_replica_standing,
     "one that fell out with too few left may lead, one that fell out before may not": _eligible_replica,
     "a follower has what the next leader never saw": _divergence,
