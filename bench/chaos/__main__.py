@@ -90,6 +90,7 @@ def give_order(options: argparse.Namespace, console: Console) -> Order:
     seed = options.seed if options.seed is not None else secrets.randbelow(1_000_000)
     faults = [name for name in options.faults if name not in options.without] if options.verb == "run" else []
     directory = fresh_directory(options.verb, seed)
+    software = SOFTWARE[options.target]
     return Order(
         seed=seed,
         minutes=options.minutes,
@@ -98,7 +99,7 @@ def give_order(options: argparse.Namespace, console: Console) -> Order:
         load=options.load,
         nodes=options.nodes,
         kills=options.kills,
-        software=SOFTWARE[options.target],
+        software=software.frozen(directory) if isinstance(software, PenstockNodes) else software,
         machine=machine.prepare(is_plain=options.plain, wants_fake_time="clock-jump" in faults),
         directory=directory,
         console=console,

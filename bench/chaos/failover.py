@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError, Message, Producer
 
 from bench.chaos.clients.client import LOG_TOPIC
-from bench.chaos.cluster import Cluster
+from bench.chaos.cluster import Cluster, ClusterError, wait_for
 from bench.chaos.display import Display
 from bench.chaos.order import Order
 from bench.chaos.run import standing
@@ -25,6 +25,7 @@ from bench.summary import percentile
 GOAL_P99_S = 3.0
 GIVE_UP_S = 60.0
 PAUSE_S = 0.01
+STEADY_ANSWERS = 20
 
 
 @dataclass
@@ -98,7 +99,11 @@ def play(order: Order) -> int:
     with standing(order) as (cluster, watch), Display(order.console, order.kills) as display:
         for number in range(order.kills):
             partition = chance.randrange(4)
-            took, was_controller = one_kill(cluster, watch, partition)
+            try:
+                took, was_controller = one_kill(cluster, watch, partition)
+            except ClusterError as error:
+                display.say(f"! {error}")
+                break
             times.append(took)
             if was_controller:
                 controller_times.append(took)
@@ -114,8 +119,8 @@ def one_kill(cluster: Cluster, watch: Watch, partition: int) -> tuple[float, boo
     """Seconds from the kill to the next acknowledged write, and whether the controller was killed too."""
     probe = Probe(cluster.bootstrap, partition)
     try:
-        while len(probe.answers) < 20:
-            time.sleep(0.01)
+        if not wait_for(lambda: len(probe.answers) >= STEADY_ANSWERS, GIVE_UP_S, 0.01):
+            raise ClusterError(f"no write to {LOG_TOPIC}-{partition} is acknowledged although all seems whole")
         view = watch.view()
         assert view is not None, "nobody answers"
         node = cluster.nodes[view.leaders[LOG_TOPIC, partition]]

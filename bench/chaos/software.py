@@ -7,9 +7,10 @@ watching it is the same for both.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -66,6 +67,14 @@ class PenstockNodes:
     settings: Mapping[str, str] = field(default_factory=dict)
     executable: Path = REPO / ".venv" / "bin" / "penstock"
     name: str = "penstock"
+    source: Path | None = None
+    """Where the program's source is, if not where it is installed."""
+
+    def frozen(self, directory: Path) -> PenstockNodes:
+        """The same from a copy of the source: a run tests one state of it, whatever is edited meanwhile."""
+        copy = directory / "source"
+        shutil.copytree(REPO / "src" / "penstock", copy / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
+        return replace(self, source=copy)
 
     def command(self, place: Place, first: Sequence[Place]) -> tuple[list[str], Mapping[str, str]]:
         command = [str(self.executable), "serve", "--node-id", str(place.number), "--data-dir", str(place.data_dir)]
@@ -77,7 +86,8 @@ class PenstockNodes:
             command += ["--internal", place.internal, "--peers", peers]
         left_out = ("PENSTOCK_", "PYTHONDONTWRITEBYTECODE")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-        return command, {**inherited, **self.settings}
+        origin = {"PYTHONPATH": str(self.source)} if self.source else {}
+        return command, {**inherited, **origin, **self.settings}
 
     def replica(self, place: Place, topic: str, partition: int) -> Iterator[tuple[int, bytes]]:
         yield from records_in(place.data_dir / "logs" / topic / str(partition))

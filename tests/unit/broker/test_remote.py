@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from penstock.broker.partition import Partition
 from penstock.broker.remote import APPEND, AppendBatch, PartitionService, Place, RemotePartitions
+from penstock.broker.replication.followers import Assigned, Followers
 from penstock.broker.starts import Since
 from penstock.broker.stats import TopicStats
 from penstock.clock import SystemClock
@@ -23,6 +24,7 @@ from penstock.errors import (
     LeaderNotAvailable,
     LogFailed,
     NotEnoughReplicas,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     PeerUnavailable,
     RequestTimedOut,
@@ -348,6 +350,33 @@ def test_starts_are_found_where_the_log_is() -> None:
         assert await stage.remote.locate("t", 0, "latest") == 3
         assert await stage.remote.locate("t", 0, Since(NOW_MS + 1)) == 1
         assert await stage.remote.locate("t", 0, 17) == 17
+
+    run(story)
+
+
+def test_a_new_leader_is_asked_for_the_end_until_it_knows_it() -> None:
+    async def story(stage: Stage) -> None:
+        partition = stage.leader.partition
+        stage.leader.syncer.is_held = True
+        appending = asyncio.ensure_future(stage.append(b"a"))
+        await asyncio.sleep(0.05)
+        partition.resign()
+        assigned = Assigned(replicas=(LEADER, OTHER), in_sync=(LEADER, OTHER), partition_epoch=10)
+        followers = Followers(LEADER, assigned, lambda *_: True, min_in_sync=1, epoch_start=1, lag_s=10, now=0.0)
+        partition.lead(5, followers)
+        stage.assign(LEADER, 5)
+        with pytest.raises(RequestTimedOut):
+            await appending
+        for start in ("latest", Since(NOW_MS)):
+            with pytest.raises(OffsetNotAvailable):
+                await stage.remote.locate("t", 0, start)  # type: ignore[arg-type]
+        assert await stage.remote.locate("t", 0, "earliest") == 0
+        locating = asyncio.ensure_future(stage.remote.locate("t", 0, "latest"))
+        await asyncio.sleep(0.05)
+        assert not locating.done()
+        stage.leader.syncer.release()
+        partition.on_fetched(OTHER, 1, 1, 1, 0.1)  # the follower has it, too
+        assert await locating == 1
 
     run(story)
 

@@ -71,7 +71,7 @@ class Oracles:
                     latest = self._assigned.get(place)
                     if latest is None or record.partition_epoch > latest.partition_epoch:
                         self._assigned[place] = record
-                        self._check_place(place)
+                        self._check_place(place, int(topic.configs.get("min.insync.replicas", 1)))
                         if self.on_assigned is not None:
                             self.on_assigned(record)
 
@@ -87,7 +87,7 @@ class Oracles:
 
     def check(self) -> None:
         """Look at everybody."""
-        members = self._simulation.members()
+        members = self._simulation.running()
         for node, broker in members:
             for partition in broker.replicas:
                 if partition.is_leader:
@@ -96,11 +96,23 @@ class Oracles:
             for partition in broker.replicas:
                 self._check_in_sync(node, partition)
 
-    def _check_place(self, place: Place) -> None:
-        """Who is in sync has just changed."""
-        for node, broker in self._simulation.members():
-            if broker.replicas.has(*place):
-                self._check_in_sync(node, broker.replicas.get(*place))
+    def _check_place(self, place: Place, needed: int) -> None:
+        """Who is in sync has just changed: each of them has everything, also those that are down."""
+        assigned, committed = self._assigned[place], self._committed.get(place, 0)
+        have = [node_id for node_id in assigned.replicas if max(self._durable_end(node_id, place), 0) >= committed]
+        if len(have) < min(needed, len(assigned.replicas)):
+            self._history.violate(
+                "acked is durable in enough places",
+                f"{place} was committed up to {committed}; only {have} of {assigned.replicas} have all of that",
+            )
+        for node_id in assigned.in_sync:
+            node = self._simulation.nodes.get(node_id)
+            durable = self._durable_end(node_id, place)
+            if node is not None and place not in node.wiped and max(durable, 0) < committed:
+                self._history.violate(
+                    "high watermark keeps its promise",
+                    f"{place} was committed up to {committed}; node {node_id} is called in sync, and has {durable}",
+                )
 
     def _check_leader(self, node: BrokerNode, partition: Partition) -> None:
         place = (partition.id.topic, partition.id.partition)

@@ -129,6 +129,7 @@ class BrokerNode(SimulatedNode[Broker]):
     def wipe(self) -> None:
         super().wipe()
         self.wiped = self._simulation.oracles.places_in_sync(self.id)
+        self.durable = {place: end for place, end in self.durable.items() if place in self.wiped}
 
     def damage(self) -> str:
         """The power goes, and a bit of a log flips. What was hit; nothing if there is nothing to hit."""
@@ -265,6 +266,10 @@ class Simulation(World):
                     if assigned.leader == node.id and not _leads(broker, topic.name, assigned.partition):
                         return f"node {node.id} should lead {topic.name}-{assigned.partition}"
         return ""
+
+    def running(self) -> list[tuple[BrokerNode, Broker]]:
+        """The nodes whose process is there, serving or not yet."""
+        return [(node, node.broker) for node in self.nodes.values() if node.broker is not None]
 
     def members(self) -> list[tuple[BrokerNode, Broker]]:
         """The nodes that serve."""

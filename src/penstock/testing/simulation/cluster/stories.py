@@ -108,10 +108,17 @@ class Stage(Simulation):
         broker = self.nodes[node_id].broker
         return -1 if broker is None else broker.replicas.get(*_PLACE).log.end_offset
 
-    def epoch_of(self, node_id: int) -> int:
-        """The life of a node that the controller knows."""
+    def maximal(self) -> tuple[int, ...]:
+        """Who is in sync or may be soon, as far as node 1 knows, which leads."""
+        broker = self.nodes[1].broker
+        followers = None if broker is None else broker.replicas.get(*_PLACE).followers
+        return () if followers is None else followers.maximal
+
+    def epoch_of(self, node_id: int) -> int | None:
+        """The life in which the controller has let a node in; None while it is fenced."""
         broker = self.nodes[4].broker
-        return -1 if broker is None else broker.metadata.nodes[node_id].epoch
+        node = None if broker is None else broker.metadata.nodes.get(node_id)
+        return None if node is None or node.is_fenced else node.epoch
 
     def cut_off(self, node_id: int, *others: int) -> None:
         self.network.split([node_id], others)
@@ -196,20 +203,22 @@ async def _late_watermark(stage: Stage) -> None:
 async def _late_proposal(stage: Stage) -> None:
     """A follower loses its disk while the word of its leader, that it is in sync, is on its way."""
     await stage.controlled_by(4)
-    stage.network.weather.patience_max_s = 600.0
     stage.cut_off(3, 1)
     writing = stage.try_to_write()
     await stage.in_sync(1, 2)
     await stage.bounded(writing, _PATIENCE_S, "a write is not acknowledged")
     await stage.write(3)
+    stage.network.weather.patience_max_s = 600.0  # what waits on this way is not given up
     stage.network.cut(1, 4)
     stage.network.mend(3, 1)
-    await stage.look_for(0.5)
+    await stage.wait_for(lambda: 3 in stage.maximal(), "the leader does not want to take node 3 in")
+    await stage.look_for(0.1)
+    stage.network.weather.patience_max_s = 1.0
     epoch = stage.epoch_of(3)
     stage.nodes[3].wipe()
-    stage.nodes[3].start()
-    await stage.wait_for(lambda: stage.epoch_of(3) != epoch, "node 3 is not let in again")
     stage.cut_off(3, 1)
+    stage.nodes[3].start()
+    await stage.wait_for(lambda: stage.epoch_of(3) not in (epoch, None), "node 3 is not let in again")
     stage.network.mend(1, 4)
     await stage.look_for(0.5)
     stage.network.heal()
@@ -220,7 +229,7 @@ async def _late_proposal(stage: Stage) -> None:
 async def _late_change(stage: Stage) -> None:
     """A leader's word of who is in sync arrives when others have decided otherwise, and much was written since."""
     await stage.controlled_by(4)
-    stage.network.weather.patience_max_s = 600.0
+    stage.network.weather.patience_max_s = 600.0  # what waits is not given up
     await stage.write(2)
     stage.cut_off(2, 4, 5)  # but not from the leader: it is in sync, and soon fenced
     await stage.look_for(4.5)

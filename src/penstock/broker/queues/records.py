@@ -1,0 +1,109 @@
+"""What a queue writes to its partition's companion log.
+
+One call is one record, whatever number of messages it is about: intervals, not messages. The key is the group, the
+value a MessagePack array. Times are absolute, so that a lease or a delay goes on counting while nobody leads.
+Records build upon each other until a `Snapshot` stands for all before it. Format: docs/formats/queues.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.errors import CorruptRecords
+from penstock.records import Record
+
+NO_CONSUMER: Final = -1
+
+
+class Begun(msgspec.Struct, frozen=True, tag="b", array_like=True):
+    """The group reads the partition, from ``start`` on."""
+
+    start: int
+    secret: bytes
+
+
+class Leased(msgspec.Struct, frozen=True, tag="l", array_like=True):
+    """Messages went to a consumer."""
+
+    lease: int
+    consumer: str
+    until_ms: int
+    spans: list[tuple[int, int, int]]  # first, last, delivery count
+    gaps: list[tuple[int, int]] = []
+
+
+class Settled(msgspec.Struct, frozen=True, tag="s", array_like=True):
+    """Leases ended, for better or worse, or dead letters were written."""
+
+    acked: list[tuple[int, int]] = []
+    waiting: list[tuple[int, int, int, int]] = []  # first, last, delivery count, due
+    dying: list[tuple[int, int, int, int, str]] = []  # id, first, last, delivery count, reason
+
+
+class Extended(msgspec.Struct, frozen=True, tag="e", array_like=True):
+    """Leases last longer, or shorter."""
+
+    until_ms: int
+    spans: list[tuple[int, int]]
+
+
+class Moved(msgspec.Struct, frozen=True, tag="m", array_like=True):
+    """The group goes on from another offset, and nothing was delivered there."""
+
+    offset: int
+
+
+class Trimmed(msgspec.Struct, frozen=True, tag="t", array_like=True):
+    """There is nothing before this offset any more."""
+
+    start: int
+
+
+class Paused(msgspec.Struct, frozen=True, tag="p", array_like=True):
+    is_paused: bool
+
+
+class Forgotten(msgspec.Struct, frozen=True, tag="f", array_like=True):
+    """The group does not read the partition any more."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag="n", array_like=True):
+    """All of a queue's state. Rows are differences from the row before, which makes most of them single bytes."""
+
+    secret: bytes
+    committed: int
+    last_lease: int
+    last_dead_letter: int
+    is_paused: bool
+    at_ms: int
+    consumers: list[str]
+    rows: list[int]  # six each: offset, length - 1, state, number, time, consumer
+    reasons: dict[int, str]  # by dead letter
+
+
+Event = Begun | Leased | Settled | Extended | Moved | Trimmed | Paused | Forgotten | Snapshot
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One record to persist and apply."""
+
+    group: str
+    event: Event
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_events: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+
+
+def to_record(change: Change, offset: int, at_ms: int) -> Record:
+    return Record(offset, at_ms, change.group.encode(), _encode(change.event), ())
+
+
+def from_record(record: Record) -> Change:
+    """Read a record back; `CorruptRecords` if no queue wrote it."""
+    try:
+        return Change((record.key or b"").decode(), _events.decode(record.value or b""))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptRecords(f"Record {record.offset} is not about a queue: {error}") from error
