@@ -26,7 +26,11 @@ _SEED_MAX_S: Final = 600
 _HUNT_MAX_S: Final = 900
 _SIMULATION: Final = "penstock.testing.simulation"
 MUTANTS: Final = {"raft": RAFT, "quorum": DRIVER, "cluster": CLUSTER}
-_STORIES: Final = {"raft": f"{_SIMULATION}.stories:STORIES", "quorum": f"{_SIMULATION}.driver_stories:STORIES"}
+_STORIES: Final = {
+    "raft": f"{_SIMULATION}.stories:STORIES",
+    "quorum": f"{_SIMULATION}.driver_stories:STORIES",
+    "cluster": f"{_SIMULATION}.cluster.stories:STORIES",
+}
 _SWARMS: Final = {
     "raft": f"{_SIMULATION}.swarm:run_raft_seed",
     "quorum": f"{_SIMULATION}.driver_swarm:run_driver_seed",
