@@ -108,6 +108,8 @@ transaction.state.log.replication.factor=3
 transaction.state.log.min.isr=2
 share.coordinator.state.topic.replication.factor=3
 share.coordinator.state.topic.min.isr=2
+log.segment.delete.delay.ms=500
+log.initial.task.delay.ms=500
 """
 
 

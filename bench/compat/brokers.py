@@ -1,6 +1,6 @@
-"""The broker that the scenarios meet: a Penstock node, or an Apache Kafka one to prove the scenarios themselves.
+"""The broker that the scenarios meet: a Penstock node, three of them, or an Apache Kafka one to prove the scenarios.
 
-Both expire silent members of a group after six seconds rather than forty-five where the broker decides that (KIP-848),
+All expire silent members of a group after six seconds rather than forty-five where the broker decides that (KIP-848),
 so that a crash is part of the story and not most of it. Everything else is as shipped.
 """
 
@@ -14,6 +14,8 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.chaos.software import PenstockNodes
+from bench.clusters import ClusterTarget
 from bench.kafka import Kafka
 from bench.process import BrokerError
 from bench.targets import REPO, Node, Penstock, Target
@@ -38,6 +40,7 @@ class Broker:
     title: str
     target: Target
     partition_directory: Callable[[Path, str, int], Path]
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Running:
     def create_topic(self, topic: str, partitions: int) -> None:
         """Create it, and wait until the broker tells everybody: Kafka says yes to a new topic before it knows it."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        (created,) = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
+        (created,) = admin.create_topics([NewTopic(topic, partitions, self.broker.replicas)]).values()
         created.result(_PATIENCE_S)
         deadline = time.monotonic() + _PATIENCE_S
         while not _is_served(admin, topic, partitions):
@@ -79,6 +82,12 @@ BROKERS = {
         "a Penstock node",
         Penstock("penstock", "as shipped", _PENSTOCK_SETTINGS, Path(os.environ.get("PENSTOCK_COMMAND", _COMMAND))),
         lambda data, topic, partition: data / "logs" / topic / str(partition),
+    ),
+    "cluster": Broker(
+        "three Penstock nodes",
+        ClusterTarget("penstock", "three nodes as shipped", PenstockNodes(settings=_PENSTOCK_SETTINGS)),
+        lambda data, topic, partition: data / "node-1" / "data" / "logs" / topic / str(partition),
+        replicas=3,
     ),
     "kafka": Broker(
         "an Apache Kafka node",

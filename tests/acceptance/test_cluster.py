@@ -115,10 +115,15 @@ def test_a_wiped_node_comes_back_and_catches_up(cluster: Cluster) -> None:
         writer.await_more()
         cluster.nodes[2].restart()
         eventually(lambda: cluster.replicas_in_sync(TOPIC) == [[1, 2, 3]] * PARTITIONS, 30, "all replicas in sync")
+        eventually(lambda: voters(cluster) == [1, 2, 3], 30, "a vote for the wiped node")
         cluster.nodes[1].kill()  # now the wiped node has to count
         writer.await_more()
         cluster.nodes[1].restart()
     check_exactly_once(cluster, writer)
+
+
+def voters(cluster: Cluster) -> list[int]:
+    return [member["node_id"] for member in cluster.ask("/v1/cluster")["quorum"] if member["role"] != "learner"]
 
 
 def test_without_a_majority_writes_stop_with_an_error_to_try_again_on_and_go_on_when_it_is_back(

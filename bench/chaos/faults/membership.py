@@ -37,6 +37,7 @@ class JoinAndLeave:
         if self.node is None:
             return
         number = self.node.number
+        self.arena.watch.wait_until_whole(60.0, self.arena.meanwhile)  # an operator waits for that too
         self._command("drain", str(number))
         self.arena.meanwhile()
         self._command("remove", str(number), "--yes")
@@ -49,8 +50,12 @@ class JoinAndLeave:
         return view is not None and number in view.nodes
 
     def _command(self, *words: str) -> None:
-        first = self.arena.cluster.nodes[min(self.arena.numbers)]
-        command = [str(REPO / ".venv/bin/penstock"), "cluster", *words, "--url", f"http://{first.place.http}"]
+        cluster = self.arena.cluster
+        serving = [node for node in cluster.running if node is not self.node and cluster.is_serving(node)]
+        if not serving:
+            raise ClusterError(f"no node is there to be told: cluster {' '.join(words)}")
+        url = f"http://{serving[0].place.http}"
+        command = [str(REPO / ".venv/bin/penstock"), "cluster", *words, "--url", url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S)
         if done.returncode:
             raise ClusterError(f"penstock cluster {' '.join(words)} failed: {done.stderr or done.stdout}")

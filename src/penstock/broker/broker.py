@@ -8,6 +8,7 @@ command to the controller, wherever in the cluster that is; a call returns when 
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,14 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from penstock.broker.condition import Condition
 from penstock.broker.config import BrokerConfig, Fsync
 from penstock.broker.coordination.neighbours import Neighbours
 from penstock.broker.groups.consumer.topics import MetadataTopics
 from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.in_step import INTERNAL_DOOR, InStep
+from penstock.broker.known_nodes import KnownNodes
 from penstock.broker.partition import Partition
 from penstock.broker.remote import PartitionService, RemotePartitions
 from penstock.broker.replicas import Replicas
@@ -46,7 +49,7 @@ from penstock.cluster.metadata import Topic
 from penstock.cluster.raft.messages import Member
 from penstock.cluster.raft.pace import Pace
 from penstock.cluster.topic_config import TopicSettings, resolve
-from penstock.errors import InvalidRequest, PolicyViolation, TopicExists
+from penstock.errors import InvalidRequest, PenstockError, PolicyViolation, TopicExists
 from penstock.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_internal
 from penstock.quorum.client import ControllerClient
 from penstock.quorum.controller import ControllerConfig, ControllerShell
@@ -55,6 +58,8 @@ from penstock.quorum.formation import Formation, Plan
 from penstock.quorum.registration import Identity, Registration
 from penstock.quorum.store import QuorumStore
 from penstock.storage.data_directory import DataDirectory
+
+log = logging.getLogger(__name__)
 
 _HEARTBEATS_IN_ELECTION: Final = 5  # so many heartbeats of a quorum's leader have to be missed before an election
 _LOOK_SECONDS: Final = 0.01
@@ -78,6 +83,7 @@ class Broker:
             raise
         self._trims = asyncio.Lock()
         self._producer_ids: deque[int] = deque()
+        self.is_started = False  # whether this node is one of its cluster
         self._housekeeping = Housekeeping(self.replicas, config, self.clock)
         self._make_coordinators()
 
@@ -111,6 +117,7 @@ class Broker:
         self.remote = RemotePartitions(config.node_id, self.metadata, peers, clock)
         self._service = PartitionService(self.replicas, clock, syncs=self.syncs_before_ack)
         self._in_step = InStep(self.metadata, self.replicas, peers)
+        self.known_nodes = KnownNodes(self.metadata, clock)
         self._mark = RunningMark(surroundings.files, self._data.path, surroundings.boot_id)
         identity = Identity(
             node_id=config.node_id, directory_id=member.directory_id, endpoints=config.endpoints, rack=config.rack
@@ -122,14 +129,10 @@ class Broker:
             clock,
             session_ms=cluster.session_timeout_ms,
             heartbeat_ms=cluster.heartbeat_interval_ms,
-            has_lost_writes=self._has_lost_writes,
+            disk=Condition(self.replicas, self._mark, syncs_before_ack=self.syncs_before_ack),
             on_admitted=self._on_admitted,
             on_quorum=self._on_quorum,
         )
-
-    def _has_lost_writes(self) -> bool:
-        """Whether this disk may lack what was acknowledged: a log is too short, or the power went before a late sync."""
-        return self.replicas.has_lost_writes or (self._mark.was_powered_off and not self.syncs_before_ack)
 
     def _on_admitted(self, epoch: int) -> None:
         self.replicas.node_epoch = epoch
@@ -176,7 +179,8 @@ class Broker:
         ):
             coordinator.start(partial(self._partitions_of, topic))
             self.replicas.listen(coordinator)
-        self.quorum.listen(self._in_step.on_applied, self._in_step.on_reset, lambda _: None)
+        for listener in (self.known_nodes, self._in_step):
+            self.quorum.listen(listener.on_applied, listener.on_reset, lambda _: None)
         self._service.serve(self.peers)
         self.replication.start()
         self.shell.start()
@@ -185,6 +189,7 @@ class Broker:
         self._mark.set()
         await self.registration.start()
         await self._in_step.caught_up()
+        self.is_started = True
 
     async def _read_metadata(self) -> None:
         """Wait for a leader, and, not for long, until what this disk has of the metadata has taken effect: a node that
@@ -204,25 +209,32 @@ class Broker:
         await self.registration.leave()
 
     async def close(self) -> None:
-        """Stop, leaving every log synced and ready to open without a scan."""
-        await self.registration.stop()
-        await self._housekeeping.stop()
-        await self.joint.stop()
-        await self.transactions.stop()
-        await self.groups.stop()
-        await self._in_step.stop()
-        await self.replication.stop()
-        await self.shell.stop()
-        await self._formation.stop()
-        await self.quorum.stop()
+        """Stop, leaving every log synced and ready to open without a scan. What fails keeps nobody else from it."""
+        for part in (
+            self.registration,
+            self._housekeeping,
+            self.joint,
+            self.transactions,
+            self.groups,
+            self._in_step,
+            self.replication,
+            self.shell,
+            self._formation,
+            self.quorum,
+        ):
+            try:
+                await part.stop()
+            except Exception as error:
+                _tell_unclosed(error)
         self.replicas.detach(asyncio.get_running_loop())
         await asyncio.to_thread(self._close_files)
 
     def _close_files(self) -> None:
-        self.replicas.close()
-        self._store.close()
-        self._mark.clear()
-        self._data.close()
+        for close in (self.replicas.close, self._store.close, self._mark.clear, self._data.close):
+            try:
+                close()
+            except Exception as error:
+                _tell_unclosed(error)
 
     # -- partitions: the hot path -------------------------------------------------------------------------------------
 
@@ -379,6 +391,13 @@ class Broker:
 
 def _as_tuples(assignment: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...], ...] | None:
     return None if assignment is None else tuple(tuple(replicas) for replicas in assignment)
+
+
+def _tell_unclosed(error: Exception) -> None:
+    if isinstance(error, PenstockError):
+        log.error("Not everything could be closed in good order: %s", error.message)
+    else:
+        log.error("Not everything could be closed.", exc_info=error)
 
 
 def _plan(config: BrokerConfig) -> Plan:

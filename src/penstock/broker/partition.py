@@ -288,6 +288,8 @@ class Partition(Replica):
         failure = self.log.failure
         if failure is not None:
             self._fail_waiters(failure)
+            if not self.is_leader:
+                super()._on_stable()  # whoever copies has to hear of it too
             return
         durable = self.log.durable_offset
         # Whoever wrote behind the last promise asked for nothing but that it is written.
@@ -362,6 +364,14 @@ class Partition(Replica):
         """A follower has synced up to ``stable``; whether the in-sync set may have to change."""
         followers = self.followers
         if followers is None or not followers.report_stable(node_id, node_epoch, stable, self.log.end_offset, now):
+            return False
+        self.heed_followers()
+        return followers.wants_change(self.high_watermark)
+
+    def on_refused(self, node_id: int, node_epoch: int) -> bool:
+        """A follower cannot write; whether the in-sync set may have to change."""
+        followers = self.followers
+        if followers is None or not followers.give_up(node_id, node_epoch):
             return False
         self.heed_followers()
         return followers.wants_change(self.high_watermark)

@@ -15,16 +15,20 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
 from penstock.broker.config import BrokerConfig, Fsync
+from penstock.broker.disk import Disk
 from penstock.broker.partition import Partition
 from penstock.broker.replication.followers import Assigned, Followers
 from penstock.broker.replication.watermarks import NOTHING_KNOWN, Known, Watermarks
 from penstock.broker.shelf import Shelf
+from penstock.broker.soundness import cut_torn, doubt_of
 from penstock.broker.stats import BrokerStats
 from penstock.clock import Clock, SystemClock
+from penstock.cluster.commands import DoubtedReplica
 from penstock.cluster.metadata import ClusterMetadata, Topic
 from penstock.cluster.records import NO_LEADER, PartitionAssigned
 from penstock.cluster.topic_config import TopicSettings, resolve
@@ -75,6 +79,7 @@ class Replicas:
         self._stats = stats
         self._clock = clock or SystemClock()
         self._shelf = Shelf(files, data)
+        self.disk = Disk(files, data.path)
         self._watermarks = Watermarks(files, data.path)
         self._known = self._watermarks.load()
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -86,7 +91,7 @@ class Replicas:
         self._is_isolated = False
         self.node_epoch: int | None = None  # of the life that is registered; before that, nothing is led
         self.has_unopened = False
-        self.has_lost_writes = False  # a log ends before what was known to be committed
+        self._doubtful: dict[tuple[UUID, int], DoubtedReplica] = {}
         self.copier: Copier | None = None
         self._on_synced: Callable[[Log, float], None] = lambda *_: None
         self._commit = open_commit(lambda log, seconds: self._on_synced(log, seconds), threads=config.sync_threads)
@@ -113,9 +118,7 @@ class Replicas:
     def find(self, topic_id: UUID, index: int) -> Partition | None:
         """The replica of a topic that may meanwhile be another one of the same name."""
         topic = self._metadata.topic_by_id(topic_id)
-        if topic is None:
-            return None
-        partition = self._partitions.get(TopicPartition(topic.name, index))
+        partition = None if topic is None else self._partitions.get(TopicPartition(topic.name, index))
         return partition if partition is not None and partition.topic_id == topic_id else None
 
     def assigned(self, partition: Partition) -> PartitionAssigned | None:
@@ -152,6 +155,20 @@ class Replicas:
             if partition.is_leader:
                 listener.on_leadership_gained(partition)
 
+    # -- soundness ----------------------------------------------------------------------------------------------------
+
+    @property
+    def doubtful(self) -> tuple[DoubtedReplica, ...]:
+        """Replicas that were cut or damaged when they were opened, and that nobody was told of."""
+        return tuple(self._doubtful.values())
+
+    def on_told(self, doubtful: Collection[DoubtedReplica]) -> None:
+        """The controller knows of these."""
+        for doubt in doubtful:
+            self._doubtful.pop((doubt.topic_id, doubt.partition), None)
+            if partition := self.find(doubt.topic_id, doubt.partition):
+                partition.log.forget_doubt()
+
     # -- syncing ------------------------------------------------------------------------------------------------------
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -174,13 +191,12 @@ class Replicas:
             loop.remove_reader(self._commit.descriptor)
 
     def _reap(self) -> None:
-        for log, seconds in self._commit.reap():
-            self._synced(log, seconds)
+        for synced in self._commit.reap():
+            self._synced(*synced)
 
     def _synced(self, log: Log, seconds: float) -> None:
         self._stats.sync_latency.observe(seconds)
-        partition = self._by_log.get(log)
-        if partition is not None and not partition.is_held:
+        if (partition := self._by_log.get(log)) and not partition.is_held:
             partition.on_synced()
 
     def request_sync(self, partition: Partition) -> None:
@@ -254,11 +270,11 @@ class Replicas:
         for (topic, assigned), opened in zip(missing, logs, strict=True):
             if isinstance(opened, Log):
                 self._adopt(topic, assigned, opened)
-            elif isinstance(opened, PenstockError):
-                self.has_unopened = True
-                log.error("%s-%d cannot be opened yet: %s", topic.name, assigned.partition, opened.message)
-            else:
+                continue
+            if not isinstance(opened, PenstockError):
                 raise opened
+            self.has_unopened = True
+            log.error("%s-%d cannot be opened yet: %s", topic.name, assigned.partition, opened.message)
 
     async def open_missing(self) -> None:
         """Try again to open what could not be opened, as when the disk was full."""
@@ -268,12 +284,11 @@ class Replicas:
     def _open_log(self, topic: Topic, assigned: PartitionAssigned) -> Log:
         name = TopicPartition(topic.name, assigned.partition)
         opened = self._shelf.open(name, topic.topic_id, self._settings(topic).log)
-        damage = opened.first_damage() if len(assigned.replicas) > 1 else None
-        known = self._known.get((topic.topic_id, assigned.partition), NOTHING_KNOWN)
-        if damage is not None and damage >= known.high_watermark:
-            # A crash tore what was never promised. To keep what lies behind would be to claim that all of it is here.
-            log.warning("%s is cut back from %d to %d, where a crash tore it.", name, opened.end_offset, damage)
-            opened.truncate(damage)
+        if len(assigned.replicas) > 1:
+            known = self._known.get((topic.topic_id, assigned.partition), NOTHING_KNOWN)
+            cut_torn(name, opened, known.high_watermark)
+        elif opened.is_doubtful:
+            opened.forget_doubt()  # nobody has more
         return opened
 
     def _adopt(self, topic: Topic, assigned: PartitionAssigned, opened: Log) -> None:
@@ -289,18 +304,11 @@ class Replicas:
         )
         partition.is_isolated = self._is_isolated
         known = self._known.pop((topic.topic_id, assigned.partition), NOTHING_KNOWN)
-        damage = opened.first_damage()
-        good_end = opened.end_offset if damage is None else damage
-        if known.high_watermark > good_end:
-            self.has_lost_writes = True
-            log.error(
-                "%s is good up to offset %d, but was committed up to %d: records are lost here. They are copied again "
-                "from a replica that has them.",
-                name,
-                good_end,
-                known.high_watermark,
-            )
+        opened.on_refused = partial(self.disk.refuse, opened)
         if len(assigned.replicas) > 1:
+            doubt = doubt_of(name, topic.topic_id, opened, known.high_watermark)
+            if doubt is not None:
+                self._doubtful[topic.topic_id, assigned.partition] = doubt
             partition.restore(*known)
         self._partitions[name] = partition
         self._by_log[opened] = partition
@@ -355,7 +363,7 @@ class Replicas:
             return None
         return Followers(
             self._config.node_id,
-            Assigned(assigned.replicas, assigned.in_sync, assigned.partition_epoch),
+            _in_sync(assigned),
             self._is_eligible,
             min_in_sync=partition.settings.min_insync_replicas,
             epoch_start=epoch_start,
@@ -371,8 +379,7 @@ class Replicas:
         if partition.followers is None:
             partition.take_followers(self._followers(partition, assigned, partition.epoch_start))
         else:
-            now_in_sync = Assigned(assigned.replicas, assigned.in_sync, assigned.partition_epoch)
-            partition.assign(now_in_sync, self._clock.monotonic())
+            partition.assign(_in_sync(assigned), self._clock.monotonic())
 
     def _resign(self, partition: Partition) -> None:
         partition.resign()
@@ -382,8 +389,9 @@ class Replicas:
     async def _drop(self, gone: Sequence[Partition]) -> None:
         """Give up replicas that were deleted or have moved away, and remove their files."""
         for partition in gone:
-            del self._partitions[partition.id]
-            del self._by_log[partition.log]
+            del self._partitions[partition.id], self._by_log[partition.log]
+            self.disk.forget(partition.log)
+            self._doubtful.pop((partition.topic_id, partition.id.partition), None)
             if self.copier is not None:
                 self.copier.leave(partition)
             if partition.is_leader:
@@ -410,10 +418,9 @@ class Replicas:
 
     def _committed(self) -> dict[tuple[UUID, int], Known]:
         """Of every replica; those that are not opened yet keep what was known of them."""
-        known = dict(self._known)
-        for each in self._partitions.values():
-            known[each.topic_id, each.id.partition] = Known(each.high_watermark, each.last_stable_offset)
-        return known
+        return self._known | {
+            (each.topic_id, each.id.partition): Known(each.high_watermark, each.last_stable_offset) for each in self
+        }
 
     def close(self) -> None:
         """Sync and close every log."""
@@ -422,14 +429,17 @@ class Replicas:
         for partition in self:
             if partition.is_leader:
                 partition.resign()
-        for failed in self._threads.map(_close, [partition.log for partition in self]):
-            if failed is not None:
-                log.error("A log could not be closed in good order: %s", failed.message)
+        for failed in filter(None, self._threads.map(_close, [partition.log for partition in self])):
+            log.error("A log could not be closed in good order: %s", failed.message)
         try:
             self._watermarks.save(committed)
         except PenstockError as error:
             log.warning("What is committed could not be noted: %s", error.message)
         self._threads.shutdown()
+
+
+def _in_sync(assigned: PartitionAssigned) -> Assigned:
+    return Assigned(assigned.replicas, assigned.in_sync, assigned.partition_epoch)
 
 
 def _close(log: Log) -> PenstockError | None:

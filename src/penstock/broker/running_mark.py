@@ -6,11 +6,14 @@ a machine that goes down loses what was not synced. So if the mark of another bo
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Final
 
 from penstock.storage.checked import decode_checked, encode_checked
 from penstock.storage.files import Files, read_file, replace_file
+
+log = logging.getLogger(__name__)
 
 _FILE: Final = "running"
 
@@ -24,10 +27,13 @@ class RunningMark:
         self._boot_id = boot_id
         data = read_file(files, self._path)
         found = None if data is None else decode_checked(data)
+        self._is_set = found == boot_id.encode()
         # One that cannot be read was there all the same.
-        self.was_powered_off = data is not None and found != boot_id.encode()
+        self.was_powered_off = data is not None and not self._is_set
 
     def set(self) -> None:
+        if self._is_set:
+            return  # a killed process left it, and the disk may be full by now
         replace_file(self._files, self._path, encode_checked(self._boot_id.encode()))
 
     def clear(self) -> None:

@@ -53,14 +53,35 @@ class ReserveProducerIds(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     node_id: int
 
 
+class DoubtedReplica(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica that was cut or is damaged: it is good up to ``end``, where the last batch is of ``last_epoch``."""
+
+    topic_id: UUID
+    partition: int
+    last_epoch: int
+    end: int
+
+
 class RegisterNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A node came up, fenced. ``has_lost_writes``: its disk may lack what it had acknowledged (KIP-966)."""
+    """A node came up, fenced. ``has_lost_writes``: its disk may lack what it had acknowledged (KIP-966).
+
+    ``doubtful`` names the replicas that may lack something where the others are known to be whole.
+    """
 
     node_id: int
     directory_id: str
     endpoints: tuple[Endpoint, ...]
     rack: str | None
     has_lost_writes: bool
+    doubtful: tuple[DoubtedReplica, ...] = ()
+
+
+class DoubtReplicas(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A node found replicas damaged: it gives up its place in them where somebody else in sync is there."""
+
+    node_id: int
+    epoch: int
+    doubtful: tuple[DoubtedReplica, ...]
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -70,6 +91,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     epoch: int
     applied_index: int
     is_leaving: bool = False  # wants to stop, and asks for its leaderships to be moved first
+    is_unable: bool = False  # cannot write to its disk, so others had better lead
 
 
 class InSyncChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +169,7 @@ Command = (
     | ConfigureTopic
     | ReserveProducerIds
     | RegisterNode
+    | DoubtReplicas
     | Heartbeat
     | ChangeInSync
     | Reassign

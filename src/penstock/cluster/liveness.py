@@ -18,6 +18,7 @@ class Session:
     admitted_ms: int  # since when it is let in, as far as this controller knows
     is_heard: bool = False
     is_leaving: bool = False
+    is_unable: bool = False  # it cannot write to its disk
     must_have_applied: int = 0  # the index up to which it must know the metadata before it is let in
 
 
@@ -81,6 +82,9 @@ class Sessions:
 
     def leaving(self) -> frozenset[int]:
         return frozenset(node_id for node_id, session in self._sessions.items() if session.is_leaving)
+
+    def unable(self) -> frozenset[int]:
+        return frozenset(node_id for node_id, session in self._sessions.items() if session.is_unable)
 
     def admitted_since(self, time_ms: int) -> frozenset[int]:
         """Nodes that were let in after a point in time."""

@@ -74,13 +74,25 @@ class TopicConfigured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     value: str | None
 
 
+class Doubt(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica came back cut or damaged, so it may lack what it had. ``end`` is how far it is good.
+
+    ``last_epoch`` is the leader epoch of the last batch before that.
+    """
+
+    node_id: int
+    last_epoch: int
+    end: int
+
+
 class PartitionAssigned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A partition's whole state; each one replaces the one before.
 
     ``leader_epoch`` grows with every new leader, ``partition_epoch`` with every change at all. While replicas move,
     ``replicas`` names old and new ones, ``adding`` those that come and ``removing`` those that go. ``eligible`` are
     replicas outside of ``in_sync`` that have every committed record all the same, because too few were in sync for
-    anything to be committed since they fell out (KIP-966): they may lead when nobody in sync can.
+    anything to be committed since they fell out (KIP-966): they may lead when nobody in sync can. ``doubtful`` tells
+    which of all these came back cut while nobody else was there to lead; it is empty once somebody does.
     """
 
     topic_id: UUID
@@ -93,6 +105,7 @@ class PartitionAssigned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     eligible: tuple[int, ...] = ()
+    doubtful: tuple[Doubt, ...] = ()
 
 
 class ProducerIdsReserved(msgspec.Struct, frozen=True, kw_only=True, tag=True):

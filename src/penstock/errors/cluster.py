@@ -130,3 +130,10 @@ class OffsetNotAvailable(PenstockError):
 
     code = "offset_not_available"
     retriable = True
+
+
+class NodeStarting(PenstockError):
+    """The node is starting; it answers once it is one of its cluster."""
+
+    code = "node_starting"
+    retriable = True

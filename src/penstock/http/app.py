@@ -6,13 +6,14 @@ Routes go to `Resource` objects directly, without Starlette's request and middle
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from penstock.errors import NodeStarting
 from penstock.http.decoding import decode_body, decode_query, read_body, refuse_foreign_page
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, reply
@@ -20,6 +21,9 @@ from penstock.http.forwarding import hand_on
 from penstock.http.homes import is_forwarded
 from penstock.http.operation import Operation
 from penstock.http.problems import MethodNotAllowed, NoSuchRoute, problem_reply
+
+# What can be asked of a node before it is one of its cluster.
+_EARLY_TAGS: Final = frozenset({"health", "description", "admin", "cluster"})
 
 
 def build_app(door: Door, operations: Sequence[Operation]) -> ASGIApp:
@@ -55,7 +59,7 @@ def _has_encoded_slash(scope: Scope) -> bool:
 class Runner:
     """An operation with everything looked up that a call of it needs."""
 
-    __slots__ = ("_decoder", "_door", "_is_safe", "_query", "_without_body", "operation")
+    __slots__ = ("_decoder", "_door", "_is_early", "_is_safe", "_query", "_without_body", "operation")
 
     def __init__(self, door: Door, operation: Operation) -> None:
         self._door = door
@@ -64,9 +68,12 @@ class Runner:
         self._decoder: msgspec.json.Decoder[Any] | None = None if body is None else msgspec.json.Decoder(body)
         self._without_body = b"{}" if operation.is_body_optional else b""
         self._is_safe = operation.method == "GET"
+        self._is_early = operation.tag in _EARLY_TAGS
 
     async def run(self, scope: Scope, receive: Receive) -> Reply:
         door = self._door
+        if not self._is_early and not door.broker.is_started:
+            raise NodeStarting("This node is starting and does not know its topics yet. Try again in a moment.")
         if not self._is_safe:
             refuse_foreign_page(scope)
         home = self.operation.home

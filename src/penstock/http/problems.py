@@ -144,6 +144,7 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.StaleNodeEpoch: 409,
     errors.NodeNotFound: 404,
     errors.DuplicateNode: 409,
+    errors.NodeStarting: 503,
     errors.NodeInUse: 409,
     errors.StalePartitionEpoch: 409,
     errors.IneligibleReplica: 409,

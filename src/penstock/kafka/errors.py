@@ -41,6 +41,7 @@ _CODES: Final[dict[type[PenstockError], ErrorCode]] = {
     errors.StaleNodeEpoch: ErrorCode.STALE_BROKER_EPOCH,
     errors.NodeNotFound: ErrorCode.BROKER_ID_NOT_REGISTERED,
     errors.DuplicateNode: ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+    errors.NodeStarting: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     errors.NodeInUse: ErrorCode.INVALID_REQUEST,
     errors.StalePartitionEpoch: ErrorCode.INVALID_UPDATE_VERSION,
     errors.IneligibleReplica: ErrorCode.INELIGIBLE_REPLICA,

@@ -169,7 +169,10 @@ class ControllerShell:
 
     def _situation(self) -> Situation:
         return Situation(
-            index=self.quorum.applied_index, leaving=self.sessions.leaving(), silent=self.sessions.silent()
+            index=self.quorum.applied_index,
+            leaving=self.sessions.leaving(),
+            silent=self.sessions.silent(),
+            unable=self.sessions.unable(),
         )
 
     async def commit(self, records: Sequence[MetadataRecord]) -> int:
@@ -225,8 +228,14 @@ class ControllerShell:
             raise StaleNodeEpoch(f"Node {beat.node_id} has registered again since: it is in epoch {node.epoch}.")
         session = self.sessions.hear(beat.node_id, self.now_ms())
         session.is_leaving = beat.is_leaving
+        was_unable, session.is_unable = session.is_unable, beat.is_unable
         if beat.is_leaving:
             return await self.in_turn(lambda: self._let_go(beat))
+        if beat.is_unable and not was_unable:
+            await self.in_turn(lambda: self._relieve(beat.node_id))
+        elif was_unable and not beat.is_unable:
+            session.admitted_ms = self.now_ms()  # as one that came back: it is given what it should lead after a while
+            log.info("Node %d can write again.", beat.node_id)
         if node.is_fenced and beat.applied_index >= session.must_have_applied:
             return await self.in_turn(lambda: self._let_in(beat, session))
         return Submitted(Heard(is_fenced=node.is_fenced, may_leave=False), 0)
@@ -241,6 +250,13 @@ class ControllerShell:
         session.admitted_ms = self.now_ms()
         log.info("Node %d is let in.", beat.node_id)
         return Submitted(Heard(is_fenced=False, may_leave=False), index)
+
+    async def _relieve(self, node_id: int) -> None:
+        """Let others lead what a node leads that cannot write, where somebody can. It is counted on for all else."""
+        log.warning("Node %d cannot write to its disk: others lead where they can.", node_id)
+        draft = self.draft()
+        step_aside(draft, node_id)
+        await self.commit(draft.records())
 
     async def _let_go(self, beat: Heartbeat) -> Submitted:
         """Move what a node leads to others. Once nobody could take more of it, it is fenced and may stop."""

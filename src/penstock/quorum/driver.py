@@ -95,6 +95,7 @@ class Quorum:
         self._is_stopping = False
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._ticked_ms: int | None = None
 
     def __repr__(self) -> str:
         return f"<Quorum {self._raft!r} applied {self.applied_index}>"
@@ -224,8 +225,13 @@ class Quorum:
 
     def _tick(self) -> None:
         if self._raft is not None and self.failure is None and not self._is_stopping:
-            self._raft.tick(self._now_ms())
-            self._wake()
+            now_ms, ticked_ms = self._now_ms(), self._ticked_ms
+            self._ticked_ms = now_ms
+            if ticked_ms is None or now_ms - ticked_ms < self.pace.election_ms // 2:
+                self._raft.tick(now_ms)
+                self._wake()
+            else:  # what others have said meanwhile has to be read before anybody's silence is judged
+                log.info("Node %d stood still for %d ms.", self.me.node_id, now_ms - ticked_ms)
             self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
 
     def _on_lost(self, node_id: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cluster.controller.elections import give_back_leaders
 from penstock.cluster.controller.moves import raise_internal_topics, start_move
-from penstock.cluster.controller.nodes import fence
+from penstock.cluster.controller.nodes import fence, step_aside
 from penstock.cluster.voters import next_members
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Duties:
         self._shell = shell
         self._seen_version = -1
         self._is_settling = True
+        self._seen_unable: frozenset[int] = frozenset()
 
     async def see_to(self) -> None:
         """One round. The caller has the turn."""
@@ -56,18 +57,20 @@ class Duties:
     async def _spread(self) -> None:
         """Give leaders back to where they should be, and the broker's own topics the replicas they should have."""
         shell = self._shell
-        version = shell.quorum.metadata.version
-        if version == self._seen_version and not self._is_settling:
+        version, unable = shell.quorum.metadata.version, shell.sessions.unable()
+        if version == self._seen_version and unable == self._seen_unable and not self._is_settling:
             return
         unsettled = shell.sessions.admitted_since(shell.now_ms() - shell.config.settling_ms)
         draft = shell.draft()
         for move in raise_internal_topics(draft):
             start_move(draft, move)
+        for node_id in sorted(unable):
+            step_aside(draft, node_id)
         give_back_leaders(draft, unsettled)
         records = draft.records()
         if records:
             await shell.commit(records)
-        self._seen_version, self._is_settling = version, bool(unsettled)
+        self._seen_version, self._seen_unable, self._is_settling = version, unable, bool(unsettled)
 
     async def _keep_up_voters(self) -> None:
         shell = self._shell

@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.clock import Clock
-from penstock.cluster.commands import Admitted, Heard, Heartbeat, RegisterNode
+from penstock.cluster.commands import Admitted, DoubtedReplica, Heard, Heartbeat, RegisterNode
 from penstock.cluster.records import Endpoint
 from penstock.errors import (
     ControllerUnavailable,
@@ -41,6 +41,36 @@ class Identity:
     rack: str | None = None
 
 
+class Disk(Protocol):
+    """What a node has to tell about its disk."""
+
+    @property
+    def has_lost_writes(self) -> bool:
+        """Whether anything that was acknowledged may be missing."""
+
+    @property
+    def is_unable(self) -> bool:
+        """Whether it takes no writes at present."""
+
+    @property
+    def doubtful(self) -> tuple[DoubtedReplica, ...]:
+        """Replicas that may lack something, and of which nobody was told yet."""
+
+    def on_told(self, doubtful: tuple[DoubtedReplica, ...]) -> None:
+        """The controller knows of these now."""
+
+
+class SoundDisk:
+    """Nothing is wrong with it."""
+
+    has_lost_writes = False
+    is_unable = False
+    doubtful: tuple[DoubtedReplica, ...] = ()
+
+    def on_told(self, doubtful: tuple[DoubtedReplica, ...]) -> None:
+        assert not doubtful
+
+
 def _ignore(_: bool) -> None:
     """Nobody listens."""
 
@@ -57,7 +87,7 @@ class Registration:
         *,
         session_ms: int = 2_000,
         heartbeat_ms: int = 500,
-        has_lost_writes: Callable[[], bool] = lambda: False,
+        disk: Disk | None = None,
         on_admitted: Callable[[int], None] = lambda _: None,
         on_quorum: Callable[[bool], None] = _ignore,
     ) -> None:
@@ -72,7 +102,7 @@ class Registration:
         self._session_s = session_ms / 1000
         self._heartbeat_s = heartbeat_ms / 1000
         self._on_quorum = on_quorum
-        self._has_lost_writes = has_lost_writes  # whether the disk may lack what was acknowledged
+        self._disk = disk or SoundDisk()
         self._is_loss_told = False
         self._on_admitted = on_admitted
         self._answered_at = 0.0
@@ -132,12 +162,14 @@ class Registration:
         identity = self.identity
         patience_until: float | None = None
         while True:
+            doubtful = self._disk.doubtful
             command = RegisterNode(
                 node_id=identity.node_id,
                 directory_id=identity.directory_id,
                 endpoints=identity.endpoints,
                 rack=identity.rack,
-                has_lost_writes=not self._is_loss_told and self._has_lost_writes(),
+                has_lost_writes=not self._is_loss_told and self._disk.has_lost_writes,
+                doubtful=doubtful,
             )
             try:
                 admitted = await self._controller.submit(command)
@@ -155,6 +187,7 @@ class Registration:
         self.epoch = admitted.epoch
         self.is_fenced = True
         self._is_loss_told = True
+        self._disk.on_told(doubtful)
         self._answered_at = self._clock.monotonic()
         self._on_admitted(self.epoch)
         self._tell(has_quorum=True)
@@ -167,6 +200,7 @@ class Registration:
             epoch=self.epoch,
             applied_index=self._quorum.applied_index,
             is_leaving=self._is_leaving,
+            is_unable=self._disk.is_unable,
         )
 
     async def _beat_on(self) -> None:

@@ -21,9 +21,10 @@ import msgspec
 from penstock.clock import Clock
 from penstock.cluster.raft.effects import Effects
 from penstock.cluster.raft.messages import Entry, HardState, Member, Members, Snapshot
-from penstock.errors import CorruptRecords, DataDirectoryError, StorageError
+from penstock.errors import CorruptRecords, DataDirectoryError, DiskFull, StorageError
 from penstock.quorum.entries import decode_entries, encode_entry
 from penstock.quorum.promised import Promised
+from penstock.quorum.reserve import Reserve
 from penstock.quorum.snapshots import Snapshots
 from penstock.records import parse_header
 from penstock.storage.checked import decode_checked, encode_checked
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _CONFIG: Final = LogConfig(segment_bytes=8 * 1024 * 1024, retention_ms=UNLIMITED, is_deleting=False)
 _HARD_STATE_FILE: Final = "hard-state"
+_RESERVE_FILE: Final = "reserve"
 _PROMISED_FILE: Final = "promised"
 _NOBODY: Final = Members({})
 
@@ -60,7 +62,9 @@ class QuorumStore:
         self._clock = clock
         self._snapshots = Snapshots(files, directory)
         self._log = Log.open(files, directory, _CONFIG)
+        self._log.forget_doubt()  # the line of what was promised tells more
         self._promised = Promised(files, directory / _PROMISED_FILE)
+        self._reserve = Reserve(files, directory / _RESERVE_FILE)
         self._load()
 
     @classmethod
@@ -96,8 +100,17 @@ class QuorumStore:
     def write(self, works: Sequence[Effects]) -> None:
         """Make everything that these effects want kept durable, in their order and with one sync.
 
-        What fails with `DiskFull` may be tried again as it is.
+        What fails with `DiskFull` may be tried again as it is, and is, once, with the room that is kept for that.
         """
+        try:
+            self._write(works)
+            self._reserve.fill()
+        except DiskFull:
+            if not self._reserve.spend():
+                raise
+            self._write(works)
+
+    def _write(self, works: Sequence[Effects]) -> None:
         hard_states = [work.hard_state for work in works if work.hard_state is not None]
         if hard_states:
             # The last may be ahead of entries that are not written yet; it is not behind any.

@@ -128,6 +128,17 @@ def peek_index(files: Files, path: Path, base_offset: int, log_size: int) -> Ind
     return _parse_summary(memoryview(files.open(path).read(0, _HEADER_BYTES)), base_offset, log_size)
 
 
+def stated_size(files: Files, path: Path, base_offset: int) -> int:
+    """The size that its log had when an index was saved; -1 if there is none or it is damaged."""
+    if not files.exists(path):
+        return -1
+    header = memoryview(files.open(path).read(0, _HEADER_BYTES))
+    if len(header) < _HEADER_BYTES:
+        return -1
+    size: int = _HEADER.unpack_from(header)[5]
+    return -1 if _parse_summary(header, base_offset, size) is None else size
+
+
 def _parse_summary(header: memoryview, base_offset: int, log_size: int) -> IndexSummary | None:
     if len(header) < _HEADER_BYTES:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,6 +19,7 @@ from penstock.errors import CorruptRecords, DiskFull, LogFailed, OffsetOutOfRang
 from penstock.records import CONTROL_BIT, BatchHeader, assign
 from penstock.storage.aborted import note_marker
 from penstock.storage.config import LogConfig
+from penstock.storage.doubt import forget_doubt
 from penstock.storage.files import Files, FileSlice
 from penstock.storage.log_start import load_start, save_start
 from penstock.storage.producers import save_snapshot, snapshot_path
@@ -51,6 +52,7 @@ class Log:
         self.directory = directory
         self.config = config
         self.failure: LogFailed | None = None
+        self.on_refused: Callable[[], None] = lambda: None  # the disk takes no more; may be told in any thread
         self._pinned_from: int | None = None  # base offset of the first segment under compaction
         self._recover()
 
@@ -62,6 +64,7 @@ class Log:
         self.epochs = found.epochs
         self.aborted = found.aborted
         self.bytes_cut = found.bytes_cut
+        self.is_doubtful = found.is_doubtful  # it may lack batches that were there, and nobody was told
         self._snapshots = found.snapshots
         # Segments that may hold bytes not yet durable or have no index file yet, oldest first.
         self._dirty = found.unindexed
@@ -132,13 +135,17 @@ class Log:
             raise self.failure
         active = self._segments.active
         next_offset = base_offset + header.last_offset_delta + 1
-        if (
-            active.size + len(batch) > self.config.segment_bytes
-            or next_offset - active.base_offset > _OFFSETS_IN_SEGMENT_MAX
-        ):
-            self._roll(base_offset)
-            active = self._segments.active
-        active.append(batch, header, base_offset)
+        try:
+            if (
+                active.size + len(batch) > self.config.segment_bytes
+                or next_offset - active.base_offset > _OFFSETS_IN_SEGMENT_MAX
+            ):
+                self._roll(base_offset)
+                active = self._segments.active
+            active.append(batch, header, base_offset)
+        except DiskFull:
+            self.on_refused()
+            raise
         if leader_epoch > self.epochs.latest:
             self.epochs.begin(leader_epoch, base_offset)
         if header.producer_id >= 0:
@@ -229,6 +236,7 @@ class Log:
             f"{why} Nothing more is written there until the node is restarted; check the disk first."
         )
         log.error("%s", self.failure.message)
+        self.on_refused()
         return self.failure
 
     def _finish_sealing(self, sealed: list[Segment]) -> None:
@@ -293,6 +301,11 @@ class Log:
         if self._segments.skips_damage(offset, found):
             raise CorruptRecords(f"{self.directory} is damaged behind offset {offset}; copy it from another replica.")
         return found
+
+    def forget_doubt(self) -> None:
+        """Whoever has to know that this log was cut does. Runs in any thread."""
+        self.is_doubtful = False
+        forget_doubt(self.files, self.directory)
 
     def first_damage(self) -> int | None:
         """The offset from which on records are known to be damaged; None if all that was looked at is good."""

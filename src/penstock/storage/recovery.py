@@ -17,10 +17,11 @@ from typing import Final
 from penstock.records import BatchHeader
 from penstock.storage.aborted import AbortedTransactions, note_marker
 from penstock.storage.config import LogConfig
+from penstock.storage.doubt import is_doubt_noted, note_doubt
 from penstock.storage.epochs import LeaderEpochs
 from penstock.storage.files import Files
 from penstock.storage.holes import Hole
-from penstock.storage.index import Index
+from penstock.storage.index import Index, stated_size
 from penstock.storage.producers import ProducerTable, load_snapshot, snapshot_path
 from penstock.storage.scan import scan
 from penstock.storage.segment import OpenSegments, Segment, index_path, log_path
@@ -45,6 +46,7 @@ class Recovered:
     unindexed: list[Segment]  # sealed or not, they still need an index file
     bytes_scanned: int
     bytes_cut: int
+    is_doubtful: bool  # it may lack batches that were there
 
 
 def recover(files: Files, directory: Path, config: LogConfig, opened: OpenSegments) -> Recovered:
@@ -75,6 +77,7 @@ class _Recovery:
         self._replay_from = 0
         self._bytes_scanned = 0
         self._bytes_cut = 0
+        self._is_doubtful = is_doubt_noted(files, directory)
 
     def _list_segments(self, opened: OpenSegments) -> list[Segment]:
         return [
@@ -123,7 +126,13 @@ class _Recovery:
             ],
             bytes_scanned=self._bytes_scanned,
             bytes_cut=self._bytes_cut,
+            is_doubtful=self._is_doubtful,
         )
+
+    def _doubt(self) -> None:
+        if not self._is_doubtful:
+            self._is_doubtful = True
+            note_doubt(self._files, self._directory)
 
     def _find_tail(self) -> int:
         """The first segment that may hold bytes which were never synced."""
@@ -182,6 +191,7 @@ class _Recovery:
             last, before = self._segments[-1], self._segments[-2]
             if last.size or before.next_offset == last.base_offset:
                 return
+            self._doubt()
             self._segments.pop()
             self._files.remove(index_path(self._directory, last.base_offset))
             self._files.remove(log_path(self._directory, last.base_offset))
@@ -197,8 +207,11 @@ class _Recovery:
 
     def _scan(self, segment: Segment, end_offset: int | None, *, may_cut: bool) -> None:
         """Rebuild what is known of a segment of the tail from its bytes."""
+        path = index_path(self._directory, segment.base_offset)
+        if stated_size(self._files, path, segment.base_offset) > segment.size:
+            self._doubt()  # that much was synced before the index was written
         # The index it has, if any, must be gone before the file can grow to the very size that it states.
-        self._files.remove(index_path(self._directory, segment.base_offset))
+        self._files.remove(path)
         view = segment.file.view()
         size = len(view)
         self._bytes_scanned += size
@@ -220,6 +233,7 @@ class _Recovery:
         segment.sync()
 
     def _cut(self, segment: Segment, size: int) -> None:
+        self._doubt()
         torn_bytes = segment.file.size - size
         self._bytes_cut += torn_bytes
         log.warning(

@@ -18,7 +18,7 @@ from typing import Final
 from penstock.records import BatchHeader
 from penstock.storage.files import File, Files, FileSlice
 from penstock.storage.holes import Hole, Holes
-from penstock.storage.index import NO_TIMESTAMP, Index, peek_index
+from penstock.storage.index import NO_TIMESTAMP, Index, peek_index, stated_size
 from penstock.storage.scan import pass_good, scan
 
 log = logging.getLogger(__name__)
@@ -42,10 +42,11 @@ def index_path(directory: Path, base_offset: int) -> Path:
 class OpenSegments:
     """Keeps a log from holding a file and an index open for every sealed segment that was ever read."""
 
-    __slots__ = ("_limit", "_opened")
+    __slots__ = ("_limit", "_opened", "has_damage")
 
     def __init__(self, limit: int = 16) -> None:
         self._limit = limit
+        self.has_damage = False  # a hole was found in one of the log's segments, if perhaps not any more
         self._opened: deque[Segment] = deque()
 
     def note(self, segment: Segment) -> None:
@@ -71,6 +72,7 @@ class Segment:
         "_last_base",
         "_last_position",
         "_max_timestamp",
+        "_missing",
         "_opened",
         "_stamp_ns",
         "_suspect_to",
@@ -106,6 +108,7 @@ class Segment:
         self._file: File | None = None
         self._index: Index | None = None
         self._max_timestamp: int | None = None  # of a sealed segment, once it was asked for
+        self._missing: Hole | None = None  # the file was longer when its index was saved
         self._suspect_to = size  # bytes before this one came from the disk
         self._checked_to = 0  # and those before this one have been checked
         self._stamp_ns = -1
@@ -327,6 +330,10 @@ class Segment:
             due = next_offset
         return due
 
+    def offset_behind(self, position: int) -> int:
+        """The offset of the first good batch at or behind a position; -1 if there is none here."""
+        return next((int.from_bytes(self.file.read(start, 8), "big") for start, _, _ in self.walk(position)), -1)
+
     # -- damage -------------------------------------------------------------------------------------------------------
 
     def verify(self) -> Holes:
@@ -334,11 +341,17 @@ class Segment:
         self._check(0, self.size)
         return self.holes
 
+    def verify_part(self, start: int, size: int) -> int:
+        """Check some bytes again, and a few more; where to go on. Runs in any thread."""
+        return max(self._check(start, min(start + size, self.size)), start + size)
+
     def note_hole(self, hole: Hole) -> None:
         """Remember damage, once, as one range where it overlaps what is known already."""
         whole = self.holes.add(hole)
         if whole is None:
             return
+        if self._opened is not None:
+            self._opened.has_damage = True
         log.error(
             "%s is corrupt in bytes %d to %d: these records are not served. The file is kept as it is; "
             "run 'penstock log inspect' on its directory to see what is lost.",
@@ -352,6 +365,8 @@ class Segment:
         if self.is_sealed and (stamp_ns := self.file.changed_ns()) != self._stamp_ns:
             self._stamp_ns, self._suspect_to, self._checked_to = stamp_ns, self.size, 0
             self.holes.clear()
+            if self._missing is not None:
+                self.note_hole(self._missing)
         if start >= self._suspect_to:
             return
         if start > self._checked_to:
@@ -388,4 +403,8 @@ class Segment:
             else:
                 index.add(found[1], found[1].base_offset, found[0], self.index_interval_bytes)
         index.log_size = self.size
+        stated = stated_size(self._files, index_path(self.directory, self.base_offset), self.base_offset)
+        if stated > self.size and self.is_sealed:
+            self._missing = Hole(self.size, stated)
+            self.note_hole(self._missing)
         return index

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from penstock.storage.files import FileSlice
+from penstock.storage.holes import Hole
 from penstock.storage.segment import Segment
 
 
@@ -72,14 +73,23 @@ class Segments:
 
     def skips_damage(self, offset: int, found: FileSlice | None) -> bool:
         """Whether a read from ``offset`` had to step over damage to find what it found."""
-        for segment in self._segments[self.count_below(offset) :]:
+        first = self.count_below(offset)
+        for at, segment in enumerate(self._segments[first:], first):
             is_last = found is not None and segment.file is found.file
-            stop = found.position if found is not None and is_last else segment.size
-            if any(hole.start < stop and segment.offset_before(hole.start) >= offset for hole in segment.holes):
-                return True
+            for hole in segment.holes:
+                if (found is None or not is_last or hole.start < found.position) and self._hides(at, hole, offset):
+                    return True
             if is_last:
                 return False
         return False
+
+    def _hides(self, at: int, hole: Hole, offset: int) -> bool:
+        """Whether a batch that holds ``offset`` or a later one may have been where the hole is."""
+        segment = self._segments[at]
+        behind = segment.offset_behind(hole.end)
+        if behind < 0:
+            behind = self._bases[at + 1] if at + 1 < len(self._bases) else offset + 1
+        return behind > offset
 
     def batches(self, offset: int) -> Iterator[FileSlice]:
         """Every batch from the one that holds ``offset`` on, one slice each."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.cluster.commands import (
     AddPartitions,
@@ -15,6 +16,8 @@ from penstock.cluster.commands import (
     CreateTopic,
     DeleteTopic,
     Done,
+    DoubtedReplica,
+    DoubtReplicas,
     DrainNode,
     ElectLeaders,
     Heartbeat,
@@ -295,6 +298,159 @@ def test_after_a_power_cut_nobody_falls_out_before_somebody_is_heard() -> None:
     assert world.state() == (R3, R3, (), NO_LEADER)
     world.unfence(2)
     assert world.state() == (R3, (2,), (), 2)
+
+
+# -- doubt -------------------------------------------------------------------------------------------------------------
+
+
+def doubted(end: int, last_epoch: int = 9) -> tuple[DoubtedReplica, ...]:
+    return (DoubtedReplica(topic_id=ORDERS, partition=0, last_epoch=last_epoch, end=end),)
+
+
+def come_back_doubtful(world: World, node_id: int, end: int, last_epoch: int = 9) -> None:
+    command = replace(register(node_id), doubtful=doubted(end, last_epoch))
+    world.obey(command)
+    world.unfence(node_id)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param((R3, R3, (), 2), (R3, (2, 3), (), 2), id="in sync with others"),
+        pytest.param((R3, R3, (), 1), (R3, (2, 3), (), 2), id="it led"),
+        pytest.param((R3, (1, 2), (), 2), (R3, (2,), (), 2), id="not even eligible"),
+        pytest.param((R3, (2,), (1,), 2), (R3, (2,), (), 2), id="eligible no more"),
+        pytest.param((R3, (1,), (3,), 1), (R3, (3,), (), 3), id="the last, but one is eligible"),
+        pytest.param((R3, (1,), (), 1), (R3, (1,), (), 1), id="nobody else has more"),
+        pytest.param(((1,), (1,), (), 1), ((1,), (1,), (), 1), id="all there is"),
+        pytest.param((R3, (2, 3), (), 2), (R3, (2, 3), (), 2), id="it had no place"),
+    ],
+)
+def test_a_replica_that_came_back_cut_loses_its_place_to_those_that_did_not(before: State, after: State) -> None:
+    world = World(3, before)
+    come_back_doubtful(world, 1, 50)
+    assert world.state() == after
+    assert world.partition().doubtful == ()
+
+
+@pytest.mark.parametrize(
+    ("in_sync", "eligible", "back", "leader"),
+    [
+        pytest.param(R3, (), {1: (50, 9)}, NO_LEADER, id="one of three"),
+        pytest.param(R3, (), {1: (50, 9), 2: (60, 9)}, 2, id="the longer of two of three"),
+        pytest.param(R3, (), {1: (50, 9), 2: (60, 8)}, 1, id="a later epoch counts more"),
+        pytest.param(R3, (), {2: (50, 9), 1: (50, 9)}, 1, id="the first of equals"),
+        pytest.param((1, 2), (), {1: (50, 9)}, NO_LEADER, id="one of two"),
+        pytest.param((1, 2), (), {1: (50, 9), 2: (51, 9)}, 2, id="both of two"),
+        pytest.param((1,), (2,), {1: (50, 9)}, NO_LEADER, id="an eligible one may have more"),
+        pytest.param((1,), (2,), {1: (50, 9), 2: (70, 9)}, 2, id="and has"),
+        pytest.param((1,), (), {1: (50, 9)}, 1, id="the only one"),
+    ],
+)
+def test_among_doubtful_replicas_one_leads_that_has_most_once_more_than_half_are_there(
+    in_sync: tuple[int, ...], eligible: tuple[int, ...], back: dict[int, tuple[int, int]], leader: int
+) -> None:
+    """All nodes are down, and come back cut one after the other."""
+    world = World(3, (R3, in_sync, eligible, NO_LEADER), fenced=R3)
+    for node_id, (end, last_epoch) in back.items():
+        come_back_doubtful(world, node_id, end, last_epoch)
+    now = world.partition()
+    assert now.leader == leader
+    if leader == NO_LEADER:
+        assert (now.in_sync, now.eligible) == (in_sync, eligible)
+        assert {doubt.node_id for doubt in now.doubtful} == set(back)
+    else:
+        assert now.in_sync == (leader,)
+        assert now.doubtful == ()
+        assert set(now.eligible) <= {*in_sync, *eligible} - set(back)
+
+
+def test_a_sound_replica_that_comes_back_leads_though_a_doubtful_one_came_first() -> None:
+    world = World(3, (R3, R3, (), NO_LEADER), fenced=R3)
+    come_back_doubtful(world, 1, 90)
+    world.obey(register(2))
+    world.unfence(2)
+    assert world.state() == (R3, (2,), (3,), 2)
+
+
+def test_doubt_outlives_another_restart_and_ends_with_the_disk() -> None:
+    world = World(3, (R3, (1, 2), (), NO_LEADER), fenced=R3)
+    come_back_doubtful(world, 1, 50)
+    world.fence(1)
+    world.obey(register(1))
+    world.unfence(1)
+    assert (world.partition().leader, len(world.partition().doubtful)) == (NO_LEADER, 1)
+    world.fence(1)
+    world.obey(register(1, disk="new"))
+    assert (world.partition().in_sync, world.partition().doubtful) == ((2,), ())
+
+
+def test_nobody_loses_its_place_to_a_leader_that_may_be_gone() -> None:
+    """The whole cluster restarts, so all are silent: who led before is not there, and comes back cut as well."""
+    world = World(3, (R3, R3, (), 3))
+    for node_id, silent in ((1, (2, 3)), (2, (3,)), (3, ())):
+        command = replace(register(node_id), doubtful=doubted(50 + node_id))
+        world.obey(command, Situation(index=50 + node_id, silent=silent))
+        assert world.partition().in_sync == R3
+    for node_id in R3:
+        world.unfence(node_id)
+    assert world.state()[1:] == ((2,), (), 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "silent", "after"),
+    [
+        pytest.param((R3, R3, (), 1), (), (R3, (2, 3), (), 2), id="a leader gives way"),
+        pytest.param((R3, R3, (), 2), (), (R3, (2, 3), (), 2), id="a follower leaves"),
+        pytest.param((R3, (1,), (), 1), (), (R3, (1,), (), 1), id="nobody else could lead"),
+        pytest.param((R3, (1, 2), (), 1), (2,), (R3, (1, 2), (), 1), id="nobody else is sure to be there"),
+    ],
+)
+def test_a_replica_that_is_found_damaged_gives_up_its_place_if_somebody_can_take_it(
+    before: State, silent: tuple[int, ...], after: State
+) -> None:
+    world = World(3, before)
+    world.obey(DoubtReplicas(node_id=1, epoch=7, doubtful=doubted(5)), Situation(silent=silent))
+    assert world.state() == after
+    with pytest.raises(StaleNodeEpoch):
+        world.obey(DoubtReplicas(node_id=1, epoch=6, doubtful=doubted(5)))
+
+
+def test_an_operator_may_have_the_best_of_doubtful_replicas_lead() -> None:
+    world = World(4, ((1, 2, 3, 4), (1, 2, 3, 4), (), NO_LEADER), fenced=(1, 2, 3, 4))
+    come_back_doubtful(world, 1, 50)
+    come_back_doubtful(world, 2, 60)
+    assert world.partition().leader == NO_LEADER
+    world.obey(ElectLeaders(partitions=(("orders", 0),), is_unclean=True))
+    assert world.state()[1:] == ((2,), (), 2)
+
+
+# -- disks that take no writes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param((R3, R3, (), 1), (R3, R3, (), 2), id="another leads"),
+        pytest.param((R3, (1,), (), 1), (R3, (1,), (), 1), id="nobody else could"),
+        pytest.param(((1,), (1,), (), 1), ((1,), (1,), (), 1), id="nobody else has it"),
+    ],
+)
+def test_a_node_that_cannot_write_leads_nothing_that_others_could(before: State, after: State) -> None:
+    world = World(3, before)
+    draft = Draft(world.metadata, situation=Situation(unable=(1,)))
+    step_aside(draft, 1)
+    give_back_leaders(draft)
+    world.apply(draft.records())
+    assert world.state() == after
+
+
+def test_a_node_that_cannot_write_is_elected_where_nobody_else_can_be() -> None:
+    world = World(3, (R3, (1, 2), (), 2))
+    draft = Draft(world.metadata, situation=Situation(unable=(1,)))
+    fence(draft, [2])
+    world.apply(draft.records())
+    assert world.state() == (R3, (1,), (2,), 1)
 
 
 # -- leaving, draining, removing ---------------------------------------------------------------------------------------

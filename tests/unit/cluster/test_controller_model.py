@@ -20,6 +20,7 @@ from penstock.cluster.commands import (
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
+    DoubtedReplica,
     DrainNode,
     ElectLeaders,
     InSyncChange,
@@ -70,6 +71,8 @@ class ControllerModel(RuleBasedStateMachine):
         self.logs: dict[tuple[Key, int], list[int]] = {}
         self.committed: dict[Key, list[int]] = {}
         self.written = 0
+        self.epoch_of: dict[int, int] = {}  # the leader epoch that each record was written in
+        self.damaged: dict[Key, set[int]] = {}  # replicas that lack what they had, of which nobody made anything yet
         self.created = 0
         self.earlier: list[ChangeInSync] = []
 
@@ -117,7 +120,8 @@ class ControllerModel(RuleBasedStateMachine):
         if not is_other_leader and after.leader_epoch > before.leader_epoch:
             raise AssertionError("a leader epoch without a new leader")
         what = [
-            (one.replicas, one.in_sync, one.leader, one.adding, one.removing, one.eligible) for one in (before, after)
+            (one.replicas, one.in_sync, one.leader, one.adding, one.removing, one.eligible, one.doubtful)
+            for one in (before, after)
         ]
         assert is_renewal or what[0] != what[1], "a record that changes nothing"
         if is_other_leader and after.leader != NO_LEADER:
@@ -200,8 +204,31 @@ class ControllerModel(RuleBasedStateMachine):
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
-    @rule(node_id=nodes, has_lost_writes=st.booleans(), is_wiped=st.booleans())
-    def start(self, node_id: int, has_lost_writes: bool, is_wiped: bool) -> None:
+    def damage(self, node_id: int) -> tuple[DoubtedReplica, ...]:
+        """Cut the last record off a node's replicas where no other is damaged; what it says about all of them."""
+        doubtful = []
+        for _, partition in self.partitions():
+            if node_id not in partition.replicas or len(partition.replicas) == 1:
+                continue
+            key = (partition.topic_id, partition.partition)
+            log = self.log(partition, node_id)
+            members = {*partition.in_sync, *partition.eligible}
+            doubts = {doubt.node_id for doubt in partition.doubtful}
+            damaged = self.damaged.setdefault(key, set())
+            damaged &= members & doubts
+            if log and len(members) > 1 and damaged <= {node_id}:
+                log.pop()
+                damaged.add(node_id)
+            last_epoch = self.epoch_of[log[-1]] if log else -1
+            doubtful.append(
+                DoubtedReplica(
+                    topic_id=partition.topic_id, partition=partition.partition, last_epoch=last_epoch, end=len(log)
+                )
+            )
+        return tuple(doubtful)
+
+    @rule(node_id=nodes, has_lost_writes=st.booleans(), is_wiped=st.booleans(), is_damaged=st.booleans())
+    def start(self, node_id: int, has_lost_writes: bool, is_wiped: bool, is_damaged: bool = False) -> None:
         """A process begins, on the disk that it had or on a new one."""
         known = self.metadata.nodes.get(node_id)
         if is_wiped and known is not None and not known.is_fenced:
@@ -225,6 +252,7 @@ class ControllerModel(RuleBasedStateMachine):
             endpoints=(),
             rack="ab"[node_id % 2],
             has_lost_writes=has_lost_writes,
+            doubtful=self.damage(node_id) if is_damaged and not is_wiped and not has_lost_writes else (),
         )
         self.obey(command)
         self.running[node_id] = self.metadata.nodes[node_id].epoch
@@ -241,9 +269,9 @@ class ControllerModel(RuleBasedStateMachine):
             self.crash(node_id)
             self.expire({node_id})
 
-    @rule(node_id=nodes, has_lost_writes=st.booleans(), is_wiped=st.booleans())
-    def come_back(self, node_id: int, has_lost_writes: bool, is_wiped: bool) -> None:
-        self.start(node_id, has_lost_writes, is_wiped)
+    @rule(node_id=nodes, has_lost_writes=st.booleans(), is_wiped=st.booleans(), is_damaged=st.booleans())
+    def come_back(self, node_id: int, has_lost_writes: bool, is_wiped: bool, is_damaged: bool) -> None:
+        self.start(node_id, has_lost_writes, is_wiped, is_damaged)
         self.beat(node_id)
 
     @rule()
@@ -310,6 +338,7 @@ class ControllerModel(RuleBasedStateMachine):
             if self.is_led(partition):
                 self.written += 1
                 self.log(partition, partition.leader).append(self.written)
+                self.epoch_of[self.written] = partition.leader_epoch
         for node_id in NODES:
             if node_id not in slow:
                 self.fetch(node_id)
@@ -438,9 +467,11 @@ class ControllerModel(RuleBasedStateMachine):
                 assert partition.leader in in_sync
                 assert not self.metadata.nodes[partition.leader].is_fenced
             else:
-                living = [node_id for node_id in in_sync if not self.metadata.nodes[node_id].is_fenced]
-                living += [node_id for node_id in partition.eligible if not self.metadata.nodes[node_id].is_fenced]
-                assert not living, "somebody could lead"
+                members = in_sync | set(partition.eligible)
+                doubtful = {doubt.node_id for doubt in partition.doubtful}
+                living = {node_id for node_id in members if not self.metadata.nodes[node_id].is_fenced}
+                assert living <= doubtful <= members, "somebody could lead"
+                assert 2 * len(living - self.silent) <= len(members), "enough are there to tell who has most"
             least = resolve(DEFAULTS, topic.configs, topic.replication_factor).min_insync_replicas
             if partition.eligible:
                 assert len(in_sync) < least, "eligible only where nothing can be committed"

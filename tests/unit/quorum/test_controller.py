@@ -16,6 +16,7 @@ from penstock.cluster.commands import (
     CreateTopic,
     DeleteTopic,
     Done,
+    DoubtedReplica,
     ElectLeaders,
     Heard,
     Heartbeat,
@@ -40,10 +41,25 @@ from penstock.errors import (
 )
 from penstock.quorum.client import ControllerClient
 from penstock.quorum.controller import ControllerConfig, ControllerShell
-from penstock.quorum.registration import Identity, Registration
+from penstock.quorum.registration import Identity, Registration, SoundDisk
 from penstock.testing.simulation.cluster.clock import SimulatedClock
 
 CONFIG = ControllerConfig(session_ms=600, duties_interval_ms=50, settling_ms=300)
+
+
+class TestDisk(SoundDisk):
+    """A disk that is as the test says."""
+
+    __test__ = False
+
+    def __init__(self, has_lost_writes: bool, doubtful: tuple[DoubtedReplica, ...]) -> None:
+        self.has_lost_writes = has_lost_writes
+        self.doubtful = doubtful
+        self.told: list[tuple[DoubtedReplica, ...]] = []
+
+    def on_told(self, doubtful: tuple[DoubtedReplica, ...]) -> None:
+        self.told.append(doubtful)
+        self.doubtful = ()
 
 
 class Controlled:
@@ -55,11 +71,14 @@ class Controlled:
         self.clients: dict[int, ControllerClient] = {}
         self.registrations: dict[int, Registration] = {}
         self.told: dict[int, list[bool]] = {}
+        self.disks: dict[int, TestDisk] = {}
 
     async def start(self) -> None:
         await asyncio.gather(*(self.start_node(node_id) for node_id in self.cluster.nodes))
 
-    async def start_node(self, node_id: int, *, has_lost_writes: bool = False) -> None:
+    async def start_node(
+        self, node_id: int, *, has_lost_writes: bool = False, doubtful: tuple[DoubtedReplica, ...] = ()
+    ) -> None:
         node = self.cluster.nodes[node_id]
         node.build()
         peers = self.cluster.exchange.nodes[node_id]
@@ -69,6 +88,7 @@ class Controlled:
         await node.formation.begin()
         client = ControllerClient(node.quorum, peers, clock, random)
         self.told[node_id] = []
+        self.disks[node_id] = TestDisk(has_lost_writes, doubtful)
         registration = Registration(
             Identity(node_id=node_id, directory_id=node.member.directory_id),
             node.quorum,
@@ -76,7 +96,7 @@ class Controlled:
             clock,
             session_ms=CONFIG.session_ms,
             heartbeat_ms=100,
-            has_lost_writes=lambda: has_lost_writes,
+            disk=self.disks[node_id],
             on_quorum=self.told[node_id].append,
         )
         self.shells[node_id], self.clients[node_id] = shell, client
@@ -398,6 +418,46 @@ def test_elections_asked_for_again_are_no_error_only_after_a_doubt() -> None:
         answer = await here.clients[1].submit(ElectLeaders(partitions=(("orders", 0),)))
         assert isinstance(answer, Outcomes)
         assert answer.outcomes[0].error == "ElectionNotNeeded"
+        await here.stop()
+
+    run(story())
+
+
+def test_a_node_that_cannot_write_gives_its_leaderships_away_and_gets_them_back() -> None:
+    async def story() -> None:
+        here = Controlled(3)
+        await here.start()
+        full = (await here.others())[0]
+        replicas = (full, *(node_id for node_id in (1, 2, 3) if node_id != full))
+        await here.create(full, "orders", assignment=(replicas,))
+        await here.create(full, "alone", assignment=((full,),))
+        here.disks[full].is_unable = True
+        await asyncio.sleep(0.5)
+        now = here.partition(full)
+        assert now.leader not in (full, NO_LEADER)
+        assert full in now.in_sync, "it is counted on for all else"
+        assert not here.cluster.nodes[full].quorum.metadata.nodes[full].is_fenced
+        assert here.partition(full, "alone").leader == full
+        here.disks[full].is_unable = False
+        await asyncio.sleep(1.0)
+        assert here.partition(full).leader == full
+        await here.stop()
+
+    run(story())
+
+
+def test_doubtful_replicas_are_named_at_registration_until_they_were_told() -> None:
+    async def story() -> None:
+        here = Controlled(3)
+        await here.start()
+        node_id = (await here.others())[0]
+        await here.create(node_id, "orders", replication_factor=3)
+        topic_id = here.partition(node_id).topic_id
+        await here.kill(node_id)
+        doubt = DoubtedReplica(topic_id=topic_id, partition=0, last_epoch=0, end=7)
+        await here.start_node(node_id, doubtful=(doubt,))
+        assert here.disks[node_id].told == [(doubt,)]
+        assert node_id not in here.partition(node_id).in_sync
         await here.stop()
 
     run(story())

@@ -332,3 +332,30 @@ def test_proposals_at_the_same_time_share_a_write() -> None:
         await cluster.stop()
 
     run(story(), is_real=True)
+
+
+@pytest.mark.parametrize("stood_still", [True, False])
+def test_a_leader_that_stood_still_reads_what_was_said_before_it_takes_others_for_gone(stood_still: bool) -> None:
+    async def story() -> None:
+        cluster = Cluster(3)
+        leader = await cluster.start()
+        quorum, term = leader.quorum, leader.quorum.term
+        raft = quorum._raft
+        assert raft is not None
+        assert raft.leading is not None
+        away_ms = 10 * quorum.pace.silence_ms
+        for follower in raft.leading.followers.values():
+            follower.heard_ms -= away_ms
+        if stood_still:
+            assert quorum._ticked_ms is not None
+            quorum._ticked_ms -= away_ms
+        assert quorum._timer is not None
+        quorum._timer.cancel()
+        quorum._tick()
+        assert raft.is_leader == stood_still
+        await asyncio.sleep(quorum.pace.election_ms / 1000)
+        assert (quorum.is_leader and quorum.term == term) == stood_still
+        await cluster.leader()
+        await cluster.stop()
+
+    run(story())

@@ -199,10 +199,12 @@ class Stage:
             directory_id=f"disk {node.disk} of {node_id}",
             endpoints=(),
             rack=None,
-            has_lost_writes=node.replicas.has_lost_writes,
+            has_lost_writes=False,
+            doubtful=node.replicas.doubtful,
         )
         admitted = self.decide(command)
         assert isinstance(admitted, Admitted)
+        node.replicas.on_told(command.doubtful)
         self.draft(lambda draft: unfence(draft, node_id))
         await self.settle()
         node.replicas.node_epoch = admitted.epoch

@@ -240,3 +240,49 @@ def test_syncing_tells_nothing_of_what_was_not_fetched_from() -> None:
     followers.report(3, 0, 10, 10, 10, 0.0)
     assert followers.report_stable(2, 0, 9, 10, 0.0)
     assert followers.limit == 5
+
+
+def test_a_follower_that_has_less_than_it_said_has_to_go_until_it_has_it_again() -> None:
+    followers = three()
+    followers.report(2, 0, 10, 10, 10, 0.0)
+    followers.report(3, 0, 10, 10, 10, 0.0)
+    assert not followers.wants_change(10)
+    followers.report(2, 1, 4, 4, 10, 0.0)
+    assert followers.wants_change(10)
+    proposal = followers.propose(0, 10, 0.0)
+    assert proposal is not None
+    assert proposal.node_ids == (1, 3)
+    followers.assign(Assigned((1, 2, 3), (1, 3), 1), 0.0)
+    assert followers.propose(0, 10, 0.0) is None
+    followers.report(2, 1, 10, 10, 10, 0.0)
+    proposal = followers.propose(0, 10, 0.0)
+    assert proposal is not None
+    assert proposal.node_ids == (1, 2, 3)
+
+
+def test_a_follower_that_cannot_write_has_to_go_until_it_reports_again() -> None:
+    followers = three()
+    followers.report(2, 3, 10, 10, 10, 0.0)
+    assert not followers.give_up(2, 2), "an earlier life"
+    assert followers.give_up(2, 3)
+    proposal = followers.propose(0, 10, 0.0)
+    assert proposal is not None
+    assert proposal.node_ids == (1, 3)
+    followers.assign(Assigned((1, 2, 3), (1, 3), 1), 0.0)
+    assert not followers.look(10, 10, 5.0)
+    followers.report(2, 3, 10, 10, 10, 6.0)
+    assert followers.look(10, 10, 6.0)
+
+
+def test_who_lagged_is_not_taken_back_for_what_it_said_before() -> None:
+    followers = three()
+    followers.report(2, 0, 10, 10, 10, 0.0)
+    followers.look(12, 10, 0.0)
+    assert followers.look(12, 10, 10.0)
+    followers.assign(Assigned((1, 2, 3), (1,), 1), 10.0)
+    assert not followers.look(12, 10, 11.0)
+    assert followers.propose(0, 10, 11.0) is None
+    followers.report(2, 0, 12, 12, 12, 12.0)
+    proposal = followers.propose(0, 10, 12.0)
+    assert proposal is not None
+    assert proposal.node_ids == (1, 2)

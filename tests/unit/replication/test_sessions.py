@@ -123,3 +123,19 @@ def test_a_throttle_that_is_off_limits_nothing() -> None:
     throttle = Throttle(0, 0.0)
     throttle.take(1 << 40)
     assert not throttle.is_on
+
+
+def test_what_cannot_be_written_is_dropped_and_the_leader_is_told_why_once() -> None:
+    session: FollowerSession[str] = FollowerSession(1)
+    session.add("a")
+    session.add("b")
+    session.refuse("b")  # the leader never heard of it
+    named = session.begin(describe)
+    assert (named.dropped, named.refused) == ((), ())
+    slot = session.slot("a")
+    session.refuse("a")
+    session.is_open = False
+    named = session.begin(describe)
+    assert (named.dropped, named.refused) == ((slot,), (slot,))
+    session.is_open = False
+    assert session.begin(describe).refused == ()

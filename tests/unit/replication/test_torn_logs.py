@@ -98,3 +98,64 @@ def test_a_log_that_begins_anew_survives_a_crash_at_every_step() -> None:
         found = open_log(crashing)
         assert found.end_offset in {10, 40}
         assert found.start_offset in {0, 40}
+
+
+def test_a_reader_from_within_damage_is_refused_too() -> None:
+    """A follower may have some of the batches that are damaged here, and must not go on behind the rest."""
+    files = MemoryFiles()
+    log = open_log(files)
+    write(log, 6)
+    log.roll()
+    log.sync()
+    one = log.size_bytes // 6
+    first = DIRECTORY / f"{0:020}.log"
+    files.flip_bit(first, 2 * one + 70)
+    files.flip_bit(first, 3 * one + 70)
+    for offset in (2, 3):
+        with pytest.raises(CorruptRecords):
+            log.read_whole(offset, 1 << 20, 6)
+    for offset in (4, 5):
+        assert log.read_whole(offset, 1 << 20, 6) is not None
+
+
+def test_a_torn_log_is_doubtful_until_somebody_was_told() -> None:
+    files = MemoryFiles()
+    log = open_log(files)
+    write(log, 3)
+    assert not open_log(files).is_doubtful
+    first = DIRECTORY / f"{0:020}.log"
+    files.open(first).truncate(log.size_bytes - 10)
+    assert open_log(files).is_doubtful
+    again = open_log(files)
+    assert (again.is_doubtful, again.end_offset, again.bytes_cut) == (True, 2, 0)
+    again.forget_doubt()
+    assert not open_log(files).is_doubtful
+
+
+def test_a_log_that_is_shorter_than_when_it_was_closed_is_doubtful() -> None:
+    files = MemoryFiles()
+    log = open_log(files)
+    write(log, 4)
+    log.close()
+    assert not open_log(files).is_doubtful
+    first = DIRECTORY / f"{0:020}.log"
+    files.open(first).truncate(log.size_bytes // 2)  # where a batch ends, so nothing is torn
+    again = open_log(files)
+    assert (again.is_doubtful, again.end_offset, again.bytes_cut) == (True, 2, 0)
+
+
+def test_a_sealed_segment_that_was_cut_is_damaged_from_there_on() -> None:
+    files = MemoryFiles()
+    log = open_log(files)
+    for _ in range(3):
+        write(log, 4)
+        log.roll()
+    log.close()
+    first = DIRECTORY / f"{0:020}.log"
+    files.open(first).truncate(files.size(first) // 2)
+    again = open_log(files)
+    again.segments[0].verify()
+    assert again.first_damage() == 2
+    with pytest.raises(CorruptRecords):
+        again.read_whole(2, 1 << 20, 12)
+    assert again.read_whole(4, 1 << 20, 12) is not None

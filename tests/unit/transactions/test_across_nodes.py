@@ -336,3 +336,49 @@ def test_offsets_of_a_group_elsewhere_take_effect_with_the_transaction(is_commit
             assert found is None or ("t", 0) not in found.offsets
 
     play(story)
+
+
+def test_a_coordinator_that_has_handed_over_passes_on_what_still_comes_to_it() -> None:
+    async def story(cluster: Cluster) -> None:
+        producer = await begin(cluster)
+        await coordinator(cluster).end("x", producer, is_commit=True, bumps=False)
+        old = coordinator(cluster)
+        cluster.move(TRANSACTIONS_TOPIC, 0, 2)
+        assert coordinator(cluster) is not old
+        await old.add("x", producer, frozenset({("t", 1)}))
+        # The producer asks the new coordinator for the end, which knows of what it ends.
+        await until(lambda: state(cluster) is State.ONGOING)
+        await coordinator(cluster).end("x", producer, is_commit=False, bumps=False)
+        await until(lambda: state(cluster) is State.COMPLETE_ABORT)
+
+    play(story)
+
+
+def test_what_is_passed_on_waits_for_the_new_coordinator() -> None:
+    async def story(cluster: Cluster) -> None:
+        producer = await begin(cluster)
+        await coordinator(cluster).end("x", producer, is_commit=True, bumps=False)
+        old = coordinator(cluster)
+        cluster.move(TRANSACTIONS_TOPIC, 0, 2)
+        cluster.exchange.cut(1, 2)
+        adding = asyncio.ensure_future(old.add("x", producer, frozenset({("t", 1)})))
+        await asyncio.sleep(0.1)
+        cluster.exchange.heal()
+        await adding
+        assert state(cluster) is State.ONGOING
+
+    play(story)
+
+
+def test_a_producer_is_sent_away_if_nobody_takes_over_and_told_if_it_is_refused() -> None:
+    async def story(cluster: Cluster) -> None:
+        producer = await begin(cluster)
+        old = coordinator(cluster)
+        cluster.move(TRANSACTIONS_TOPIC, 0, 2)
+        with pytest.raises(ProducerFenced):
+            await old.add("x", ProducerIdentity(producer.producer_id, producer.epoch + 7), frozenset({("t", 1)}))
+        cluster.exchange.cut(1, 2)
+        with pytest.raises(NotCoordinator):
+            await old.add("x", producer, frozenset({("t", 1)}))
+
+    play(story)

@@ -26,7 +26,7 @@ _EXPIRY_EVERY_TICKS: Final = 12_000  # ten minutes, as in Kafka
 _EXPIRY_APART_TICKS: Final = 20  # shards take turns, so that none of them is felt
 _GAP_MAX_MS: Final = 1_000
 # Most logs are read in a few milliseconds, and a client that is sent away stays away for a tenth of a second or more.
-_LOADING_LOOKS: Final = 50
+_LOADING_LOOKS: Final = 200
 _LOADING_PAUSE_SECONDS: Final = 0.01
 
 

@@ -1,1 +1,1 @@
-"""Work queues: any topic read with leases, acks, retries and dead letters. Cores only: no clock, socket or log in here."""
+"""Work queues: any topic read with leases, acks, retries and dead letters. Cores only: no clock, no socket, no log."""

@@ -8,7 +8,6 @@ a wide bucket is sorted into narrower ones as soon as it begins. So adding is O(
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from heapq import heappop, heappush
 from math import inf
 from typing import Final
@@ -49,21 +48,33 @@ class Deadlines:
         bucket.extend((at_ms, first, last))
         self._size += 1
 
-    def pop(self, now_ms: int) -> Iterator[Interval]:
-        """What is due by now, and marked no longer."""
+    def pop(self, now_ms: int) -> list[Interval]:
+        """What is due by now, and marked no longer; sorted, with neighbours made one."""
         self._now_ms = max(self._now_ms, now_ms)
+        due: list[tuple[int, int]] = []
         while self._begins and self._begins[0] <= now_ms:
             bucket = self._buckets.pop(heappop(self._begins))
             self._size -= len(bucket) // 3
             marks = iter(bucket)
             for at_ms, first, last in zip(marks, marks, marks, strict=True):
                 if at_ms <= now_ms:
-                    yield Interval(first, last)
+                    due.append((first, last))
                 else:
                     self.add(at_ms, first, last)
+        return _joined(due)
 
-    def reset(self) -> None:
-        self._buckets.clear()
-        self._begins.clear()
-        self._size = 0
-        self._now_ms = 0  # time may be told anew by another clock
+
+def _joined(due: list[tuple[int, int]]) -> list[Interval]:
+    due.sort()
+    joined: list[Interval] = []
+    low, high = 0, -2
+    for first, last in due:
+        if first <= high + 1:
+            high = max(high, last)
+            continue
+        if high >= low:
+            joined.append(Interval(low, high))
+        low, high = first, last
+    if high >= low:
+        joined.append(Interval(low, high))
+    return joined

@@ -1,6 +1,6 @@
 """All that is known of the deliveries of one partition to one group: the state that records are applied to.
 
-Everything before ``committed`` is done. From there on rows tell of what was delivered, and what they leave out is ready.
+Everything before ``committed`` is done. From there on rows tell of what was delivered; what they leave out is ready.
 So memory grows with what is in flight and with gaps, never with what was acked. Besides the rows there are only counts
 and indices, which follow from them.
 """
@@ -8,7 +8,10 @@ and indices, which follow from them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from math import inf
 from typing import Final
 
 from penstock.broker.queues.config import Order, QueueSettings
@@ -17,20 +20,20 @@ from penstock.broker.queues.deadlines import Deadlines
 from penstock.broker.queues.intervals import Interval, IntervalMap
 from penstock.broker.queues.keyed import KeyedSupply
 from penstock.broker.queues.messages import DeadLetter
-from penstock.broker.queues.rows import (
-    ACKED,
-    ACKED_FACTS,
-    COLUMNS,
-    DYING,
-    LEASED,
-    WAITING,
-    Row,
-    facts_of,
-    row_of,
-)
+from penstock.broker.queues.rows import ACKED, ACKED_FACTS, COLUMNS, DYING, LEASED, WAITING, Row, facts_of, row_of
 from penstock.broker.queues.supply import PlainSupply, Supply
 
 _MARKS_SPARE: Final = 1024  # marks that mean nothing any more are swept once they outnumber rows by this
+
+
+@dataclass(slots=True)
+class _Dying:
+    """A dead letter that is not written yet: where to look for it, and how many of its messages are left."""
+
+    first: int
+    last: int
+    left: int
+    reason: str
 
 
 class Deliveries:
@@ -39,24 +42,27 @@ class Deliveries:
     def __init__(self, settings: QueueSettings) -> None:
         self.committed = 0
         self.rows = IntervalMap(COLUMNS)
-        self.counts = [0, 0, 0, 0]  # messages by kind
         self.consumers = Consumers()
-        self.reasons: dict[int, str] = {}  # by dead letter, as long as it has messages
-        self._dying: dict[int, tuple[int, int]] = {}  # by dead letter: where to look for it, and messages left
+        self._counts = [0, 0, 0, 0]  # messages by kind
+        self._dying: dict[int, _Dying] = {}  # by the dead letter's number
         self._deadlines = Deadlines()
         self._overdue: deque[Interval] = deque()  # leases may have ended in there
         self.supply: Supply
         self.supply_by(settings)
 
     def supply_by(self, settings: QueueSettings) -> None:
-        """Choose messages as the settings want it from now on."""
+        """Choose messages as the settings want it, from now on."""
         if settings.order is Order.KEY:
             self.supply = KeyedSupply(self.rows, self.is_done, settings.held_max)
         else:
             self.supply = PlainSupply(self.rows)
-        self.mark_anew()
+        self._mark_anew()
 
     # -- what there is ------------------------------------------------------------------------------------------------
+
+    def count(self, kind: int) -> int:
+        """How many messages are in a state."""
+        return self._counts[kind]
 
     def is_done(self, offset: int) -> bool:
         if offset < self.committed:
@@ -69,16 +75,175 @@ class Deliveries:
         return map(row_of, self.rows.within(first, last))
 
     def dead_letters(self, limit: int) -> list[DeadLetter]:
-        """What waits to be written to the dead letters, the oldest first; several with one id if it has gaps by now."""
+        """What waits to be written to the dead letters, the oldest first. One that has gaps by now comes in pieces."""
         found: list[DeadLetter] = []
-        for number, reason in self.reasons.items():
+        for number, dying in self._dying.items():
             if len(found) >= limit:
                 break
             found += [
-                DeadLetter(number, row.first, row.last, row.count, reason) for row in self.rows_of_dead_letter(number)
+                DeadLetter(number, row.first, row.last, row.deliveries, dying.reason) for row in self.remains(number)
             ]
         return found
 
-    def rows_of_dead_letter(self, number: int) -> list[Row]:
-        first, last = self._dying[number]
-        return [row for row in self.within(first, last) if row.kind == DYING and row.number == number]
+    def remains(self, number: int) -> list[Row]:
+        """What is left of a dead letter, nothing if it is not known."""
+        dying = self._dying.get(number)
+        if dying is None:
+            return []
+        return [row for row in self.within(dying.first, dying.last) if row.kind == DYING and row.number == number]
+
+    def reasons(self) -> dict[int, str]:
+        """Why there are dead letters to be written, by number."""
+        return {number: dying.reason for number, dying in self._dying.items()}
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def wake_ms(self) -> float:
+        return -inf if self._overdue else self._deadlines.next_ms
+
+    def wake(self, now_ms: int) -> None:
+        """See what is due by now: messages to be delivered again become free, leases that ended are noted."""
+        for interval in self._deadlines.pop(now_ms):
+            is_overdue = False
+            for row in self.within(*interval):
+                if row.time_ms > now_ms:
+                    continue  # another mark tells when
+                if row.kind == WAITING:
+                    self.supply.on_due(row.first, row.last)
+                elif row.kind == LEASED:
+                    is_overdue = True
+            if is_overdue:
+                self._overdue.append(interval)
+
+    def ended(self, now_ms: int, limit: int) -> list[Row]:
+        """Leases that have ended, by offset, up to ``limit`` rows. They are told of until something else is applied."""
+        found: list[Row] = []
+        kept: list[Interval] = []
+        while self._overdue and len(found) < limit:
+            interval = self._overdue.popleft()
+            rows = (row for row in self.within(*interval) if row.kind == LEASED and row.time_ms <= now_ms)
+            before = len(found)
+            found += islice(rows, limit - before)
+            if len(found) > before:
+                kept.append(interval)
+        self._overdue.extendleft(reversed(kept))
+        found.sort()
+        # Intervals may overlap, and then what they have in common was found twice. The rest comes next time.
+        return found[:1] + [row for before, row in pairwise(found) if row.first > before.last]
+
+    def shift(self, by_ms: int) -> None:
+        """Move every time, because another clock counts from now on."""
+        for first, last, facts in list(self.rows):
+            row = row_of((first, last, facts))
+            if row.kind in (LEASED, WAITING):
+                moved = facts_of(row.kind, row.deliveries, row.number, row.time_ms + by_ms, row.consumer)
+                self.rows.put(first, last, moved)
+        self._mark_anew()
+
+    def _mark_anew(self) -> None:
+        """Mark every row that time matters to; whatever else was marked means nothing."""
+        self._deadlines = Deadlines()
+        self._overdue.clear()
+        for row in map(row_of, self.rows):
+            if row.kind in (LEASED, WAITING):
+                self._deadlines.add(row.time_ms, row.first, row.last)
+
+    def _mark(self, at_ms: int, first: int, last: int) -> None:
+        self._deadlines.add(at_ms, first, last)
+        if len(self._deadlines) > 2 * len(self.rows) + _MARKS_SPARE:
+            self._mark_anew()
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def lease(self, lease: int, consumer: str, until_ms: int, spans: Sequence[tuple[int, int, int]]) -> None:
+        """Messages are delivered: first, last and for which time."""
+        if not spans:
+            return
+        number = self.consumers.number_of(consumer)
+        for first, last, count in spans:
+            self._put(Row(first, last, LEASED, count, lease, until_ms, number))
+            self._mark(until_ms, first, last)
+            self.supply.on_leased(first, last)
+
+    def wait(self, first: int, last: int, count: int, due_ms: int) -> None:
+        """Messages are to be delivered again at some time."""
+        self._put(Row(first, last, WAITING, count, 0, due_ms, -1))
+        self._mark(due_ms, first, last)
+
+    def bury(self, number: int, first: int, last: int, count: int, reason: str) -> None:
+        """Messages are to go to the dead letters."""
+        self._dying[number] = _Dying(first, last, 0, reason)
+        self._put(Row(first, last, DYING, count, number, 0, -1))
+
+    def extend(self, first: int, last: int, until_ms: int) -> None:
+        """Leases last until another time."""
+        for row in [row for row in self.within(first, last) if row.kind == LEASED]:
+            facts = facts_of(LEASED, row.deliveries, row.number, until_ms, row.consumer)
+            self.rows.put(row.first, row.last, facts)
+        self._mark(until_ms, first, last)
+
+    def finish(self, first: int, last: int) -> None:
+        """Messages are done with, whatever was known of them."""
+        first = max(first, self.committed)
+        if first > last:
+            return
+        self._uncount(first, last)
+        if first > self.committed:
+            self._counts[ACKED] += last - first + 1
+            self.rows.put(first, last, ACKED_FACTS)
+        else:
+            self.rows.clear(first, last)
+            self.committed = last + 1
+            next_row = self.rows.at(self.committed)
+            if next_row is not None and next_row[2] == ACKED_FACTS:
+                self._uncount(next_row[0], next_row[1])
+                self.rows.clear(next_row[0], next_row[1])
+                self.committed = next_row[1] + 1
+        self.supply.on_done(first, last)
+
+    def trim(self, start: int) -> None:
+        """There is nothing before an offset any more."""
+        self.finish(self.committed, start - 1)
+
+    def move(self, offset: int) -> None:
+        """Begin anew from an offset."""
+        self.committed = offset
+        self.rows.reset()
+        self.consumers = Consumers()
+        self._counts = [0, 0, 0, 0]
+        self._dying.clear()
+        self._mark_anew()
+        self.supply.reset()
+
+    def load(self, row: Row, consumer: str | None, reason: str | None) -> None:
+        """Take over a row of a snapshot, into a state that is empty but for the rows before it."""
+        number = -1 if consumer is None else self.consumers.number_of(consumer)
+        if reason is not None:
+            dying = self._dying.setdefault(row.number, _Dying(row.first, row.last, 0, reason))
+            dying.last = row.last
+        self._put(row._replace(consumer=number))
+        if row.kind in (LEASED, WAITING):
+            self._mark(row.time_ms, row.first, row.last)
+
+    def _put(self, row: Row) -> None:
+        self._uncount(row.first, row.last)
+        self._counts[row.kind] += row.size
+        if row.kind == LEASED:
+            self.consumers.take(row.consumer, row.size)
+        elif row.kind == DYING:
+            self._dying[row.number].left += row.size
+        self.rows.put(row.first, row.last, facts_of(row.kind, row.deliveries, row.number, row.time_ms, row.consumer))
+
+    def _uncount(self, first: int, last: int) -> None:
+        if not self.rows.has_any(first, last):
+            return
+        for row in self.within(first, last):
+            self._counts[row.kind] -= row.size
+            if row.kind == LEASED:
+                self.consumers.release(row.consumer, row.size)
+            elif row.kind == DYING:
+                dying = self._dying[row.number]
+                dying.left -= row.size
+                if dying.left == 0:
+                    del self._dying[row.number]

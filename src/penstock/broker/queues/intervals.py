@@ -55,6 +55,11 @@ class IntervalMap:
             return None
         return self._row(chunk, at)
 
+    def has_any(self, first: int, last: int) -> bool:
+        """Whether anything is said of an interval or a part of it."""
+        chunk, at = self._locate(first)
+        return chunk < len(self._chunks) and self._chunks[chunk][0][at] <= last
+
     def within(self, first: int, last: int) -> Iterator[_Row]:
         """The rows between two offsets, cut to them. Nothing may be changed meanwhile."""
         chunk, at = self._locate(first)
@@ -199,9 +204,7 @@ class IntervalMap:
         columns = self._chunks[chunk]
         rows = len(columns[0])
         if rows > _ROWS_MAX:
-            pieces = [
-                [column[at : at + _ROWS_MAX // 2] for column in columns] for at in range(0, rows, _ROWS_MAX // 2)
-            ]
+            pieces = [[column[at : at + _ROWS_MAX // 2] for column in columns] for at in range(0, rows, _ROWS_MAX // 2)]
             self._chunks[chunk : chunk + 1] = pieces
             self._starts[chunk : chunk + 1] = [piece[0][0] for piece in pieces]
             return
@@ -209,12 +212,22 @@ class IntervalMap:
             del self._chunks[chunk], self._starts[chunk]
             return
         self._starts[chunk] = columns[0][0]
-        if rows < _ROWS_MIN and chunk + 1 < len(self._chunks):
-            neighbour = self._chunks[chunk + 1]
-            if rows + len(neighbour[0]) <= _ROWS_MAX // 2:
-                for column, more in zip(columns, neighbour, strict=True):
-                    column.extend(more)
-                del self._chunks[chunk + 1], self._starts[chunk + 1]
+        if rows < _ROWS_MIN:
+            for low in (chunk - 1, chunk):
+                if self._join(low):
+                    return
+
+    def _join(self, chunk: int) -> bool:
+        """Make a chunk and the next one into one, if they are there and small enough."""
+        if chunk < 0 or chunk + 1 >= len(self._chunks):
+            return False
+        columns, more = self._chunks[chunk], self._chunks[chunk + 1]
+        if len(columns[0]) + len(more[0]) > _ROWS_MAX // 2:
+            return False
+        for column, rest in zip(columns, more, strict=True):
+            column.extend(rest)
+        del self._chunks[chunk + 1], self._starts[chunk + 1]
+        return True
 
 
 class IntervalSet(IntervalMap):

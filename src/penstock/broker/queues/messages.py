@@ -22,7 +22,7 @@ class Fate(Enum):
     LEASE_OVER = "lease_over"  # it ended, and the message waits to be delivered again
     REDELIVERED = "redelivered"  # it ended, and another lease holds the message
     DEAD_LETTERED = "dead_lettered"
-    REPEATED = "repeated"  # named before in the same call
+    REPEATED = "repeated"  # named more than once in the same call, and done once
     UNKNOWN = "unknown"  # forged, of another group, or of before the group was moved to another offset
     FOREIGN = "foreign"  # of another topic or partition
     MALFORMED = "malformed"
@@ -48,6 +48,10 @@ class Offered(NamedTuple):
     first: int
     last: int
     delivery_count: int
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
 
 
 class Granted(NamedTuple):
@@ -75,9 +79,9 @@ class QueueStats(NamedTuple):
     """How many messages are in which state."""
 
     committed: int  # everything before is acked
-    ready: int  # never delivered, or to be delivered again
+    ready: int  # never delivered
     in_flight: int
-    waiting: int  # to be delivered again later, and counted as ready then
+    waiting: int  # to be delivered again, now or later
     dying: int  # on their way to the dead letters
     acked_ahead: int  # acked after something that is not
     is_paused: bool

@@ -7,14 +7,10 @@ Records build upon each other until a `Snapshot` stands for all before it. Forma
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from penstock.errors import CorruptRecords
 from penstock.records import Record
-
-NO_CONSUMER: Final = -1
 
 
 class Begun(msgspec.Struct, frozen=True, tag="b", array_like=True):

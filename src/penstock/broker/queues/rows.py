@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -32,7 +33,7 @@ class Row(NamedTuple):
     first: int
     last: int
     kind: int
-    count: int  # how often they were delivered
+    deliveries: int  # how often they were delivered
     number: int
     time_ms: int
     consumer: int
@@ -50,3 +51,25 @@ def facts_of(kind: int, count: int, number: int = 0, time_ms: int = 0, consumer:
 def row_of(stored: tuple[int, int, tuple[int, ...]]) -> Row:
     first, last, (state, number, time_ms, consumer) = stored
     return Row(first, last, state & 3, state >> 2, number, time_ms, consumer)
+
+
+def joined(rows: Iterable[Row]) -> list[tuple[int, int]]:
+    """The intervals of rows, which are sorted, with neighbours made one."""
+    found: list[tuple[int, int]] = []
+    for row in rows:
+        if found and found[-1][1] == row.first - 1:
+            found[-1] = (found[-1][0], row.last)
+        else:
+            found.append((row.first, row.last))
+    return found
+
+
+def joined_by_count(rows: Iterable[Row]) -> list[tuple[int, int, int]]:
+    """The same, with neighbours made one only if they were delivered as often."""
+    found: list[tuple[int, int, int]] = []
+    for row in rows:
+        if found and found[-1][1:] == (row.first - 1, row.deliveries):
+            found[-1] = (found[-1][0], row.last, row.deliveries)
+        else:
+            found.append((row.first, row.last, row.deliveries))
+    return found

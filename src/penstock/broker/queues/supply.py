@@ -67,7 +67,7 @@ class PlainSupply:
         return chosen
 
     def is_free(self, first: int, last: int) -> bool:
-        return self._due.covers(first, last) or next(self._rows.within(first, last), None) is None
+        return not self._rows.has_any(first, last) or self._due.covers(first, last)
 
     def unseen(self, limit: int, start: int, end: int) -> Interval | None:  # noqa: ARG002
         return None

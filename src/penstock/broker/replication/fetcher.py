@@ -31,7 +31,7 @@ from penstock.broker.replication.sessions import FollowerSession
 from penstock.broker.replication.throttle import Throttle
 from penstock.broker.stats import ReplicationStats
 from penstock.clock import Clock
-from penstock.errors import LogFailed, PenstockError
+from penstock.errors import DiskFull, LogFailed, PenstockError
 from penstock.peers.port import Peers, Received
 from penstock.storage.epochs import EpochStart
 
@@ -42,7 +42,7 @@ ANSWER_BYTES: Final = 4 * 1024 * 1024
 _THROTTLED_WAIT_MS: Final = 20
 _CALL_TIMEOUT_S: Final = 10.0
 _BACKOFF_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-_DISK_BACKOFF_S: Final = 1.0
+_DISK_BACKOFF_S: Final = 0.5
 # The loop is let go after so many bytes were written, so that nobody else waits for a whole answer.
 _BREATH_BYTES: Final = 1024 * 1024
 
@@ -113,17 +113,25 @@ class Fetcher:
     def follow(self, partition: Partition) -> None:
         """Copy a partition in the leader epoch that it knows, from its end on."""
         known = self._following.get(partition)
-        if known is not None and known.leader_epoch == partition.leader_epoch:
+        is_known = known is not None and known.leader_epoch == partition.leader_epoch
+        if not is_known:
+            self._following[partition] = Following(self._leader_id, partition.leader_epoch)
+            self._attempts.pop(partition, None)
+            partition.on_stable = partial(self._on_stable, partition)
+        if partition.log.opened.has_damage and partition.log.corrupt_bytes and not partition.is_held:
+            self._heal(partition)
+        elif not is_known:
+            self._add(partition)
+
+    def _heal(self, partition: Partition) -> None:
+        """Copy a damaged log anew from the damage on, once it has no place in the in-sync set to lose by that."""
+        if self._copying.is_in_sync(partition):
+            self._refuse(partition)  # so that the leader takes it out, and not in again before it has caught up
             return
-        self._following[partition] = Following(self._leader_id, partition.leader_epoch)
-        self._attempts.pop(partition, None)
-        partition.on_stable = partial(self._on_stable, partition)
         damage = partition.log.first_damage()
-        if damage is not None and not self._copying.is_in_sync(partition):
+        if damage is not None and partition.log.failure is None:
             log.warning("%s is damaged from offset %d on; it is copied again from there.", partition.id, damage)
             self._rewrite(partition, self._following[partition], partial(partition.log.truncate, damage))
-        else:
-            self._add(partition)
 
     def leave(self, partition: Partition) -> None:
         if self._following.pop(partition, None) is not None:
@@ -140,8 +148,12 @@ class Fetcher:
     def _add(self, partition: Partition) -> None:
         self._session.add(partition)
         self._has_work.set()
-        if self._session.is_open and not self._is_nudged:
-            # The fetch that waits does not know of it yet.
+        if self._session.is_open:
+            self._nudge()
+
+    def _nudge(self) -> None:
+        """The fetch that waits does not know of something yet."""
+        if not self._is_nudged:
             self._is_nudged = True
             self._copying.peers.tell(self._leader_id, NUDGE, Nudge(self._session.session))
 
@@ -151,13 +163,26 @@ class Fetcher:
         asyncio.get_running_loop().call_later(delay_s, self._resume, partition, following)
 
     def _resume(self, partition: Partition, following: Following) -> None:
-        if self._following.get(partition) is following and partition not in self._session:
+        if self._following.get(partition) is not following or partition in self._session:
+            return
+        if self._copying.replicas.disk.is_full:
+            self._put_off(partition, following, _DISK_BACKOFF_S)
+        else:
             self._add(partition)
+
+    def _refuse(self, partition: Partition) -> None:
+        """Copy nothing of a partition that cannot be written, and let the leader know now: others wait for it."""
+        self._session.refuse(partition)
+        if self._session.is_open:
+            self._nudge()
 
     # -- what is kept here --------------------------------------------------------------------------------------------
 
     def _on_stable(self, partition: Partition) -> None:
-        """More of a copy survives a crash now: the leader waits for that."""
+        """More of a copy survives a crash now, or nothing more ever will: the leader waits for that."""
+        if partition.log.failure is not None:
+            self._refuse(partition)
+            return
         if not self._kept:
             asyncio.get_running_loop().call_soon(self._tell_kept)
         self._kept[partition] = None
@@ -226,6 +251,7 @@ class Fetcher:
             named.added,
             named.moved,
             named.dropped,
+            named.refused,
         )
 
     def _describe(self, partition: Partition, slot: int) -> Added:
@@ -294,7 +320,12 @@ class Fetcher:
             try:
                 partition.append_stored(data, following.leader_epoch)
             except LogFailed:  # until a restart nothing more is written; the log has told why
-                self._session.drop(partition)
+                self._refuse(partition)
+                return
+            except DiskFull as error:
+                log.error("%s cannot be copied now: %s", partition.id, error.message)
+                self._refuse(partition)
+                self._put_off(partition, following, _DISK_BACKOFF_S)
                 return
             except PenstockError as error:
                 log.error("%s cannot be copied now: %s", partition.id, error.message)
@@ -314,8 +345,12 @@ class Fetcher:
             is_same = self._following.get(partition) is following and not partition.is_leader
             return is_same and partition.leader_epoch == following.leader_epoch and partition.log.end_offset == end
 
+        def rewrite_log() -> None:
+            change()
+            partition.log.forget_doubt()  # it is out of sync, and counts again when it has caught up
+
         async def rewrite() -> None:
-            if await self._copying.replicas.rewrite(partition, change, is_wanted):
+            if await self._copying.replicas.rewrite(partition, rewrite_log, is_wanted):
                 self._copying.stats.truncations += 1
             if partition.log.failure is None:
                 self._resume(partition, following)

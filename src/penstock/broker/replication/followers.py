@@ -8,6 +8,8 @@ Pure: the time comes in as a parameter. The rules, each of which keeps an acknow
 - A change whose answer is missing stays pending until metadata with a newer partition epoch tells what became of it.
 - A follower joins only at or past the high watermark *and* where this leader's epoch began, and with the epoch of the
   very life in which it fetched (KIP-903).
+- A follower that has less than it had said that it keeps goes at once. So does one that says it cannot write, and that
+  one, like one that lagged, comes back only by what it reports after that.
 - With fewer replicas in sync than the topic asks for the watermark stands still (KIP-966): so whoever fell out last
   still has everything that was ever committed.
 """
@@ -29,7 +31,18 @@ COURTED_S: Final = 0.5
 class Follower:
     """One other replica as its leader knows it."""
 
-    __slots__ = ("behind_since", "end", "goal", "near_since", "node_epoch", "node_id", "stable", "target")
+    __slots__ = (
+        "behind_since",
+        "end",
+        "goal",
+        "is_given_up",
+        "kept",
+        "near_since",
+        "node_epoch",
+        "node_id",
+        "stable",
+        "target",
+    )
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -40,6 +53,13 @@ class Follower:
         self.near_since: float | None = None  # outside of the in-sync set, keeping pace
         self.behind_since: float | None = None  # in the in-sync set, short of ``target``
         self.target = 0
+        self.is_given_up = False  # it lags, or cannot write: it has no place in the in-sync set before it reports
+        self.kept = UNKNOWN  # the most it ever reported to be stable while it was in sync
+
+    @property
+    def must_go(self) -> bool:
+        """Whether it cannot stay in the in-sync set: it lags, cannot write, or has lost what it had."""
+        return self.is_given_up or self.stable < self.kept
 
     def __repr__(self) -> str:
         return f"<Follower {self.node_id} to {self.end}, stable to {self.stable}>"
@@ -133,10 +153,14 @@ class Followers:
             for node_id in self.replicas
             if node_id != self.node_id
         }
+        for each in self._others.values():
+            if each.node_id not in self.in_sync:
+                each.kept = UNKNOWN
         for node_id in joined:
             follower = self._others.get(node_id)
             if follower is not None:
                 follower.near_since = None
+                follower.kept = follower.stable
                 follower.behind_since, follower.target = now, follower.goal
         self._recount()
 
@@ -185,9 +209,12 @@ class Followers:
         if node_epoch > follower.node_epoch:
             follower.near_since = None
             follower.goal = NO_LIMIT
+        follower.is_given_up = False
         follower.node_epoch = node_epoch
         follower.end = end
         follower.stable = min(stable, end)
+        if node_id in self.in_sync:
+            follower.kept = max(follower.kept, follower.stable)
         if follower.stable >= follower.goal or follower.stable >= leader_end:
             if follower.near_since is None and node_id not in self.maximal and self._is_eligible(node_id, node_epoch):
                 follower.near_since = now
@@ -207,6 +234,16 @@ class Followers:
             return False
         return self.report(node_id, node_epoch, follower.end, stable, leader_end, now)
 
+    def give_up(self, node_id: int, node_epoch: int) -> bool:
+        """A follower says that it cannot write; whether it was believed."""
+        follower = self._others.get(node_id)
+        if follower is None or node_epoch < follower.node_epoch:
+            return False
+        follower.is_given_up = True
+        follower.near_since = None
+        self._refresh()
+        return True
+
     def lags(self, leader_end: int) -> dict[int, int]:
         """How many offsets each follower is behind."""
         return {node_id: max(leader_end - max(each.end, 0), 0) for node_id, each in self._others.items()}
@@ -219,15 +256,17 @@ class Followers:
     # -- who is in sync -----------------------------------------------------------------------------------------------
 
     def wants_change(self, high_watermark: int) -> bool:
-        """Whether somebody may join: a cheap question, asked at every report."""
+        """Whether somebody may join, or has to go: a cheap question, asked at every report."""
         return any(
-            follower.near_since is not None or self._can_join(follower, high_watermark)
+            follower.must_go
+            if follower.node_id in self.in_sync
+            else follower.near_since is not None or self._can_join(follower, high_watermark)
             for follower in self._others.values()
-            if follower.node_id not in self.in_sync
         )
 
     def _can_join(self, follower: Follower, high_watermark: int) -> bool:
-        return follower.stable >= max(high_watermark, self.epoch_start) and follower.node_epoch >= 0
+        is_far_enough = follower.stable >= max(high_watermark, self.epoch_start)
+        return is_far_enough and follower.node_epoch >= 0 and not follower.is_given_up
 
     def look(self, leader_end: int, high_watermark: int, now: float) -> bool:
         """Note who falls behind, as of now; whether there is something to propose or to ask again."""
@@ -236,12 +275,14 @@ class Followers:
             if follower.near_since is not None and now - follower.near_since > COURTED_S:
                 follower.near_since = None
                 self._refresh()
-            if follower.node_id not in self.in_sync or follower.stable >= leader_end:
+            if follower.must_go and follower.node_id in self.in_sync:
+                has_change = True
+            elif follower.node_id not in self.in_sync or follower.stable >= leader_end:
                 follower.behind_since = None
             elif follower.behind_since is None or follower.stable >= follower.target:
                 follower.behind_since, follower.target = now, leader_end
             elif now - follower.behind_since >= self._lag_s:
-                has_change = True
+                has_change = follower.is_given_up = True
             # Somebody may have become eligible since it last had something to report.
             if follower.node_id not in self.in_sync and self._can_join(follower, high_watermark):
                 has_change = has_change or self._is_eligible(follower.node_id, follower.node_epoch)
@@ -273,7 +314,7 @@ class Followers:
                 is_wanted = True  # the leader itself
             elif node_id in self.in_sync:
                 since = follower.behind_since
-                is_wanted = since is None or now - since < self._lag_s
+                is_wanted = not follower.must_go and (since is None or now - since < self._lag_s)
             else:
                 is_wanted = self._can_join(follower, high_watermark) and self._is_eligible(node_id, follower.node_epoch)
             if is_wanted:

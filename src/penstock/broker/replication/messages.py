@@ -40,7 +40,8 @@ class Moved(msgspec.Struct, frozen=True, array_like=True):
 class Fetch(msgspec.Struct, frozen=True, array_like=True):
     """Ask for batches. ``catch_up_bytes`` limits those of partitions in which the follower is not in sync; -1 if not.
 
-    ``node_epoch`` is that of the life in which the node asks.
+    ``node_epoch`` is that of the life in which the node asks. Of the slots that are dropped, ``refused`` names those
+    that the follower cannot write to its disk.
     """
 
     node_epoch: int
@@ -52,6 +53,7 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True):
     added: tuple[Added, ...] = ()
     moved: tuple[Moved, ...] = ()
     dropped: tuple[int, ...] = ()
+    refused: tuple[int, ...] = ()
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):

@@ -1,7 +1,7 @@
 """Replication on one node: what is led here is served to followers, what is led elsewhere is copied.
 
-`Replicas` says whom to follow; nothing here reads the metadata for that. Besides, two clocks: one looks for followers
-that have fallen behind, the other notes what is committed, for after a restart.
+`Replicas` says whom to follow; nothing here reads the metadata for that. Besides, there are clocks: one looks for
+followers that have fallen behind, one notes what is committed, for after a restart, and two look for damage.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 from penstock.broker.config import ClusterConfig
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
+from penstock.broker.replication.doubts import Doubts
 from penstock.broker.replication.fetcher import Copying, Fetcher
 from penstock.broker.replication.messages import DURABLE, FETCH, NUDGE
 from penstock.broker.replication.proposals import Controller, Proposals
@@ -51,6 +52,7 @@ class Replication:
         self._fetchers: dict[int, Fetcher] = {}
         self._leaders: dict[Partition, int] = {}
         self.proposals = Proposals(node_id, replicas, controller, clock, stats)
+        self.doubts = Doubts(node_id, replicas, controller, clock)
         self._serving = Serving(replicas, clock, stats, self.proposals.want)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_started = False
@@ -64,7 +66,15 @@ class Replication:
         self._peers.serve(NUDGE, self._serving.nudge)
         for fetcher in self._fetchers.values():
             fetcher.start()
-        self._tasks = [asyncio.ensure_future(self._look_forever()), asyncio.ensure_future(self._note_forever())]
+        self._tasks = [
+            asyncio.ensure_future(each)
+            for each in (
+                self._look_forever(),
+                self._note_forever(),
+                self.doubts.look_forever(),
+                self.doubts.read_through_forever(),
+            )
+        ]
 
     async def stop(self) -> None:
         """Copy and answer nothing more, and return once nothing of it is under way."""

@@ -88,6 +88,11 @@ class Attendant:
             return Fetched(fetch.session, fetch.number, is_known=False)
         session.number = fetch.number
         self._fetch = fetch
+        for slot in fetch.refused:
+            interest = session.interests.get(slot)
+            if interest is not None and interest.partition is not None and interest.problem is Problem.NONE:
+                wants_change = interest.partition.on_refused(self._node_id, session.node_epoch)
+                self._serving.on_report(interest.partition, wants_change)
         for slot in fetch.dropped:
             self._drop(slot)
         for added in fetch.added:

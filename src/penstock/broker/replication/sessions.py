@@ -21,12 +21,24 @@ class Named(NamedTuple):
     added: tuple[Added, ...]
     moved: tuple[Moved, ...]
     dropped: tuple[int, ...]
+    refused: tuple[int, ...] = ()
 
 
 class FollowerSession(Generic[KeyT]):
     """What a follower has told one leader. Keys are added, touched and dropped at any time."""
 
-    __slots__ = ("_added", "_dropped", "_keys", "_next_slot", "_slots", "_touched", "is_open", "number", "session")
+    __slots__ = (
+        "_added",
+        "_dropped",
+        "_keys",
+        "_next_slot",
+        "_refused",
+        "_slots",
+        "_touched",
+        "is_open",
+        "number",
+        "session",
+    )
 
     def __init__(self, session: int) -> None:
         self.session = session
@@ -37,6 +49,7 @@ class FollowerSession(Generic[KeyT]):
         self._added: dict[KeyT, None] = {}
         self._touched: dict[KeyT, None] = {}
         self._dropped: list[int] = []
+        self._refused: list[int] = []  # those of the dropped that cannot be written here
         self._next_slot = 0
 
     def __len__(self) -> int:
@@ -68,6 +81,13 @@ class FollowerSession(Generic[KeyT]):
         else:
             self._dropped.append(slot)
 
+    def refuse(self, key: KeyT) -> None:
+        """Drop a partition because it cannot be written."""
+        slot = self.slot(key)
+        if slot is not None:
+            self._refused.append(slot)
+        self.drop(key)
+
     def touch(self, key: KeyT) -> None:
         """The position has changed, so the next fetch has to tell it."""
         if key in self._slots and key not in self._added:
@@ -90,10 +110,8 @@ class FollowerSession(Generic[KeyT]):
         added = tuple(describe(key, self._slots[key]) for key in self._added)
         rows = (describe(key, self._slots[key]) for key in self._touched)
         moved = tuple(Moved(row.slot, row.offset, row.last_epoch, row.stable) for row in rows)
-        named = Named(added, moved, tuple(self._dropped))
-        self._added.clear()
-        self._touched.clear()
-        self._dropped.clear()
+        named = Named(added, moved, tuple(self._dropped), tuple(self._refused))
+        self._forget()
         self.number += 1
         self.is_open = True
         return named
@@ -113,11 +131,15 @@ class FollowerSession(Generic[KeyT]):
         keys = self.keys()
         self._slots.clear()
         self._keys.clear()
+        self._forget()
+        for key in keys:
+            self.add(key)
+
+    def _forget(self) -> None:
         self._added.clear()
         self._touched.clear()
         self._dropped.clear()
-        for key in keys:
-            self.add(key)
+        self._refused.clear()
 
 
 class LeaderSession(Generic[InterestT]):

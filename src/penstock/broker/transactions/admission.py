@@ -27,7 +27,7 @@ from penstock.peers.port import Method
 # What is told of partitions: those that are not in the transaction, or that it is refused.
 Verdict = Callable[[frozenset[Where] | Rejected], None]
 
-_TIMEOUT_SECONDS: Final = 5.0
+_TIMEOUT_SECONDS: Final = 3.0  # a node that fell silent coordinates nothing any more by then
 
 
 class Admit(msgspec.Struct, frozen=True):

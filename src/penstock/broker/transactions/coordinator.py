@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import Final
 
 from penstock.broker.coordination.coordinator import Coordinator, resolve, shard_of
 from penstock.broker.coordination.journal import PartitionJournal
@@ -29,11 +30,16 @@ from penstock.errors import (
     InvalidProducerIdMapping,
     InvalidRequest,
     NotCoordinator,
+    PeerUnavailable,
     PenstockError,
     UnknownPartition,
     UnknownTopic,
 )
 from penstock.model import TRANSACTIONS_TOPIC
+
+# How long a node passes on what comes to it as the coordinator that it was: less than any client waits for an answer.
+_HANDOVER_SECONDS: Final = 1.0
+_HANDOVER_PAUSE_SECONDS: Final = 0.05
 
 
 class TransactionCoordinator(Coordinator[TransactionShard]):
@@ -98,6 +104,37 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self.shard(transactional_id)  # whoever asks the wrong node does not cost a producer id
         fresh = await self._allocate_producer_id()
         return await self.ask(transactional_id, Init(timeout_ms=timeout_ms, fresh_producer_id=fresh, expected=expected))
+
+    async def add(self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[Where]) -> None:
+        """Take partitions into a transaction, also if another node coordinates it since a moment ago.
+
+        A producer of the first protocol that is sent away and then aborts asks the next coordinator to end what nobody
+        has told it of. That has to be refused, since it might be about the commit before, and some clients never
+        recover from it (librdkafka); so a coordinator that hands over passes on what still comes to it.
+        """
+        until = self._clock.monotonic() + _HANDOVER_SECONDS
+        while True:
+            try:
+                await self.ask(transactional_id, AddPartitions(producer, partitions))
+                return
+            except NotCoordinator as refusal:
+                if await self._pass_on(transactional_id, producer, partitions):
+                    return
+                if self._clock.monotonic() >= until:
+                    raise refusal
+            await asyncio.sleep(_HANDOVER_PAUSE_SECONDS)
+
+    async def _pass_on(self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[Where]) -> bool:
+        """Whether the node that coordinates now has taken the partitions in; it may not know yet that it does."""
+        request = Admit(transactional_id, *producer, tuple(sorted(partitions)), adds=True)
+        try:
+            node_id = self._home_of(transactional_id)
+            if node_id is None:
+                return False
+            await self._neighbours.peers.call(node_id, ADMIT, request, timeout_s=_HANDOVER_SECONDS)
+        except (NotCoordinator, CoordinatorLoading, PeerUnavailable):
+            return False
+        return True
 
     async def end(
         self, transactional_id: str, producer: ProducerIdentity, *, is_commit: bool, bumps: bool

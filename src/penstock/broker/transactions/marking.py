@@ -27,8 +27,9 @@ from penstock.peers.port import Method
 
 log = logging.getLogger(__name__)
 
-_BACKOFF_SECONDS: Final = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-_TIMEOUT_SECONDS: Final = 10.0
+_BACKOFF_SECONDS: Final = (0.02, 0.05, 0.1, 0.25)
+# A node that fell silent is given up after a session of two seconds; whoever leads then is asked soon after.
+_TIMEOUT_SECONDS: Final = 3.0
 
 
 class MarkedPlace(msgspec.Struct, frozen=True, array_like=True):

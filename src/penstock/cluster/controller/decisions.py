@@ -14,6 +14,7 @@ from penstock.cluster.commands import (
     CreateTopic,
     DeleteTopic,
     Done,
+    DoubtReplicas,
     DrainNode,
     ElectLeaders,
     Heartbeat,
@@ -95,11 +96,14 @@ def _decide_topic(
 
 def _draft_answer(
     draft: Draft,
-    command: RegisterNode | ChangeInSync | Reassign | ElectLeaders | DrainNode | RemoveNode | Rebalance,
+    command: RegisterNode | DoubtReplicas | ChangeInSync | Reassign | ElectLeaders | DrainNode | RemoveNode | Rebalance,
 ) -> Answer:
     match command:
         case RegisterNode():
             return Admitted(epoch=nodes.register(draft, command))
+        case DoubtReplicas():
+            nodes.doubt(draft, command)
+            return Done()
         case ChangeInSync():
             return elections.change_in_sync(draft, command)
         case Reassign():

@@ -2,7 +2,9 @@
 
 Every change of a partition goes through `Draft.settle`, which holds its laws: fenced nodes leave ``in_sync`` unless
 nobody would be left, the leader is in sync and lives or there is none, replicas that fell out while too few were in
-sync stay eligible (KIP-966), a move ends when all that come are in sync, and epochs grow with what they count.
+sync stay eligible (KIP-966), a move ends when all that come are in sync, and epochs grow with what they count. A
+replica that came back cut is doubtful: it loses its place as soon as a sound one leads, and leads itself only where
+more than half of those that had everything are doubtful and there, and none has more (docs/decisions/0011).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from penstock.cluster.in_sync import min_in_sync, more_than_half
 from penstock.cluster.metadata import ClusterMetadata, Topic
 from penstock.cluster.records import (
     NO_LEADER,
+    Doubt,
     MetadataRecord,
     NodeChanged,
     NodeRegistered,
@@ -45,6 +48,7 @@ class Situation:
     index: int = 0  # up to where the metadata log is applied
     leaving: Collection[int] = ()  # nodes about to stop
     silent: Collection[int] = ()  # nodes that this controller has not heard yet: it may be that they are gone
+    unable: Collection[int] = ()  # nodes that cannot write to their disks
 
 
 class Draft:
@@ -107,8 +111,10 @@ class Draft:
         return self.is_living(node_id) and node_id not in self.situation.silent
 
     def is_steady(self, node_id: int) -> bool:
-        """Whether a node is there, and there to stay."""
-        return self.is_heard(node_id) and not self.nodes[node_id].is_draining and node_id not in self.situation.leaving
+        """Whether a node is there, there to stay, and able to lead."""
+        is_going = self.nodes[node_id].is_draining if node_id in self.nodes else True
+        is_going = is_going or node_id in self.situation.leaving or node_id in self.situation.unable
+        return self.is_heard(node_id) and not is_going
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -168,11 +174,21 @@ class Draft:
         begins a new partition epoch even if nothing changes, so that whatever was asked for in the old one is over.
         """
         before = self.partition(self._topic(wanted.topic_id).partitions[wanted.partition])
+        doubts = _doubts(wanted)
         wanted = self._end_move(replace(wanted, in_sync=self._trim(wanted)))
         chosen, is_clean = self._choose_leader(wanted, leader, is_unclean=is_unclean)
         in_sync: tuple[int, ...] = wanted.in_sync
         if chosen != NO_LEADER and chosen not in in_sync:
             in_sync = (chosen,)
+        if doubts and self.is_heard(chosen):
+            # Somebody leads: whoever is doubtful has to catch up before it counts.
+            in_sync = tuple(
+                node_id
+                for node_id in in_sync
+                if node_id == chosen or (node_id not in doubts and self.is_living(node_id))
+            )
+            lost = {*lost, *doubts} - {chosen}
+            doubts = {}
         eligible: Sequence[int] = ()
         if is_clean and len(in_sync) < self.min_in_sync(wanted):
             complete = {*before.in_sync, *before.eligible, *wanted.eligible} - {*in_sync, *lost}
@@ -181,6 +197,7 @@ class Draft:
             wanted,
             in_sync=tuple(node_id for node_id in wanted.replicas if node_id in in_sync),
             eligible=tuple(eligible),
+            doubtful=tuple(doubt for node_id, doubt in doubts.items() if node_id in (*in_sync, *eligible)),
             leader=chosen,
             leader_epoch=before.leader_epoch + (chosen != before.leader),
             partition_epoch=before.partition_epoch,
@@ -195,9 +212,10 @@ class Draft:
             self.settle(partition)
 
     def _trim(self, partition: PartitionAssigned) -> tuple[int, ...]:
-        """Fenced nodes go, as long as somebody stays who was heard. The last ones stay: they have everything."""
-        living = tuple(node_id for node_id in partition.in_sync if self.is_living(node_id))
-        return living if any(self.is_heard(node_id) for node_id in living) else partition.in_sync
+        """Fenced and doubtful nodes go, as long as somebody stays who was heard. The last ones stay: they have all."""
+        doubts = _doubts(partition)
+        sound = tuple(node_id for node_id in partition.in_sync if self.is_living(node_id) and node_id not in doubts)
+        return sound if any(self.is_heard(node_id) for node_id in sound) else partition.in_sync
 
     def _end_move(self, partition: PartitionAssigned) -> PartitionAssigned:
         """End a move once all that come are in sync, if enough of those that stay are (KIP-455)."""
@@ -215,19 +233,37 @@ class Draft:
 
     def _choose_leader(self, partition: PartitionAssigned, wished: int | None, *, is_unclean: bool) -> tuple[int, bool]:
         """The leader, and whether it has every committed record."""
-        best = self._best(partition, partition.in_sync)
+        doubts = _doubts(partition)
+        sound = [node_id for node_id in partition.in_sync if node_id not in doubts]
+        best = self._best(partition, sound)
         for node_id in (wished, partition.leader):
-            if node_id in partition.in_sync and self.is_living(node_id):
+            if node_id in sound and self.is_living(node_id):
                 is_there_to_stay = self.is_steady(node_id) or node_id in self.situation.silent
                 if is_there_to_stay or best is None or not self.is_steady(best):
                     return node_id, True
         if best is None:
-            best = self._best(partition, partition.eligible)
+            best = self._best(partition, [node_id for node_id in partition.eligible if node_id not in doubts])
+        if best is None:
+            best = self._best_doubtful(partition)
         if best is not None:
             return best, True
         if is_unclean or self._config(self._topic(partition.topic_id), UNCLEAN) == "true":
-            best = self._best(partition, partition.replicas)
+            best = self._best_doubtful(partition, is_unclean=True)
+            best = self._best(partition, partition.replicas) if best is None else best
         return (NO_LEADER, True) if best is None else (best, False)
+
+    def _best_doubtful(self, partition: PartitionAssigned, *, is_unclean: bool = False) -> int | None:
+        """The doubtful replica that has most, if more than half of those that had everything can be compared.
+
+        As long as no more than a minority of them is damaged, somebody among them still has everything, and nobody
+        has a later epoch or a longer log without having that too.
+        """
+        doubts = _doubts(partition)
+        there = [doubt for node_id, doubt in doubts.items() if self.is_heard(node_id)]
+        if not there or (2 * len(there) <= len({*partition.in_sync, *partition.eligible}) and not is_unclean):
+            return None
+        order = partition.replicas.index
+        return max(there, key=lambda doubt: (doubt.last_epoch, doubt.end, -order(doubt.node_id))).node_id
 
     def _best(self, partition: PartitionAssigned, candidates: Sequence[int]) -> int | None:
         """The first in the order of replicas; better one that is there to stay, or at least was heard."""
@@ -237,3 +273,9 @@ class Draft:
                 if is_good(node_id):
                     return node_id
         return in_order[0] if in_order else None
+
+
+def _doubts(partition: PartitionAssigned) -> dict[int, Doubt]:
+    """The doubtful ones among those that had every committed record."""
+    members = {*partition.in_sync, *partition.eligible}.intersection(partition.replicas)
+    return {doubt.node_id: doubt for doubt in partition.doubtful if doubt.node_id in members}

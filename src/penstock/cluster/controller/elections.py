@@ -111,7 +111,8 @@ def _change_known(draft: Draft, topic: Topic, node_id: int, change: InSyncChange
         return refusal(topic.name, change.partition, error, partition)
     members = {member for member, _ in change.in_sync}
     in_sync = tuple(replica for replica in partition.replicas if replica in members)
-    settled = draft.settle(replace(partition, in_sync=in_sync), is_renewed=True)
+    # Whom the leader finds in sync has everything, whatever was cut off it before.
+    settled = draft.settle(replace(partition, in_sync=in_sync, doubtful=()), is_renewed=True)
     return Outcome(topic=topic.name, partition=change.partition, assigned=settled)
 
 

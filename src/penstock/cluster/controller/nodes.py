@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from penstock.cluster.commands import Move, RegisterNode
+from penstock.cluster.commands import DoubtedReplica, DoubtReplicas, Move, RegisterNode
 from penstock.cluster.controller.draft import Draft
 from penstock.cluster.controller.layout import Layout
 from penstock.cluster.controller.moves import start_move
 from penstock.cluster.controller.placement import usable_nodes
 from penstock.cluster.controller.planner import plan_drain
-from penstock.cluster.records import NO_LEADER, NodeRegistered, PartitionAssigned
-from penstock.errors import DuplicateNode, NodeInUse, NodeNotFound
+from penstock.cluster.records import NO_LEADER, Doubt, NodeRegistered, PartitionAssigned
+from penstock.errors import DuplicateNode, NodeInUse, NodeNotFound, StaleNodeEpoch
 
 
 def register(draft: Draft, command: RegisterNode) -> int:
@@ -37,9 +37,13 @@ def register(draft: Draft, command: RegisterNode) -> int:
             is_draining=known is not None and known.is_draining,
         )
     )
+    doubts = {(each.topic_id, each.partition): each for each in command.doubtful}
     for partition in list(draft.partitions_of(command.node_id)):
+        doubted = doubts.get((partition.topic_id, partition.partition))
         if has_other_disk or command.has_lost_writes:
             _give_up_replica(draft, partition, command.node_id, is_wiped=has_other_disk)
+        elif doubted is not None:
+            _doubt_replica(draft, partition, command.node_id, doubted)
         else:
             draft.settle(partition)
     return epoch
@@ -59,6 +63,31 @@ def _give_up_replica(draft: Draft, partition: PartitionAssigned, node_id: int, *
         partition, in_sync=_without(partition.in_sync, node_id), eligible=_without(partition.eligible, node_id)
     )
     draft.settle(wanted, lost=(node_id,))
+
+
+def _doubt_replica(draft: Draft, partition: PartitionAssigned, node_id: int, doubted: DoubtedReplica) -> None:
+    """A replica may lack what it had. `Draft.settle` knows what that means for its place."""
+    others = [doubt for doubt in partition.doubtful if doubt.node_id != node_id]
+    doubt = Doubt(node_id=node_id, last_epoch=doubted.last_epoch, end=doubted.end)
+    draft.settle(replace(partition, doubtful=(*others, doubt)))
+
+
+def doubt(draft: Draft, command: DoubtReplicas) -> None:
+    """A running node found replicas damaged. What it leads and nobody else could at once, it goes on to lead."""
+    node_id = command.node_id
+    node = draft.nodes.get(node_id)
+    if node is None or node.epoch != command.epoch:
+        raise StaleNodeEpoch(f"Node {node_id} has registered again since, or was removed.")
+    for doubted in command.doubtful:
+        topic = draft.metadata.topic_by_id(doubted.topic_id)
+        if topic is None or not 0 <= doubted.partition < len(topic.partitions):
+            continue  # deleted in the meantime
+        partition = draft.partition(topic.partitions[doubted.partition])
+        sound = set(partition.in_sync) - {node_id} - {each.node_id for each in partition.doubtful}
+        if partition.leader == node_id and not any(draft.is_heard(other) for other in sound):
+            continue
+        if node_id in partition.replicas:
+            _doubt_replica(draft, partition, node_id, doubted)
 
 
 def fence(draft: Draft, node_ids: Sequence[int]) -> None:

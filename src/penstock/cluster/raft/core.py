@@ -93,7 +93,7 @@ class Raft:
     def _tick_leading(self, leading: Leading) -> None:
         if leading.heir is not None and self._now_ms >= leading.heir_until_ms:
             leading.heir = None  # it did not take over in time; go on leading
-        if self._now_ms - leading.heard_majority_ms() >= self._pace.election_ms:
+        if self._now_ms - leading.heard_majority_ms() >= self._pace.silence_ms:
             self._become_follower(self.term, None)
         elif self._now_ms >= self._heartbeat_due_ms:
             self._heartbeat_due_ms = self._now_ms + self._pace.heartbeat_ms

@@ -15,3 +15,10 @@ class Pace:
     bytes_at_once: int = 1024 * 1024
     messages_in_flight: int = 8
     piece_bytes: int = 256 * 1024
+
+    @property
+    def silence_ms(self) -> int:
+        """How long a leader goes on without having heard of a majority. Answers wait for disks, so longer than others
+        wait for it: it commits nothing meanwhile, and whoever is elected instead is obeyed at once.
+        """
+        return 2 * self.election_ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
@@ -44,7 +45,7 @@ async def metadata(exchange: Exchange, request: MetadataRequest) -> MetadataResp
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(node_id=node.node_id, host=host, port=port, rack=node.rack)
-            for node, (host, port) in _addresses(exchange)
+            for node, (host, port) in _addresses(exchange, broker.known_nodes.listed())
         ),
         cluster_id=broker.metadata.cluster_id,
         controller_id=_controller(broker),
@@ -57,9 +58,8 @@ def _living(broker: Broker) -> frozenset[int]:
     return frozenset(node.node_id for node in broker.metadata.nodes.values() if not node.is_fenced)
 
 
-def _addresses(exchange: Exchange) -> list[tuple[NodeRegistered, tuple[str, int]]]:
-    nodes = exchange.broker.metadata.nodes
-    return [(node, exchange.address_of(node)) for _, node in sorted(nodes.items()) if not node.is_fenced]
+def _addresses(exchange: Exchange, nodes: Iterable[NodeRegistered]) -> list[tuple[NodeRegistered, tuple[str, int]]]:
+    return [(node, exchange.address_of(node)) for node in nodes]
 
 
 def _controller(broker: Broker) -> int:
@@ -120,13 +120,14 @@ def describe_cluster(exchange: Exchange, request: DescribeClusterRequest) -> Des
             cluster_id=broker.metadata.cluster_id,
             brokers=(),
         )
+    living = [node for _, node in sorted(broker.metadata.nodes.items()) if not node.is_fenced]
     return DescribeClusterResponse(
         error_code=ErrorCode.NONE,
         cluster_id=broker.metadata.cluster_id,
         controller_id=_controller(broker),
         brokers=tuple(
             DescribeClusterBroker(broker_id=node.node_id, host=host, port=port, rack=node.rack)
-            for node, (host, port) in _addresses(exchange)
+            for node, (host, port) in _addresses(exchange, living)
         ),
     )
 

@@ -11,7 +11,7 @@ from penstock.broker.coordination.coordinator import resolve, shard_of
 from penstock.broker.coordination.messages import ProducerIdentity, Rejected
 from penstock.broker.groups.messages import CommitInTransaction, MemberIdentity, OffsetCommit, Settled
 from penstock.broker.transactions.markers import Marker
-from penstock.broker.transactions.messages import AddPartitions, Where
+from penstock.broker.transactions.messages import Where
 from penstock.errors import (
     ConcurrentTransactions,
     CoordinatorLoading,
@@ -77,7 +77,7 @@ async def _add(
     if not transactional_id:
         return ErrorCode.INVALID_REQUEST
     try:
-        await exchange.broker.transactions.ask(transactional_id, AddPartitions(producer, partitions))
+        await exchange.broker.transactions.add(transactional_id, producer, partitions)
     except PenstockError as error:
         return coordinator_code(error, knows_fenced=exchange.version >= _FIRST_FENCED_VERSION)
     return ErrorCode.NONE

@@ -222,7 +222,7 @@ RAFT: Final = (
     Mutant(
         "leads on though nobody answers",
         _CORE,
-        "if self._now_ms - leading.heard_majority_ms() >= self._pace.election_ms:",
+        "if self._now_ms - leading.heard_majority_ms() >= self._pace.silence_ms:",
         "if False:",
     ),
     Mutant(

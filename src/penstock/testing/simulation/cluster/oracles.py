@@ -99,7 +99,11 @@ class Oracles:
     def _check_place(self, place: Place, needed: int) -> None:
         """Who is in sync has just changed: each of them has everything, also those that are down."""
         assigned, committed = self._assigned[place], self._committed.get(place, 0)
-        have = [node_id for node_id in assigned.replicas if max(self._durable_end(node_id, place), 0) >= committed]
+        have = [
+            node_id
+            for node_id in assigned.replicas
+            if max(self._durable_end(node_id, place), 0) >= committed or self._has_lost(node_id, place)
+        ]
         if len(have) < min(needed, len(assigned.replicas)):
             self._history.violate(
                 "acked is durable in enough places",
@@ -113,6 +117,11 @@ class Oracles:
                     "high watermark keeps its promise",
                     f"{place} was committed up to {committed}; node {node_id} is called in sync, and has {durable}",
                 )
+
+    def _has_lost(self, node_id: int, place: Place) -> bool:
+        """Whether a node had everything until its disk was lost, and has not copied it again."""
+        node = self._simulation.nodes.get(node_id)
+        return node is not None and place in node.lost
 
     def _check_leader(self, node: BrokerNode, partition: Partition) -> None:
         place = (partition.id.topic, partition.id.partition)
@@ -128,6 +137,8 @@ class Oracles:
         place = (partition.id.topic, partition.id.partition)
         assigned = self._assigned.get(place)
         committed = self._committed.get(place, 0)
+        if partition.log.durable_offset >= committed:
+            node.lost.pop(place, None)
         if assigned is None or node.id not in assigned.in_sync or partition.log.durable_offset >= committed:
             node.wiped.pop(place, None)
             return

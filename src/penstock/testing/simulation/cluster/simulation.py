@@ -85,6 +85,7 @@ class BrokerNode(SimulatedNode[Broker]):
         self._simulation = simulation
         self._cluster = cluster
         self.durable: dict[Place, int] = {}  # up to where each replica was when the process died
+        self.lost: dict[Place, None] = {}  # with the disk, and not copied again yet
         self.wiped: dict[Place, None] = {}  # lost with the disk, and still in sync as far as anybody knows
 
     @property
@@ -128,8 +129,12 @@ class BrokerNode(SimulatedNode[Broker]):
 
     def wipe(self) -> None:
         super().wipe()
-        self.wiped = self._simulation.oracles.places_in_sync(self.id)
+        self._lose()
         self.durable = {place: end for place, end in self.durable.items() if place in self.wiped}
+
+    def _lose(self) -> None:
+        self.wiped = self._simulation.oracles.places_in_sync(self.id)
+        self.lost = dict.fromkeys(self.durable)
 
     def damage(self) -> str:
         """The power goes, and a bit of a log flips. What was hit; nothing if there is nothing to hit."""
@@ -141,7 +146,7 @@ class BrokerNode(SimulatedNode[Broker]):
         path = self.random.choice(hit)
         position = self.random.randrange(files.size(path))
         files.flip_bit(path, position, self.random.randrange(8))
-        self.wiped = self._simulation.oracles.places_in_sync(self.id)
+        self._lose()
         return f"{path} at {position}"
 
     def last_look(self, process: Broker) -> None:

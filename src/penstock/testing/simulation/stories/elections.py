@@ -103,7 +103,7 @@ def a_leader_that_hears_nobody_gives_up() -> None:
     stage.elect(1, 2, 3)
     stage[1].read(1)
     stage.drop()
-    stage.pass_time(stage.pace.election_ms)
+    stage.pass_time(stage.pace.silence_ms)
     stage.tick(1)
     assert not stage[1].core.is_leader
     assert stage.oracles.reads_failed == 1

@@ -1,0 +1,1 @@
+"""Measurements of single parts, without a node around them."""

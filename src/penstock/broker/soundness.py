@@ -1,0 +1,48 @@
+"""Whether a copy has what it had when the node went down, or may have lost some of it (docs/decisions/0011).
+
+A write that a power cut tore and damage to batches that were acknowledged cannot be told apart. So every copy that was
+cut, or is good only up to less than it once knew to be committed, is doubtful, and the controller is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from penstock.cluster.commands import DoubtedReplica
+from penstock.model import TopicPartition
+from penstock.storage.doubt import note_doubt
+from penstock.storage.log import Log
+
+log = logging.getLogger(__name__)
+
+
+def cut_torn(name: TopicPartition, opened: Log, high_watermark: int) -> None:
+    """Cut a log where it is damaged, if nothing behind that is known to be committed.
+
+    To keep what lies behind would be to claim that all of it is here.
+    """
+    damage = opened.first_damage()
+    if damage is not None and damage >= high_watermark:
+        log.warning("%s is cut back from %d to %d, where it is torn or damaged.", name, opened.end_offset, damage)
+        note_doubt(opened.files, opened.directory)
+        opened.truncate(damage)
+        opened.is_doubtful = True
+
+
+def doubt_of(name: TopicPartition, topic_id: UUID, opened: Log, high_watermark: int) -> DoubtedReplica | None:
+    """What to tell of a log that may lack something; None if it is sound."""
+    damage = opened.first_damage()
+    end = opened.end_offset if damage is None else damage
+    if high_watermark > end:
+        log.error(
+            "%s is good up to offset %d, but was committed up to %d: records are lost here. They are copied again "
+            "from a replica that has them.",
+            name,
+            end,
+            high_watermark,
+        )
+    elif damage is None and not opened.is_doubtful:
+        return None
+    epochs = [start.epoch for start in opened.epochs.items() if start.start_offset < end]
+    return DoubtedReplica(topic_id=topic_id, partition=name.partition, last_epoch=epochs[-1] if epochs else -1, end=end)

@@ -1,0 +1,17 @@
+"""What holds for all tests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Tests that silence what they break on purpose leave nobody else deaf."""
+    logger = logging.getLogger("penstock")
+    state = logger.level, logger.propagate, logging.root.manager.disable
+    yield
+    logger.level, logger.propagate, logging.root.manager.disable = state

@@ -1,0 +1,430 @@
+"""Random consumers, random faults, and a twin that keeps a dict for each message.
+
+After every step the queue must be what the twin says: what is offered, what became of each receipt, what waits for the
+dead letters, how far the group is. And at any time the log, read from its beginning or from the last snapshot, must
+tell the same story as memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.unit.queues.twin import Twin
+
+from penstock.broker.coordination.messages import Request
+from penstock.broker.queues.config import Order, QueueSettings
+from penstock.broker.queues.intervals import Interval
+from penstock.broker.queues.messages import (
+    Ack,
+    Begin,
+    Confirm,
+    Extend,
+    Fate,
+    Grant,
+    Granted,
+    Judged,
+    Nack,
+    Offered,
+    Pause,
+    Purge,
+    Reject,
+    Seek,
+    Skip,
+    Trim,
+)
+from penstock.broker.queues.queue import EXPIRED, GAVE_UP, Queue
+from penstock.broker.queues.receipts import Receipt, parse_receipt
+from penstock.broker.queues.records import from_record, to_record
+
+CONSUMERS = ["ann", "ben", "cyd"]
+SECRET = bytes(range(16))
+FORGED = "1" + "0" * 16
+
+consumers = st.sampled_from(CONSUMERS)
+picks = st.lists(st.integers(0, 10_000), min_size=1, max_size=8)
+reaches = st.integers(0, 12)
+keys = st.sampled_from([None, 1, 2, 3, 4, 5])
+
+
+def expand(offered: list[Offered]) -> list[tuple[int, int]]:
+    return [(offset, each.delivery_count) for each in offered for offset in range(each.first, each.last + 1)]
+
+
+def dump(queue: Queue) -> Any:
+    """All that has to survive."""
+    return queue._state.snapshot()
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Consumers, the shell, the clock and the disk against one queue."""
+
+    @initialize(
+        order=st.sampled_from(Order),
+        tries=st.sampled_from([0, 1, 2, 3]),
+        consumer_max=st.sampled_from([3, 1_000]),
+        group_max=st.sampled_from([10, 1_000]),
+        keys=st.lists(keys, min_size=20, max_size=60),
+    )
+    def start(self, order: Order, tries: int, consumer_max: int, group_max: int, keys: list[int | None]) -> None:
+        self.settings = QueueSettings(
+            order=order,
+            tries=tries,
+            in_flight_consumer_max=consumer_max,
+            in_flight_group_max=group_max,
+        )
+        self.now = 1_000_000
+        self.twin = Twin(self.settings)
+        self.log: list[Any] = []
+        self.snapshot_at = 0  # in the log
+        self.from_begin = self.new_queue()
+        self.from_snapshot = self.from_begin
+        self.queue = self.new_queue()
+        self.receipts: list[Receipt] = []  # all that were ever given out
+        self.ask(Begin(0, SECRET))
+        self.publish(keys)
+
+    def new_queue(self) -> Queue:
+        return Queue("group", "orders", 3, self.settings)
+
+    # -- the shell ----------------------------------------------------------------------------------------------------
+
+    def ask(self, request: Request[Any]) -> Any:
+        answers: list[Any] = []
+        before = dump(self.queue) if not self.queue.is_forgettable else None
+        outcome = self.queue.handle(request, self.now, answers.append)
+        if before is not None:
+            assert dump(self.queue) == before, "deciding changed something"
+        assert len(outcome.changes) <= 1
+        self.write(outcome.changes)
+        for reply, what in outcome.replies:
+            reply(what)
+        (answer,) = answers
+        return answer
+
+    def write(self, changes: list[Any]) -> None:
+        for change in changes:
+            record = to_record(change, len(self.log), self.now)
+            self.log.append(record)
+            self.queue.apply(change, self.now, self.now)
+            self.from_begin.apply(from_record(record), record.timestamp)
+            if self.from_snapshot is not self.from_begin:
+                self.from_snapshot.apply(from_record(record), record.timestamp)
+
+    def look(self, limit: int) -> None:
+        while (wanted := self.queue.unseen(limit, self.twin.end)) is not None:
+            keys = [self.twin.messages[offset]["key"] for offset in range(wanted.first, wanted.last + 1)]
+            self.queue.see(wanted.first, keys)
+
+    @rule(keys=st.lists(keys, min_size=1, max_size=12))
+    def publish(self, keys: list[int | None]) -> None:
+        for key in keys:
+            self.twin.publish(key)
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    @rule(consumer=consumers, limit=st.integers(1, 20), timeout=st.sampled_from([None, 1, 700, 90_000]), fits=reaches)
+    def receive(self, consumer: str, limit: int, timeout: int | None, fits: int) -> None:
+        self.look(limit)
+        offered = self.queue.offer(consumer, limit, self.twin.end, self.now)
+        assert expand(offered) == self.twin.expected(consumer, limit, self.now)
+        assert offered == self.queue.offer(consumer, limit, self.twin.end, self.now)
+        kept: list[Offered] = []
+        for each in offered:
+            if fits > 0:
+                kept.append(each._replace(last=min(each.last, each.first + fits - 1)))
+            fits -= each.size
+        granted: Granted = self.ask(Grant(consumer=consumer, offered=kept, visibility_timeout_ms=timeout))
+        assert list(granted.deliveries) == kept
+        assert granted.until_ms == self.now + (timeout or 30_000)
+        for each in granted.deliveries:
+            for offset in range(each.first, each.last + 1):
+                self.twin.lease(offset, each.delivery_count, granted.nonce, granted.until_ms, consumer)
+            self.receipts.append(Receipt("orders", 3, each.first, each.last, each.delivery_count, granted.nonce))
+
+    @rule(consumer=consumers, limit=st.integers(1, 20))
+    def receive_all(self, consumer: str, limit: int) -> None:
+        if self.queue.is_paused:
+            self.pause(False)
+        self.receive(consumer, limit, None, limit)
+
+    @rule(consumer=consumers, limit=st.integers(1, 20))
+    def fail_all(self, consumer: str, limit: int) -> None:
+        before = len(self.receipts)
+        self.receive_all(consumer, limit)
+        for offset in self.judge(Nack(self.receipts[before:], 0)):
+            self.twin.fail(offset, self.now, 0, GAVE_UP)
+
+    @rule(consumer=consumers, first=reaches, size=reaches, count=st.integers(1, 3))
+    def take_what_was_not_offered(self, consumer: str, first: int, size: int, count: int) -> None:
+        """An offer that is long out of date; nothing of it may be given unless it could be offered now."""
+        first += self.queue.committed
+        last = min(first + size, self.twin.end - 1)
+        if first > last:
+            return
+        self.look(1_000)
+        could = dict(self.twin.free(self.now))
+        room = self.twin.room(consumer)
+        granted: Granted = self.ask(Grant(consumer=consumer, offered=[Offered(first, last, count)] * 2))
+        given = expand(list(granted.deliveries))
+        assert len(given) <= room
+        for offset, number in given:
+            assert could[offset] == number
+            self.twin.lease(offset, number, granted.nonce, granted.until_ms, consumer)
+            self.receipts.append(Receipt("orders", 3, offset, offset, number, granted.nonce))
+
+    def pick(self, picks: list[int], begin: int, reach: int) -> list[Receipt]:
+        """Receipts of old and new, some for a part of what they were given for, as they come back over the wire."""
+        chosen: list[Receipt] = []
+        for pick in picks:
+            if not self.receipts:
+                break
+            receipt = self.receipts[-1 - pick % min(len(self.receipts), 30)]
+            first = min(receipt.first + begin, receipt.last)
+            part = receipt._replace(first=first, last=min(first + reach, receipt.last))
+            again = parse_receipt(str(part))
+            assert again == part
+            chosen.append(part)
+        return chosen
+
+    def judge(self, request: Any) -> list[int]:
+        """Ask, compare what became of each message with what should, and return the offsets it was done for."""
+        expected = [
+            [
+                (offset, self.twin.fate(offset, each.delivery_count, each.nonce, each.nonce != FORGED))
+                for offset in range(each.first, each.last + 1)
+            ]
+            for each in request.receipts
+        ]
+        judged: Judged = self.ask(request)
+        answered = [
+            [(offset, part.fate) for part in parts for offset in range(part.first, part.last + 1)]
+            for parts in judged.receipts
+        ]
+        done = [offset for fates in answered for offset, fate in fates if fate is Fate.DONE]
+        assert len(set(done)) == len(done), "what is named twice is done once"
+        as_one = [
+            [(offset, Fate.DONE if fate is Fate.REPEATED and offset in done else fate) for offset, fate in fates]
+            for fates in answered
+        ]
+        assert as_one == expected
+        return done
+
+    @precondition(lambda self: bool(self.receipts))
+    @rule(picks=picks, begin=reaches, reach=reaches)
+    def ack(self, picks: list[int], begin: int, reach: int) -> None:
+        for offset in self.judge(Ack(self.pick(picks, begin, reach))):
+            self.twin.ack(offset)
+
+    @precondition(lambda self: bool(self.receipts))
+    @rule(picks=picks, begin=reaches)
+    def ack_one_by_one(self, picks: list[int], begin: int) -> None:
+        whole = self.pick(picks, begin, 12)
+        single = [each._replace(first=at, last=at) for each in whole for at in range(each.first, each.last + 1)]
+        for offset in self.judge(Ack(single)):
+            self.twin.ack(offset)
+
+    @precondition(lambda self: bool(self.receipts))
+    @rule(
+        picks=picks,
+        begin=reaches,
+        reach=reaches,
+        delay=st.sampled_from([None, 0, 1, 5_000]),
+        why=st.sampled_from(["", "no"]),
+    )
+    def nack(self, picks: list[int], begin: int, reach: int, delay: int | None, why: str) -> None:
+        for offset in self.judge(Nack(self.pick(picks, begin, reach), delay, why)):
+            self.twin.fail(offset, self.now, delay, why or GAVE_UP)
+
+    @precondition(lambda self: bool(self.receipts))
+    @rule(picks=picks, begin=reaches, reach=reaches)
+    def reject(self, picks: list[int], begin: int, reach: int) -> None:
+        for offset in self.judge(Reject(self.pick(picks, begin, reach), "bad")):
+            self.twin.messages[offset].update(state="dying", reason="bad")
+
+    @precondition(lambda self: bool(self.receipts))
+    @rule(picks=picks, begin=reaches, reach=reaches, timeout=st.sampled_from([None, 1, 2_000, 4_000_000]))
+    def extend(self, picks: list[int], begin: int, reach: int, timeout: int | None) -> None:
+        for offset in self.judge(Extend(self.pick(picks, begin, reach), timeout)):
+            self.twin.messages[offset]["until"] = self.now + (timeout or 30_000)
+
+    @precondition(lambda self: bool(self.receipts))
+    @rule(picks=picks, count=st.integers(1, 4))
+    def tamper(self, picks: list[int], count: int) -> None:
+        honest = self.pick(picks, 0, 12)
+        self.judge(Ack([each._replace(nonce=FORGED) for each in honest]))
+        for offset in self.judge(Ack([each._replace(delivery_count=count) for each in honest])):
+            self.twin.ack(offset)  # it was right after all
+        judged: Judged = self.ask(Ack([each._replace(partition=4) for each in honest]))
+        assert all(part.fate is Fate.FOREIGN for parts in judged.receipts for part in parts)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    @rule(by=st.sampled_from([1, 500, 1_000, 2_000, 30_000, 90_000, 5_000_000]))
+    def wait(self, by: int) -> None:
+        self.now += by
+        self.tick()
+
+    @rule(by=st.sampled_from([1, 1_000, 30_000]))
+    def stall(self, by: int) -> None:
+        """Time passes and nobody looks at the clock: leases stay until somebody does."""
+        self.now += by
+
+    @rule()
+    def tick(self) -> None:
+        while changes := self.queue.tick(self.now).changes:
+            self.write(changes)
+        self.twin.expire(self.now, EXPIRED)
+        assert self.queue.wake_ms > self.now
+        times = [m["until"] for m in self.twin.all("leased")]
+        times += [m["due"] for m in self.twin.all("waiting") if m["due"] > self.now]
+        assert self.queue.wake_ms <= min(times, default=float("inf"))
+
+    # -- the group ----------------------------------------------------------------------------------------------------
+
+    @rule(limit=st.integers(1, 5))
+    def write_dead_letters(self, limit: int) -> None:
+        work = self.queue.dead_letters(limit)
+        for each in work:
+            for offset in range(each.first, each.last + 1):
+                message = self.twin.messages[offset]
+                assert (message["state"], message["count"], message["reason"]) == ("dying", each.tries, each.reason)
+        ids = {each.id for each in work}
+        everything = self.queue.dead_letters(10_000)
+        self.ask(Confirm([*ids, *ids, 999_999]))
+        for each in everything:
+            for offset in range(each.first, each.last + 1) if each.id in ids else ():
+                self.twin.ack(offset)
+
+    @rule(chance=st.integers(0, 9), first=reaches, size=reaches)
+    def skip(self, chance: int, first: int, size: int) -> None:
+        if chance < 5:
+            return
+        first += max(0, self.queue.committed - 3)
+        last = min(first + size, self.twin.end - 1)
+        if first <= last:
+            self.ask(Skip([Interval(first, last), Interval(first, first)]))
+            for offset in range(max(first, self.twin.start), last + 1):
+                self.twin.messages[offset]["state"] = "acked"
+
+    @rule(chance=st.integers(0, 9), ahead=st.integers(-3, 6))
+    def trim(self, chance: int, ahead: int) -> None:
+        if chance < 7:
+            return
+        start = min(max(0, self.queue.committed + ahead), self.twin.end)
+        self.ask(Trim(start))
+        self.twin.finish_before(start)
+
+    @rule(is_paused=st.booleans())
+    def pause(self, is_paused: bool) -> None:
+        self.ask(Pause(is_paused))
+        self.twin.is_paused = is_paused
+
+    @rule(chance=st.integers(0, 9), share=st.floats(0, 1))
+    def seek(self, chance: int, share: float) -> None:
+        if chance > 6:
+            offset = int(self.twin.end * share)
+            self.ask(Seek(offset))
+            self.twin.seek(offset)
+
+    @rule(chance=st.integers(0, 9))
+    def purge(self, chance: int) -> None:
+        if chance == 9:
+            self.ask(Purge(self.twin.end))
+            self.twin.finish_before(self.twin.end)
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    @rule(picks=picks, by=st.sampled_from([0, 1, 1_000, 30_000]))
+    def refuse_to_write(self, picks: list[int], by: int) -> None:
+        """The disk is full: what was decided did not happen."""
+        self.now += by
+        self.queue.handle(Nack(self.pick(picks, 0, 12)), self.now, lambda _: None)
+        self.queue.tick(self.now)
+        self.queue.offer("ann", 10, self.twin.end, self.now)
+
+    @rule()
+    def take_snapshot(self) -> None:
+        self.snapshot_at = len(self.log)
+        self.write([self.queue.snapshot()])
+        self.from_snapshot = self.read(self.snapshot_at)
+
+    def read(self, begin: int) -> Queue:
+        queue = self.new_queue()
+        for record in self.log[begin:]:
+            queue.apply(from_record(record), record.timestamp)
+        return queue
+
+    @rule(is_from_begin=st.booleans())
+    def fail_over(self, is_from_begin: bool) -> None:
+        self.queue = self.read(0 if is_from_begin else self.snapshot_at)
+        self.queue.resume(self.now)
+
+    # -- what always holds --------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_log_tells_the_same_story(self) -> None:
+        if getattr(self, "queue", None):
+            assert dump(self.from_begin) == dump(self.queue)
+            assert dump(self.from_snapshot) == dump(self.queue)
+
+    @invariant()
+    def the_twin_agrees(self) -> None:
+        if not getattr(self, "queue", None):
+            return
+        stats = self.queue.stats(self.twin.end)
+        assert stats.committed == self.twin.committed_or(self.twin.end)
+        assert stats.in_flight == len(self.twin.all("leased"))
+        assert stats.waiting == len(self.twin.all("waiting"))
+        assert stats.dying == len(self.twin.all("dying"))
+        assert stats.ready == len(self.twin.all("ready"))
+        for name in CONSUMERS:
+            assert self.queue.held_by(name) == sum(m["consumer"] == name for m in self.twin.all("leased"))
+        offsets = [offset for each in self.queue.dead_letters(10_000) for offset in range(each.first, each.last + 1)]
+        assert sorted(offsets) == [m["offset"] for m in self.twin.all("dying")]
+
+    def teardown(self) -> None:
+        """Nothing is lost: with patience, every message is acked or becomes a dead letter."""
+        if not getattr(self, "queue", None):
+            return
+        self.pause(False)
+        for _ in range(10 * self.twin.end + 10):
+            self.write_dead_letters(1_000)
+            self.look(1_000)
+            offered = self.queue.offer("ann", 1_000, self.twin.end, self.now)
+            if offered:
+                granted = self.ask(Grant(consumer="ann", offered=offered))
+                self.ask(Ack([Receipt("orders", 3, *each, granted.nonce) for each in granted.deliveries]))
+            elif self.queue.committed >= self.twin.end:
+                break
+            else:
+                self.now += 100_000
+                self.tick()
+            for offset, _ in expand(offered):
+                self.twin.ack(offset)
+        assert self.queue.committed >= self.twin.end, "a message was lost"
+        assert self.queue.row_count == 0, "something is remembered of what is done"
+
+
+QUICK = settings(max_examples=40, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
+LONG = settings(max_examples=400, stateful_step_count=250, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def test_a_queue_does_as_its_twin() -> None:
+    run_state_machine_as_test(QueueMachine, settings=QUICK)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+def test_a_queue_does_as_its_twin_for_long() -> None:
+    run_state_machine_as_test(QueueMachine, settings=LONG)

@@ -1,0 +1,536 @@
+"""A queue, rule by rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.queues.desk import SECRET, START_MS, Desk, spans
+
+from penstock.broker.coordination.messages import Request
+from penstock.broker.queues.config import QueueSettings
+from penstock.broker.queues.intervals import Interval
+from penstock.broker.queues.messages import (
+    Ack,
+    Begin,
+    Confirm,
+    DeadLetter,
+    Extend,
+    Fate,
+    Forget,
+    Grant,
+    Nack,
+    Offered,
+    Part,
+    Pause,
+    Purge,
+    Seek,
+    Skip,
+    Trim,
+)
+from penstock.broker.queues.queue import EXPIRED, GAVE_UP, Queue
+from penstock.broker.queues.receipts import Receipt
+from penstock.errors import GroupNotFound, InvalidConfig, InvalidRequest
+
+# -- handing out -------------------------------------------------------------------------------------------------------
+
+
+def test_messages_go_out_in_order_and_once() -> None:
+    desk = Desk(end=10)
+    assert spans(desk.receive(4)) == [(0, 3, 1)]
+    assert spans(desk.receive(4, "ben")) == [(4, 7, 1)]
+    assert spans(desk.receive(4)) == [(8, 9, 1)]
+    assert desk.receive(4) == []
+
+
+def test_what_does_not_fit_is_offered_again() -> None:
+    desk = Desk(end=10)
+    (offered,) = desk.queue.offer("ann", 10, desk.end, desk.now_ms)
+    desk.ask(Grant(consumer="ann", offered=[offered._replace(last=2)]))
+    assert spans(desk.receive(10)) == [(3, 9, 1)]
+
+
+def test_an_offer_that_is_out_of_date_gives_nothing() -> None:
+    desk = Desk(end=10)
+    offered = desk.queue.offer("ann", 5, desk.end, desk.now_ms)
+    desk.receive(3, "ben")
+    assert desk.ask(Grant(consumer="ann", offered=offered)).deliveries == ()
+    assert desk.ask(Grant(consumer="ann", offered=[Offered(0, 0, 2)])).deliveries == ()
+    assert desk.ask(Grant(consumer="ann", offered=[Offered(5, 6, 2)])).deliveries == ()
+    assert desk.ask(Grant(consumer="ann", offered=[Offered(5, 4, 1)])).deliveries == ()
+    twice = desk.ask(Grant(consumer="ann", offered=[Offered(5, 6, 1), Offered(6, 7, 1)]))
+    assert twice.deliveries == (Offered(5, 6, 1),)
+
+
+def test_due_retries_go_before_what_is_new() -> None:
+    desk = Desk(end=10)
+    first, second = desk.receive(2), desk.receive(2)
+    desk.nack(*second, *first, delay_ms=0)
+    assert spans(desk.receive(6)) == [(0, 3, 2), (4, 5, 1)]
+
+
+def test_limits_hold_for_a_consumer_and_for_the_group() -> None:
+    desk = Desk(end=100, in_flight_consumer_max=3, in_flight_group_max=5)
+    mine = desk.receive(10)
+    assert spans(mine) == [(0, 2, 1)]
+    assert desk.receive(10) == []
+    assert spans(desk.receive(10, "ben")) == [(3, 4, 1)]
+    assert desk.receive(10, "cyd") == []
+    desk.ack(mine[0]._replace(last=0))
+    assert spans(desk.receive(10, "ann")) == [(5, 5, 1)]
+    # An offer made before the limit was reached does not get round it.
+    assert desk.ask(Grant(consumer="ann", offered=[Offered(50, 60, 1)])).deliveries == ()
+
+
+def test_a_paused_group_gets_nothing_and_can_ack() -> None:
+    desk = Desk()
+    held = desk.receive(2)
+    desk.ask(Pause(True))
+    assert desk.receive(2) == []
+    assert desk.ack(*held) == [Fate.DONE]
+    desk.fail_over()
+    assert desk.queue.is_paused
+    desk.ask(Pause(False))
+    assert spans(desk.receive(2)) == [(2, 3, 1)]
+
+
+# -- receipts ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_bad_receipt_has_its_own_answer() -> None:
+    desk = Desk()
+    acked, expired, taken, rejected, live = (desk.receive(1)[0] for _ in range(5))
+    desk.ack(acked)
+    desk.nack(expired, delay_ms=5_000)
+    desk.nack(taken, delay_ms=0)
+    assert spans(desk.receive(1, "ben")) == [(2, 2, 2)]
+    desk.reject(rejected)
+    stranger = Desk(end=100)
+    stranger.queue = Queue("other group", "orders", 0, QueueSettings())
+    stranger.ask(Begin(0, bytes(16)))
+    for _ in range(5):
+        (foreign,) = stranger.receive(1)
+    forged = live._replace(nonce=live.nonce[:-1] + ("0" if live.nonce[-1] != "0" else "1"))
+    answers = {
+        acked: Fate.ALREADY_ACKED,
+        expired: Fate.LEASE_OVER,
+        taken: Fate.REDELIVERED,
+        rejected: Fate.DEAD_LETTERED,
+        forged: Fate.UNKNOWN,
+        foreign: Fate.UNKNOWN,
+        live._replace(delivery_count=2): Fate.UNKNOWN,
+        live._replace(first=50, last=50): Fate.UNKNOWN,
+        live._replace(partition=1): Fate.FOREIGN,
+        live._replace(topic="bills"): Fate.FOREIGN,
+    }
+    before = len(desk.log)
+    assert desk.ack(*answers) == list(answers.values())
+    assert desk.nack(*answers) == list(answers.values())
+    assert desk.extend(*answers) == list(answers.values())
+    assert desk.reject(*answers) == list(answers.values())
+    assert len(desk.log) == before, "nothing came of any of them"
+    assert desk.ack(live, live) == [Fate.DONE, Fate.REPEATED]
+
+
+def test_a_receipt_for_many_tells_what_became_of_each_part() -> None:
+    desk = Desk()
+    (whole,) = desk.receive(10)
+    desk.ack(whole._replace(first=2, last=3))
+    desk.nack(whole._replace(first=5, last=5))
+    (parts,) = desk.ask(Ack([whole._replace(last=12)])).receipts
+    assert parts == (
+        Part(0, 1, Fate.DONE),
+        Part(2, 3, Fate.ALREADY_ACKED),
+        Part(4, 4, Fate.DONE),
+        Part(5, 5, Fate.LEASE_OVER),
+        Part(6, 9, Fate.DONE),
+        Part(10, 12, Fate.UNKNOWN),
+    )
+    assert desk.queue.committed == 5
+
+
+def test_receipts_of_neighbours_are_one_record() -> None:
+    desk = Desk(end=1_000)
+    (whole,) = desk.receive(500)
+    singles = [whole._replace(first=at, last=at) for at in range(500)]
+    before = len(desk.log)
+    assert desk.ack(*singles) == [Fate.DONE] * 500
+    assert len(desk.log) == before + 1
+    assert len(desk.log[-1].value or b"") < 20
+    assert desk.queue.committed == 500
+
+
+def test_a_range_without_end_costs_nothing() -> None:
+    desk = Desk()
+    (held,) = desk.receive(3)
+    (parts,) = desk.ask(Ack([held._replace(first=1, last=2**63 - 1)])).receipts
+    assert parts == (Part(1, 2, Fate.DONE), Part(3, 2**63 - 1, Fate.UNKNOWN))
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_ends_at_its_time_and_not_before() -> None:
+    desk = Desk(end=5)
+    (old,) = desk.receive(5)
+    assert desk.queue.wake_ms == START_MS + 30_000
+    desk.wait(29_999)
+    assert desk.receive(5) == []
+    desk.wait(1)
+    assert spans(desk.receive(5)) == [(0, 4, 2)]
+    assert desk.ack(old) == [Fate.REDELIVERED]
+
+
+def test_what_was_acked_in_time_does_not_come_back() -> None:
+    desk = Desk(end=5)
+    (held,) = desk.receive(5, timeout_ms=1_000)
+    desk.ack(held._replace(first=1, last=2), held._replace(first=4, last=4))
+    desk.wait(1_000)
+    assert spans(desk.receive(5)) == [(0, 0, 2), (3, 3, 2)]
+
+
+def test_a_lease_can_be_extended_in_parts_and_shortened() -> None:
+    desk = Desk(end=6)
+    (held,) = desk.receive(6)
+    desk.extend(held._replace(last=1), timeout_ms=60_000)
+    desk.extend(held._replace(first=4), timeout_ms=10)
+    desk.wait(10)
+    assert spans(desk.receive(6, timeout_ms=100_000)) == [(4, 5, 2)]
+    desk.wait(29_990)
+    assert spans(desk.receive(6, timeout_ms=100_000)) == [(2, 3, 2)]
+    desk.wait(30_000)
+    assert spans(desk.receive(6)) == [(0, 1, 2)]
+
+
+def test_an_ack_that_comes_late_counts_until_somebody_noticed() -> None:
+    desk = Desk(end=1)
+    (held,) = desk.receive(1)
+    desk.now_ms += 31_000
+    assert desk.ack(held) == [Fate.DONE]
+    desk.wait(0)
+    assert desk.queue.committed == 1
+
+
+def test_retries_wait_longer_each_time_up_to_a_cap() -> None:
+    desk = Desk(end=1, tries=0, retry_cap_ms=5_000)
+    waits = []
+    for _ in range(6):
+        (held,) = desk.receive(1)
+        desk.nack(held)
+        waits.append(desk.queue.wake_ms - desk.now_ms)
+        desk.wait(int(waits[-1]) - 1)
+        assert desk.receive(1) == []
+        desk.wait(1)
+    assert waits == [1_000, 2_000, 4_000, 5_000, 5_000, 5_000]
+
+
+def test_a_delay_of_ones_own_takes_the_place_of_the_backoff() -> None:
+    desk = Desk(end=1)
+    desk.nack(*desk.receive(1), delay_ms=3_600_000)
+    desk.wait(3_599_999)
+    assert desk.receive(1) == []
+    desk.wait(1)
+    assert spans(desk.receive(1)) == [(0, 0, 2)]
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 0, 43_200_001, 2**70])
+def test_timeouts_that_make_no_sense_are_refused(timeout_ms: int) -> None:
+    desk = Desk()
+    (held,) = desk.receive(1)
+    refused: list[Request[Any]] = [
+        Grant(consumer="ann", offered=[Offered(1, 1, 1)], visibility_timeout_ms=timeout_ms),
+        Extend([held], timeout_ms),
+    ]
+    for request in refused:
+        with pytest.raises(InvalidRequest, match="between 1 and 43200000 ms"):
+            desk.ask(request)
+
+
+@pytest.mark.parametrize("delay_ms", [-1, 8 * 24 * 3_600_000])
+def test_delays_that_make_no_sense_are_refused(delay_ms: int) -> None:
+    desk = Desk()
+    with pytest.raises(InvalidRequest, match="A delay is between 0 and"):
+        desk.ask(Nack(desk.receive(1), delay_ms))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"visibility_timeout_ms": 0},
+        {"visibility_timeout_ms": 10**12},
+        {"tries": -1},
+        {"retry_factor": 0.5},
+        {"in_flight_group_max": 0},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig):
+        QueueSettings(**wrong)
+
+
+def test_a_lease_of_many_is_one_deadline() -> None:
+    desk = Desk(end=1_000_000, in_flight_consumer_max=1_000_000)
+    desk.receive(1_000_000)
+    assert len(desk.queue._deliveries._deadlines) == 1
+    assert desk.queue.row_count == 1
+
+
+def test_deadlines_of_what_was_acked_are_forgotten() -> None:
+    """Even if they are hours away."""
+    desk = Desk(end=100_000)
+    for _ in range(10_000):
+        desk.ack(*desk.receive(1, timeout_ms=43_200_000))
+    assert desk.queue.row_count == 0
+    assert len(desk.queue._deliveries._deadlines) <= 1_100
+    desk.receive(1, timeout_ms=1_000)
+    desk.wait(1_000)
+    assert spans(desk.receive(1)) == [(10_000, 10_000, 2)]
+
+
+def test_many_leases_that_end_together_end_in_turns() -> None:
+    desk = Desk(end=10_000, in_flight_consumer_max=10_000)
+    for _ in range(5_000):
+        desk.receive(1)
+    desk.now_ms += 30_000
+    (change,) = desk.queue.tick(desk.now_ms).changes
+    desk.write([change])
+    assert desk.queue.in_flight == 3_000
+    assert desk.queue.wake_ms <= desk.now_ms
+    desk.wait(0)
+    assert desk.queue.in_flight == 0
+    assert spans(desk.receive(10_000)) == [(0, 4_999, 2), (5_000, 9_999, 1)]
+
+
+# -- dead letters ------------------------------------------------------------------------------------------------------
+
+
+def test_after_the_last_try_a_message_becomes_a_dead_letter() -> None:
+    desk = Desk(end=1)
+    for delivery_count in (1, 2, 3):
+        (held,) = desk.receive(1)
+        assert held.delivery_count == delivery_count
+        desk.nack(held, delay_ms=0)
+    assert desk.receive(1) == []
+    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 0, 3, GAVE_UP)]
+    desk.wait(10_000_000)
+    assert desk.receive(1) == []
+    assert desk.queue.committed == 0, "it is not done before it is written"
+    desk.ask(Confirm([1]))
+    assert desk.queue.committed == 1
+    assert desk.queue.dead_letters() == []
+
+
+def test_consumers_that_vanish_use_up_the_tries_as_well() -> None:
+    desk = Desk(end=3)
+    for _ in range(3):
+        desk.receive(3)
+        desk.wait(30_000)
+    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 2, 3, EXPIRED)]
+
+
+def test_rejected_neighbours_are_one_dead_letter() -> None:
+    desk = Desk()
+    one, two, three = (desk.receive(2)[0] for _ in range(3))
+    desk.reject(three, one, reason="cannot be read")
+    assert desk.queue.dead_letters() == [
+        DeadLetter(1, 0, 1, 1, "cannot be read"),
+        DeadLetter(2, 4, 5, 1, "cannot be read"),
+    ]
+    desk.reject(two, reason="")
+    assert desk.queue.dead_letters()[2] == DeadLetter(3, 2, 3, 1, "The consumer rejected it.")
+
+
+def test_a_dead_letter_keeps_its_number_across_a_crash_and_is_confirmed_once() -> None:
+    desk = Desk()
+    desk.reject(*desk.receive(2))
+    before = desk.queue.dead_letters()
+    desk.fail_over()
+    assert desk.queue.dead_letters() == before
+    desk.ask(Confirm([1, 1, 7]))
+    size = len(desk.log)
+    desk.ask(Confirm([1]))
+    assert len(desk.log) == size
+    desk.reject(*desk.receive(1))
+    assert desk.queue.dead_letters() == [DeadLetter(2, 2, 2, 1, "bad")], "numbers are not used again"
+
+
+def test_a_lease_that_was_to_end_twice_makes_one_dead_letter() -> None:
+    desk = Desk(end=10, tries=1)
+    (held,) = desk.receive(10)
+    desk.extend(held, timeout_ms=10)
+    for by_ms in (10, 30_000):  # somebody asks for messages before anybody ends the lease
+        desk.now_ms += by_ms
+        assert desk.queue.offer("ben", 1, desk.end, desk.now_ms) == []
+    desk.wait(0)
+    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 9, 1, EXPIRED)]
+
+
+def test_a_dead_letter_with_a_hole_comes_in_pieces_also_from_a_snapshot() -> None:
+    desk = Desk()
+    desk.reject(*desk.receive(5))
+    desk.ask(Skip([Interval(2, 2)]))
+    pieces = [DeadLetter(1, 0, 1, 1, "bad"), DeadLetter(1, 3, 4, 1, "bad")]
+    assert desk.queue.dead_letters() == pieces
+    desk.write([desk.queue.snapshot()])
+    del desk.log[:-1]
+    desk.fail_over()
+    assert desk.queue.dead_letters() == pieces
+    desk.ask(Confirm([1]))
+    assert desk.queue.committed == 5
+
+
+def test_a_long_reason_is_cut() -> None:
+    desk = Desk()
+    desk.reject(*desk.receive(1), reason="x" * 5_000)
+    assert len(desk.queue.dead_letters()[0].reason) == 1_000
+
+
+# -- how far the group is ----------------------------------------------------------------------------------------------
+
+
+def test_committed_is_the_end_of_the_longest_acked_prefix() -> None:
+    desk = Desk()
+    held = [desk.receive(1)[0] for _ in range(5)]
+    seen = []
+    for at in (1, 3, 0, 4, 2):
+        desk.ack(held[at])
+        seen.append(desk.queue.committed)
+    assert seen == [0, 0, 2, 2, 5]
+    assert desk.queue.row_count == 0
+
+
+def test_offsets_without_messages_count_as_acked() -> None:
+    desk = Desk(end=10)
+    offered = desk.queue.offer("ann", 10, desk.end, desk.now_ms)
+    assert offered == [Offered(0, 9, 1)]
+    granted = desk.ask(
+        Grant(consumer="ann", offered=[Offered(0, 2, 1), Offered(6, 9, 1)], gaps=[Interval(3, 5), Interval(4, 4)])
+    )
+    assert len(desk.log) == 2, "one record for all of it"
+    desk.ack(*(Receipt("orders", 0, *each, granted.nonce) for each in granted.deliveries))
+    assert desk.queue.committed == 10
+    desk.end = 20
+    desk.ask(Skip([Interval(10, 14)]))
+    assert spans(desk.receive(10)) == [(15, 19, 1)]
+
+
+def test_what_retention_removed_is_done_whatever_it_was() -> None:
+    desk = Desk()
+    (held,) = desk.receive(4)
+    desk.reject(held._replace(last=0))
+    desk.nack(held._replace(first=1, last=1))
+    desk.ask(Trim(3))
+    assert desk.queue.committed == 3
+    assert desk.queue.dead_letters() == []
+    assert desk.queue.in_flight == 1
+    assert desk.ack(held._replace(first=2, last=2)) == [Fate.ALREADY_ACKED]
+    size = len(desk.log)
+    desk.ask(Trim(2))
+    assert len(desk.log) == size
+
+
+def test_a_purged_group_is_done_with_all_there_was() -> None:
+    desk = Desk(end=10)
+    (held,) = desk.receive(5)
+    desk.ask(Purge(10))
+    assert desk.queue.committed == 10
+    assert desk.ack(held) == [Fate.ALREADY_ACKED]
+    desk.end = 12
+    assert spans(desk.receive(5)) == [(10, 11, 1)]
+
+
+def test_a_group_that_seeks_reads_again_and_old_receipts_mean_nothing() -> None:
+    desk = Desk(end=10)
+    (held,) = desk.receive(5)
+    desk.ack(held._replace(last=2))
+    desk.ask(Seek(1))
+    assert desk.queue.committed == 1
+    assert desk.ack(held._replace(first=3)) == [Fate.UNKNOWN]
+    assert spans(desk.receive(5)) == [(1, 5, 1)]
+    assert desk.ack(held._replace(first=3)) == [Fate.REDELIVERED]
+    with pytest.raises(InvalidRequest):
+        desk.ask(Seek(-1))
+
+
+def test_a_group_begins_once_where_it_is_told_and_can_be_forgotten() -> None:
+    desk = Desk(end=10, start=7)
+    desk.ask(Begin(0, SECRET))
+    (held,) = desk.receive(5)
+    assert spans([held]) == [(7, 9, 1)]
+    desk.ask(Forget())
+    assert desk.queue.is_forgettable
+    for request in (Ack([held]), Pause(True), Confirm([1])):
+        with pytest.raises(GroupNotFound):
+            desk.ask(request)
+    with pytest.raises(GroupNotFound):
+        desk.receive(1)
+    desk.ask(Begin(0, bytes(16)))
+    assert desk.ack(held) == [Fate.UNKNOWN]
+
+
+# -- what survives -----------------------------------------------------------------------------------------------------
+
+
+def test_receipts_and_counts_survive_a_failover() -> None:
+    desk = Desk(end=4)
+    old = desk.receive(2)
+    desk.nack(*old, delay_ms=0)
+    held = desk.receive(4)
+    assert spans(held) == [(0, 1, 2), (2, 3, 1)]
+    desk.fail_over()
+    assert desk.receive(4, "ben") == []
+    assert desk.queue.held_by("ann") == 4
+    assert desk.ack(held[0]) == [Fate.DONE]
+    desk.wait(30_000)
+    assert spans(desk.receive(4)) == [(2, 3, 2)]
+
+
+@pytest.mark.parametrize("ahead_ms", [3_600_000, 50_000_000])
+def test_a_clock_that_was_ahead_makes_no_lease_longer(ahead_ms: int) -> None:
+    desk = Desk(end=2)
+    desk.receive(1)
+    desk.nack(*desk.receive(1))
+    desk.fail_over(clock_ms=START_MS - ahead_ms)
+    desk.wait(1_000)
+    assert spans(desk.receive(2)) == [(1, 1, 2)]
+    desk.wait(28_999)
+    assert desk.receive(2) == []
+    desk.wait(1)
+    assert spans(desk.receive(1)) == [(0, 0, 2)]
+
+
+def test_a_write_that_was_refused_did_not_happen() -> None:
+    desk = Desk(end=2)
+    (held,) = desk.receive(2)
+    desk.queue.handle(Ack([held]), desk.now_ms, lambda _: None)
+    assert desk.queue.committed == 0
+    desk.now_ms += 30_000
+    assert desk.queue.tick(desk.now_ms).changes
+    assert desk.queue.wake_ms <= desk.now_ms, "the lease has still to be ended"
+    desk.wait(0)
+    assert spans(desk.receive(2)) == [(0, 1, 2)]
+
+
+def test_a_snapshot_is_due_when_the_changes_outgrow_the_state() -> None:
+    desk = Desk(end=100_000)
+    asked = 0
+    while not desk.queue.is_snapshot_due:
+        desk.ack(*desk.receive(1))
+        asked += 1
+    assert 2_000 < asked < 4_000
+    desk.write([desk.queue.snapshot()])
+    assert not desk.queue.is_snapshot_due
+    assert len(desk.log[-1].value or b"") < 60
+    del desk.log[:-1]
+    desk.fail_over()
+    assert desk.queue.committed == asked
+
+
+def test_a_snapshot_of_many_leases_is_small() -> None:
+    desk = Desk(end=100_000, in_flight_consumer_max=100_000)
+    for number in range(2_000):
+        desk.now_ms += number % 3
+        desk.receive(1, f"worker {number % 20}")
+    assert len(desk.queue.snapshot().event.rows) == 12_000  # type: ignore[union-attr]
+    desk.write([desk.queue.snapshot()])
+    assert len(desk.log[-1].value or b"") < 2_000 * 8

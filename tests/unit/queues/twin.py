@@ -1,0 +1,125 @@
+"""A queue that a child could check: a list of dicts, one for each message, and loops over all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.broker.queues.config import Order, QueueSettings
+from penstock.broker.queues.messages import Fate
+
+Message = dict[str, Any]
+
+
+class Twin:
+    """What should be true of each message."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self.settings = settings
+        self.messages: list[Message] = []
+        self.start = 0  # where the group was moved to last; everything before is as good as acked
+        self.is_paused = False
+        self.acked_ever: set[int] = set()  # since the group was moved back
+
+    @property
+    def end(self) -> int:
+        return len(self.messages)
+
+    def publish(self, key: int | None) -> None:
+        self.messages.append({"offset": self.end, "key": key})
+        self.renew(self.messages[-1])
+
+    def renew(self, message: Message) -> None:
+        message.update(state="ready", count=0, nonce=None, until=None, consumer=None, due=0, reason=None)
+
+    def all(self, *states: str) -> list[Message]:
+        return [message for message in self.messages[self.start :] if message["state"] in states]
+
+    @property
+    def committed(self) -> int:
+        return next((message["offset"] for message in self.messages[self.start :] if message["state"] != "acked"), None)
+
+    def committed_or(self, end: int) -> int:
+        found = self.committed
+        return max(self.start, end) if found is None else found
+
+    # -- delivering ---------------------------------------------------------------------------------------------------
+
+    def expected(self, consumer: str, limit: int, now: int) -> list[tuple[int, int]]:
+        """What has to be offered: offsets and delivery counts, in order."""
+        return self.free(now)[: min(limit, self.room(consumer))]
+
+    def room(self, consumer: str) -> int:
+        leased = self.all("leased")
+        mine = [message for message in leased if message["consumer"] == consumer]
+        room = min(self.settings.in_flight_consumer_max - len(mine), self.settings.in_flight_group_max - len(leased))
+        return 0 if self.is_paused else max(0, room)
+
+    def free(self, now: int) -> list[tuple[int, int]]:
+        again = [m for m in self.all("waiting") if m["due"] <= now and self.may_go(m)]
+        fresh = [m for m in self.all("ready") if self.may_go(m)]
+        return [(m["offset"], m["count"] + 1) for m in again + fresh]
+
+    def may_go(self, message: Message) -> bool:
+        """Whether everything before it with its key is done."""
+        if self.settings.order is not Order.KEY or message["key"] is None:
+            return True
+        earlier = self.messages[self.start : message["offset"]]
+        return all(other["state"] == "acked" for other in earlier if other["key"] == message["key"])
+
+    def lease(self, offset: int, count: int, nonce: str, until: int, consumer: str) -> None:
+        message = self.messages[offset]
+        assert message["state"] in ("ready", "waiting"), f"{message} has two leases or came back"
+        assert message["count"] + 1 == count
+        assert offset not in self.acked_ever, "an acked message came back"
+        message.update(state="leased", count=count, nonce=nonce, until=until, consumer=consumer)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def fate(self, offset: int, count: int, nonce: str, is_genuine: bool) -> Fate:
+        if not is_genuine:
+            return Fate.UNKNOWN
+        if offset < self.committed_or(self.end):
+            return Fate.ALREADY_ACKED
+        if offset >= self.end:
+            return Fate.UNKNOWN
+        message = self.messages[offset]
+        if message["state"] == "leased":
+            if message["nonce"] != nonce:
+                return Fate.REDELIVERED
+            return Fate.DONE if message["count"] == count else Fate.UNKNOWN
+        return {
+            "ready": Fate.UNKNOWN,
+            "waiting": Fate.LEASE_OVER,
+            "dying": Fate.DEAD_LETTERED,
+            "acked": Fate.ALREADY_ACKED,
+        }[message["state"]]
+
+    def ack(self, offset: int) -> None:
+        self.messages[offset]["state"] = "acked"
+        self.acked_ever.add(offset)
+
+    def fail(self, offset: int, now: int, delay: int | None, reason: str) -> None:
+        message = self.messages[offset]
+        if self.settings.tries and message["count"] >= self.settings.tries:
+            message.update(state="dying", reason=reason)
+            return
+        if delay is None:
+            delay = min(self.settings.retry_cap_ms, int(1_000 * 2 ** (message["count"] - 1)))
+        message.update(state="waiting", due=now + delay)
+
+    def expire(self, now: int, reason: str) -> None:
+        for message in self.all("leased"):
+            if message["until"] <= now:
+                self.fail(message["offset"], now, 0, reason)
+
+    # -- the group ----------------------------------------------------------------------------------------------------
+
+    def seek(self, offset: int) -> None:
+        self.start = offset
+        self.acked_ever.clear()
+        for message in self.messages[offset:]:
+            self.renew(message)
+
+    def finish_before(self, offset: int) -> None:
+        for message in self.messages[self.start : offset]:
+            message["state"] = "acked"
