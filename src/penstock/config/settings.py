@@ -225,11 +225,10 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     broker, topic, groups = settings.broker, settings.defaults.topic, settings.groups
     if broker.kafka.port and broker.kafka == broker.http:
         yield "broker.http", f"{broker.http} is the Kafka listener's address too (broker.kafka); give it another port"
-    if topic.min_insync_replicas and topic.replication_factor:
-        if topic.min_insync_replicas > topic.replication_factor:
-            reason = f"{topic.min_insync_replicas} replicas can never be in sync where topics have "
-            reason += f"{topic.replication_factor} (defaults.topic.replication_factor)"
-            yield "defaults.topic.min_insync_replicas", reason
+    if topic.replication_factor and (topic.min_insync_replicas or 0) > topic.replication_factor:
+        reason = f"{topic.min_insync_replicas} replicas can never be in sync where topics have "
+        reason += f"{topic.replication_factor} (defaults.topic.replication_factor)"
+        yield "defaults.topic.min_insync_replicas", reason
     if groups.heartbeat_interval_ms >= groups.session_timeout_ms:
         yield "groups.heartbeat_interval_ms", "must be shorter than groups.session_timeout_ms, best a third of it"
     if not groups.session_timeout_min_ms <= groups.session_timeout_ms <= groups.session_timeout_max_ms:
