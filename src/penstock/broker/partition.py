@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from penstock.broker.decisions import Decided
+from penstock.broker.refusals import Refusals
 from penstock.broker.replica import NO_TOPIC, Replica, Syncer
 from penstock.broker.replication.followers import NO_LIMIT, Assigned, Followers
 from penstock.broker.stats import TopicStats
@@ -78,6 +79,7 @@ class Partition(Replica):
         "followers",
         "in_sync_count",
         "is_isolated",
+        "refusals",
         "stats",
     )
 
@@ -101,6 +103,7 @@ class Partition(Replica):
         self._limit = NO_LIMIT  # what followers allow the high watermark to be
         self._append_waiters: deque[tuple[int, Committed]] = deque()
         self._taps: tuple[Tap, ...] = ()
+        self.refusals = Refusals()  # of batches that may be sent again
         self._unwritten: StorageError | None = None  # why the last batch could not be written, if it could not
 
     def __repr__(self) -> str:
@@ -184,7 +187,11 @@ class Partition(Replica):
             except OutOfOrderSequence:
                 if self._unwritten is not None:
                     raise self._unwritten from None  # the batch before it could not be written: try both again
+                if (refusal := self.refusals.behind(header.producer_id)) is not None:
+                    raise refusal from None
                 raise
+            if self.refusals:
+                self.refusals.forget(header.producer_id)
             if first is not None:
                 return Appended(first, first + header.count, -1)
         append_time_ms = -1

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -20,7 +21,15 @@ from penstock.broker.broker import Broker
 from penstock.broker.coordination.messages import Rejected
 from penstock.broker.partition import Partition
 from penstock.broker.transactions.messages import Where
-from penstock.errors import PenstockError, UnsupportedFormat
+from penstock.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotLeader,
+    PenstockError,
+    UnsupportedFormat,
+)
 from penstock.kafka.admission import FIRST_ADDING_VERSION, Claim, claim_of, produce_code, unconfirmed_error
 from penstock.kafka.connection import Answer, Connection
 from penstock.kafka.errors import error_code
@@ -47,6 +56,9 @@ _FIRST_HINT_VERSION: Final = 10
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
+
+# What may be over before the producer's next batch is looked at.
+_PASSING: Final = (NotLeader, NotEnoughReplicas, ConcurrentTransactions, NotCoordinator, CoordinatorLoading)
 
 
 class _Wait(NamedTuple):
@@ -88,7 +100,7 @@ class ProduceHandler:
                 records, self._clock.now_ms(), is_durable=is_all and self._broker.syncs_before_ack
             )
         except PenstockError as error:
-            failed = ProducedTopic(shape.topic, [self._failed(shape.topic, shape.partition, error, version)])
+            failed = ProducedTopic(shape.topic, [self._failed(shape.topic, shape.partition, error, version, records)])
             connection.answer_now(_frame(self._broker, connection, version, correlation_id, [failed]))
             return True
         start_offset = partition.log.start_offset
@@ -209,14 +221,19 @@ class ProduceHandler:
                         records, now_ms, is_durable=is_durable
                     )
                 except PenstockError as error:
-                    results.append(self._failed(name, index, error, version))
+                    results.append(self._failed(name, index, error, version, records))
                     continue
                 if is_all and next_offset > partition.high_watermark:
                     waits.append(_Wait(partition, next_offset, results, len(results)))
                 results.append(ProducedPartition(index, 0, base_offset, append_time_ms, partition.log.start_offset))
         return topics, waits
 
-    def _failed(self, topic: str, index: int, error: PenstockError, version: int) -> ProducedPartition:
+    def _failed(
+        self, topic: str, index: int, error: PenstockError, version: int, records: memoryview | None
+    ) -> ProducedPartition:
+        if isinstance(error, _PASSING) and records is not None:
+            with suppress(PenstockError):
+                self._broker.partition(topic, index).refusals.note(records, error)
         if topic in self._broker.metadata.topics:  # names made up by clients must not become metrics
             self._stats.topic(topic).count_error(error.code)
         code = produce_code(error, version)

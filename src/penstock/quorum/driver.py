@@ -319,9 +319,9 @@ class Quorum:
             raise
 
     def _do(self, raft: Raft, effects: Effects) -> None:
+        self._machine.apply(effects)
         for message in effects.messages:
             self._send(message)
-        self._machine.apply(effects)
         for read in effects.reads:
             self._waiting.on_read(read.token, read.index)
         if effects.hard_state or effects.installed or effects.entries:

@@ -20,6 +20,7 @@ from penstock.records.header import (
     check_batch,
     iter_batches,
     parse_header,
+    peek_producer,
     peek_transaction,
     stamp_append_time,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "key_hash",
     "murmur2",
     "parse_header",
+    "peek_producer",
     "peek_transaction",
     "read_marker",
     "stamp_append_time",

@@ -183,6 +183,14 @@ def peek_transaction(buffer: ReadableBuffer) -> tuple[int, int] | None:
     return (producer_id, epoch) if attributes & TRANSACTIONAL_BIT else None
 
 
+def peek_producer(buffer: ReadableBuffer) -> int:
+    """The producer id that a batch claims, -1 if it has none or is too short for a batch; judges nothing."""
+    if len(buffer) < HEADER_BYTES:
+        return -1
+    producer_id: int = _TRANSACTION.unpack_from(buffer, _CRC_FROM)[1]
+    return producer_id
+
+
 def assign(buffer: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
     """Give a batch its place in the log, in the buffer itself; the CRC covers neither field and stays."""
     _INT64.pack_into(buffer, 0, base_offset)

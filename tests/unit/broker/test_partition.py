@@ -244,3 +244,30 @@ def test_reading_outside_the_log_says_what_it_holds() -> None:
     stage.append(b"a", is_durable=False)
     with pytest.raises(OffsetOutOfRange, match="0 to 1"):
         stage.partition.read(2, 100)
+
+
+def test_what_comes_behind_a_refused_batch_is_told_the_same_until_that_comes_again() -> None:
+    stage = Stage()
+    stage.append(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    stage.partition.refusals.note(
+        memoryview(batch_of(b"b", producer_id=7, producer_epoch=0, base_sequence=1)), NotLeader("not yet")
+    )
+    with pytest.raises(NotLeader, match="not yet"):
+        stage.append(b"c", producer_id=7, producer_epoch=0, base_sequence=2)
+    stage.append(b"b", producer_id=7, producer_epoch=0, base_sequence=1)
+    with pytest.raises(OutOfOrderSequence):
+        stage.append(b"d", producer_id=7, producer_epoch=0, base_sequence=3)
+    stage.append(b"c", producer_id=7, producer_epoch=0, base_sequence=2)
+
+
+def test_a_producer_that_lost_a_batch_hears_of_it_though_another_was_refused() -> None:
+    stage = Stage()
+    stage.append(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    stage.partition.refusals.note(
+        memoryview(batch_of(b"b", producer_id=7, producer_epoch=0, base_sequence=1)), NotLeader("not yet")
+    )
+    for _ in range(5):
+        with pytest.raises(NotLeader):
+            stage.append(b"c", producer_id=7, producer_epoch=0, base_sequence=2)
+    with pytest.raises(OutOfOrderSequence):
+        stage.append(b"c", producer_id=7, producer_epoch=0, base_sequence=2)

@@ -400,7 +400,7 @@ class Raft:
         agreed = leading.agreed_index()
         if agreed > self.commit_index and self.log.term_at(agreed) == self.term:
             self._commit(agreed)
-            leading.send_news(self.commit_index)
+            leading.send_commit(self.commit_index)
         if self.commit_index >= leading.first_index:
             self._effects.reads += leading.take_confirmed_reads()
         if self.commit_index >= self.log.members_index() and not self.members.is_voter(self.me):

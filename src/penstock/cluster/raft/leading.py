@@ -104,6 +104,13 @@ class Leading:
             while follower.takes_more(self._pace) and follower.next_index <= self._log.last_index:
                 self._send_to(node_id, follower, commit)
 
+    def send_commit(self, commit: int) -> None:
+        """Tell everybody at once what is committed: it takes effect there when they hear of it."""
+        for node_id, follower in self.followers.items():
+            if follower.takes_more(self._pace) and follower.snapshot is None:
+                self._send_to(node_id, follower, commit)
+        self.send_news(commit)
+
     def _send_to(self, node_id: int, follower: Follower, commit: int) -> None:
         previous = follower.next_index - 1
         previous_term = self._log.term_at(previous)

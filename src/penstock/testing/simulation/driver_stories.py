@@ -54,6 +54,18 @@ def only_a_later_part_of_a_write_survives() -> None:
             raise Violation("kept promises: what was written after a crash is gone")
 
 
+def several_terms_go_in_one_write() -> None:
+    """The last of them is the one in which this member has promised something."""
+    files = MemoryFiles()
+    store = _open(files)
+    store.form(_MEMBERS)
+    terms = [HardState(1, 2), HardState(2, None), HardState(3, 1)]
+    store.write([Effects(hard_state=hard_state) for hard_state in terms])
+    files.crash()
+    if _open(files).hard_state != terms[-1]:
+        raise Violation("kept promises: a vote is forgotten")
+
+
 def a_leader_s_snapshot_finds_no_room() -> None:
     """Wherever the disk was full: the next try does what the first left undone."""
     for length in (3, 40):  # shorter than the snapshot, and of another history
@@ -163,5 +175,6 @@ STORIES: Final[dict[str, Callable[[], None]]] = {
         a_leader_s_snapshot_finds_no_room,
         only_a_later_part_of_a_write_survives,
         power_is_lost_at_any_step,
+        several_terms_go_in_one_write,
     )
 }
