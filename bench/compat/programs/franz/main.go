@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -62,7 +63,7 @@ func run() error {
 	verb, bootstrap, topic, extra := os.Args[1], os.Args[2], os.Args[3], append(os.Args, "")[4]
 	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 	defer cancel()
-	options := []kgo.Opt{kgo.SeedBrokers(bootstrap), kgo.ClientID("compat")}
+	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.ClientID("compat")}
 	switch verb {
 	case "produce": // franz-go is idempotent by default
 		options = append(options, kgo.ProducerBatchCompression(codecs[extra]), kgo.RequiredAcks(kgo.AllISRAcks()))

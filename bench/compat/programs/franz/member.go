@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"sort"
+	"strings"
 	"syscall"
 	"time"
 
@@ -63,7 +64,7 @@ func member(wanted map[string]string) error {
 	}
 	client, err := kgo.NewClient(
 		kgo.WithContext(ctx),
-		kgo.SeedBrokers(wanted["bootstrap"]),
+		kgo.SeedBrokers(strings.Split(wanted["bootstrap"], ",")...),
 		kgo.ConsumerGroup(wanted["group"]),
 		kgo.ConsumeTopics(wanted["topic"]),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),

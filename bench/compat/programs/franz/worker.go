@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -30,7 +31,7 @@ func work(wanted map[string]string) error {
 		return err
 	}
 	session, err := kgo.NewGroupTransactSession(
-		kgo.SeedBrokers(wanted["bootstrap"]),
+		kgo.SeedBrokers(strings.Split(wanted["bootstrap"], ",")...),
 		kgo.TransactionalID(wanted["id"]),
 		kgo.TransactionTimeout(transactionTimeout),
 		kgo.ConsumerGroup(wanted["group"]),
@@ -66,7 +67,7 @@ func work(wanted map[string]string) error {
 // its first message only, and gets none while the offsets of its group are pending.
 func endPredecessor(wanted map[string]string) error {
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(wanted["bootstrap"]),
+		kgo.SeedBrokers(strings.Split(wanted["bootstrap"], ",")...),
 		kgo.TransactionalID(wanted["id"]),
 		kgo.TransactionTimeout(transactionTimeout),
 	)
@@ -124,7 +125,7 @@ func readAll(wanted map[string]string) error {
 		isolation = kgo.ReadUncommitted()
 	}
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(wanted["bootstrap"]),
+		kgo.SeedBrokers(strings.Split(wanted["bootstrap"], ",")...),
 		kgo.ConsumeTopics(wanted["topic"]),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(isolation),

@@ -23,7 +23,7 @@ const CODECS = {
 };
 
 const [verb, bootstrap, topic, extra] = process.argv.slice(2);
-const kafka = new Kafka({ brokers: [bootstrap], clientId: "compat", logLevel: logLevel.ERROR, retry: { retries: 3 } });
+const kafka = new Kafka({ brokers: bootstrap.split(","), clientId: "compat", logLevel: logLevel.ERROR, retry: { retries: 3 } });
 
 async function create() {
   const admin = kafka.admin();

@@ -18,7 +18,7 @@ function options(list = process.argv.slice(2)) {
 
 const connect = (bootstrap) =>
   new Kafka({
-    brokers: [bootstrap],
+    brokers: bootstrap.split(","),
     clientId: "compat",
     logLevel: logLevel.ERROR,
     retry: { initialRetryTime: 100, maxRetryTime: 500, retries: 30 },
