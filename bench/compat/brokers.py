@@ -86,7 +86,7 @@ BROKERS = {
     "cluster": Broker(
         "three Penstock nodes",
         ClusterTarget("penstock", "three nodes as shipped", PenstockNodes(settings=_PENSTOCK_SETTINGS)),
-        lambda data, topic, partition: data / "node-1" / "data" / "logs" / topic / str(partition),
+        lambda data, topic, partition: next(data.glob(f"node-*/data/logs/{topic}/{partition}"), data),
         replicas=3,
     ),
     "kafka": Broker(
