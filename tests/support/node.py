@@ -58,6 +58,7 @@ class Node:
         self.http_port = free_port()
         self.settings: Mapping[str, object] = settings
         self.command: Sequence[str] = (penstock_command(),)
+        self.arguments: Sequence[str] = ()  # for `penstock serve`, beside the usual ones
         self.environment: dict[str, str] = {}
         self.log_path = directory / "node.log"
         self._child: subprocess.Popen[bytes] | None = None
@@ -103,7 +104,7 @@ class Node:
         """Start the process and return at once."""
         assert not self.is_running, "the node runs already"
         command = [*self.command, "serve", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)]
-        command += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}"]
+        command += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}", *self.arguments]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         chosen = {f"PENSTOCK_{name.upper()}": str(value) for name, value in self.settings.items()}
         with self.log_path.open("ab") as out:

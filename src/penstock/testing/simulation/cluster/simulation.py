@@ -183,6 +183,8 @@ class Simulation(World):
         await self.play()
         await self.until(self._not_healed, _HEALING_MAX_S, "replicas do not catch up")
         await self.bounded(self._read_everything(), _HEALING_MAX_S, "what was written cannot be read")
+        # Preferred leaders may be given back meanwhile; then nobody leads for a moment.
+        await self.until(self._not_healed, _HEALING_MAX_S, "leaders are handed over for ever")
         self.check()
         self.oracles.check_metadata()
         self.oracles.check_logs()
