@@ -30,8 +30,8 @@ class Addresses:
         return sorted(self._known)
 
     def learn(self, node_id: int, address: Address | None) -> None:
-        """From the node itself, or from its registration."""
-        if address is not None and node_id != self._me and self._known.get(node_id) != address:
+        """From the node itself, or from its registration. A node that was removed may be back: the peers forgot it."""
+        if address is not None and node_id != self._me:
             self._known[node_id] = address
             self._peers.introduce(node_id, *address)
 

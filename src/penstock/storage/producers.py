@@ -2,7 +2,8 @@
 
 For every producer id: its epoch, its last five batches, where its open transaction began and how its last one ended. A
 batch that repeats a remembered one is a duplicate and is answered with the offset of the first; any other must follow
-on the last sequence number. A transactional batch opens a transaction, a marker ends it (KIP-98); a marker of a higher
+on the last sequence number. Only what is in the same transaction can be repeated: a client that gave up on a batch and
+aborted may number the next transaction's first batch as that one, and must not be told that it is stored. A transactional batch opens a transaction, a marker ends it (KIP-98); a marker of a higher
 epoch also fences what the producer sent before (KIP-890).
 
 The table is a function of the log: `note` and `end` replay stored batches, and a snapshot at a segment's start spares
@@ -167,13 +168,14 @@ class ProducerTable:
                 )
             return None
         last = header.last_sequence
+        since = producer.marker_offset if header.attributes & TRANSACTIONAL_BIT else NONE
         for batch in batches:
-            if batch.first_sequence == first and batch.last_sequence == last:
+            if batch.first_sequence == first and batch.last_sequence == last and batch.base_offset > since:
                 return batch.base_offset
         expected = (batches[-1].last_sequence + 1) % SEQUENCE_WRAP if batches else 0
         if first == expected:
             return None
-        if batches and first < batches[0].first_sequence and last < expected:
+        if batches and first < batches[0].first_sequence and last < expected and batches[0].base_offset > since:
             raise DuplicateSequence(
                 f"Producer {header.producer_id} repeats sequences {first} to {last}, which are stored already but no "
                 "longer remembered well enough to name their offsets."

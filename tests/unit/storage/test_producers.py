@@ -149,6 +149,21 @@ def test_a_marker_of_a_higher_epoch_forgets_batches_so_that_the_next_one_is_0() 
     assert table.check(transactional(0, epoch=4)) is None
 
 
+def test_a_batch_repeats_nothing_of_a_transaction_that_has_ended() -> None:
+    """A client may give up on a batch that is stored, abort, and number the next transaction's first one like it."""
+    table = ProducerTable()
+    for sequence in range(7):
+        table.note(transactional(sequence), 100 + sequence)
+    assert table.check(transactional(6)) == 106
+    end(table, 107, is_commit=False)
+    for repeated in (0, 6):
+        with pytest.raises(OutOfOrderSequence):
+            table.check(transactional(repeated))
+    assert table.check(transactional(7)) is None
+    table.note(transactional(7), 108)
+    assert table.check(transactional(7)) == 108
+
+
 def test_markers_of_those_who_were_replaced_are_refused() -> None:
     table = ProducerTable()
     table.check_marker(7, 0, 0)
