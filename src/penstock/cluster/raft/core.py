@@ -296,13 +296,10 @@ class Raft:
         self._answer(append, is_accepted=True, index=agreed)
 
     def _answer(self, message: Append | SendSnapshot, *, is_accepted: bool, index: int) -> None:
+        to = message.sender.node_id
+        known_round = message.round if message.term == self.term else 0  # the rounds of a term prove nothing in another
         answer = Appended(
-            sender=self.me,
-            to=message.sender.node_id,
-            term=self.term,
-            is_accepted=is_accepted,
-            index=index,
-            round=message.round,
+            sender=self.me, to=to, term=self.term, is_accepted=is_accepted, index=index, round=known_round
         )
         self._effects.promises.append(answer)
 

@@ -40,8 +40,8 @@ RAFT: Final = (
     Mutant(
         "acknowledges before the entries are on disk",
         _CORE,
-        ("            round=message.round,\n        )\n        self._effects.promises.append(answer)"),
-        ("            round=message.round,\n        )\n        self._effects.messages.append(answer)"),
+        "round=known_round\n        )\n        self._effects.promises.append(answer)",
+        "round=known_round\n        )\n        self._effects.messages.append(answer)",
     ),
     Mutant(
         "does not store its vote",
@@ -108,6 +108,12 @@ RAFT: Final = (
         _CORE,
         "leading.round + 1))",
         "leading.round))",
+    ),
+    Mutant(
+        "a round of an earlier term is answered as one of this term",
+        _CORE,
+        "message.round if message.term == self.term else 0",
+        "message.round",
     ),
     Mutant(
         "reads before an entry of its own term is committed",

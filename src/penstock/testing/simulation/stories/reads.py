@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.cluster.raft.messages import Appended
+from penstock.cluster.raft.messages import Append, Appended
 from penstock.testing.simulation.stage import Stage
 
 
@@ -42,6 +42,29 @@ def an_answer_to_an_earlier_round_confirms_no_read() -> None:
     for answer in late:
         stage.hand(answer)
     assert stage.oracles.reads_confirmed == 2, "only the read that was asked for before that round"
+
+
+def a_round_of_an_earlier_term_confirms_no_read() -> None:
+    """The same node led before, for many rounds; a message of that time arrives late and is answered in the new term."""
+    stage = Stage(3)
+    stage.elect(1, 2, 3)
+    for _ in range(10):
+        stage.beat(1, 3)
+    late = stage.keep(Append, 1, 2)
+    assert late
+    stage.elect(2, 1, 3)
+    stage.elect(1, 2, 3)
+    for append in late:
+        stage.hand(append)
+    for answer in stage.keep(Appended, 2, 1):
+        stage.hand(answer)
+    stage[1].set_clock_rate(0.0)
+    stage.elect(2, 3)
+    stage[2].propose(b"a")
+    stage.deliver(2, 3)
+    assert stage[1].core.is_leader
+    stage[1].read(1)
+    assert stage.oracles.reads_confirmed == 0
 
 
 def a_new_leader_reads_what_its_predecessor_committed() -> None:
