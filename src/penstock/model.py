@@ -10,7 +10,10 @@ from penstock.errors import InvalidTopicName
 TOPIC_NAME_CHARS_MAX: Final = 249
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+REDRIVES_TOPIC: Final = "__redrives"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, REDRIVES_TOPIC})
+# Each topic that is read as a queue has a companion of this name, partition by partition (docs/decisions/0012).
+QUEUE_STATE_PREFIX: Final = "__queue."
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -45,4 +48,20 @@ def check_topic_name(name: str) -> str:
 
 def is_internal(topic: str) -> bool:
     """Internal topics hold the broker's own state: everybody may read them, nobody else may write to them."""
-    return topic in INTERNAL_TOPICS
+    return topic in INTERNAL_TOPICS or topic.startswith(QUEUE_STATE_PREFIX)
+
+
+def queue_state_topic(topic: str) -> str:
+    """The companion of a topic: it holds what the queue groups that read the topic remember."""
+    if len(QUEUE_STATE_PREFIX) + len(topic) > TOPIC_NAME_CHARS_MAX:
+        longest = TOPIC_NAME_CHARS_MAX - len(QUEUE_STATE_PREFIX)
+        raise InvalidTopicName(
+            f"The topic name is {len(topic)} characters long; a topic that is read as a queue has at most {longest}, "
+            f"because its state is kept in a topic named {QUEUE_STATE_PREFIX}{{topic}}."
+        )
+    return f"{QUEUE_STATE_PREFIX}{topic}"
+
+
+def queue_parent(topic: str) -> str | None:
+    """The topic whose companion this one is; None if it is nobody's."""
+    return topic.removeprefix(QUEUE_STATE_PREFIX) if topic.startswith(QUEUE_STATE_PREFIX) else None

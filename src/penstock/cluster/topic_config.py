@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from penstock.cluster.queue_config import QUEUE_SETTINGS, QueueSetting, QueueSettings
 from penstock.errors import InvalidConfig
 from penstock.storage.config import UNLIMITED, LogConfig
 
 INT64_MAX: Final = (1 << 63) - 1
 INT32_MAX: Final = (1 << 31) - 1
+QUEUE_PREFIX: Final = "queue."  # of settings that queue groups have too, without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class TopicSettings:
     min_insync_replicas: int = 1
     has_append_time: bool = False
     has_unclean_elections: bool = False
+    queue: QueueSettings = field(default_factory=QueueSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,20 @@ def _topic_setting(name: str, field_name: str, kind: str, parse: Callable[[str],
         parse=parse,
         show=lambda settings: str(getattr(settings, field_name)),
         take=lambda settings, value: replace(settings, **{field_name: value}),  # type: ignore[arg-type]
+    )
+
+
+def _queue_setting(setting: QueueSetting) -> Setting:
+    return Setting(
+        name=f"{QUEUE_PREFIX}{setting.name}",
+        kind=setting.kind,
+        doc=setting.doc,
+        parse=setting.parse,
+        show=lambda settings: setting.show(settings.queue),
+        take=lambda settings, value: replace(
+            settings,
+            queue=replace(settings.queue, **{setting.field: value}),  # type: ignore[arg-type]
+        ),
     )
 
 
@@ -215,6 +232,7 @@ _SETTINGS: Final = (
         show=lambda settings: str(settings.has_unclean_elections).lower(),
         take=lambda settings, value: replace(settings, has_unclean_elections=value == "true"),
     ),
+    *(_queue_setting(setting) for setting in QUEUE_SETTINGS),
 )
 
 SETTINGS: Final[Mapping[str, Setting]] = {setting.name: setting for setting in _SETTINGS}

@@ -80,6 +80,30 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """A number that need not be whole."""
+
+    low: float
+    high: float
+
+    @property
+    def allowed(self) -> str:
+        return f"a number from {self.low:g} to {self.high:g}"
+
+    def parse(self, text: str) -> object:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError("is not a number") from None
+        if not self.low <= value <= self.high:  # nor is what is not a number between them
+            raise ValueError("is out of range")
+        return value
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Duration:
     """Milliseconds, written as a number of them or with a unit."""
 

@@ -2,7 +2,7 @@
 
 The structs are the table: `SETTINGS` is read off them, and so are the names in the file, the environment variables
 (``broker.data_dir`` is ``PENSTOCK_BROKER__DATA_DIR``) and what ``penstock config show`` prints. A setting stands here
-only if it has an effect; the two sections that later milestones use say so.
+only if it has an effect.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from penstock.config.kinds import (
     HostPort,
     Kind,
     Maybe,
+    Number,
     PeerAddress,
     PeerList,
     Size,
@@ -47,8 +48,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     # Loopback until there is access control: nobody opens a broker to a network by forgetting a setting.
     kafka: Annotated[Address, HostPort()] = Address("127.0.0.1", 9092)
     http: Annotated[Address, HostPort()] = Address("127.0.0.1", 8080)
+    grpc: Annotated[Address | None, Maybe(HostPort())] = Address("127.0.0.1", 9000)
     advertised_kafka: Annotated[Address | None, Maybe(HostPort(low=1))] = None
     advertised_http: Annotated[Address | None, Maybe(HostPort(low=1))] = None
+    advertised_grpc: Annotated[Address | None, Maybe(HostPort(low=1))] = None
     # Where other nodes reach this one; a node without it is alone.
     internal: Annotated[Address | None, Maybe(HostPort())] = None
     advertised_internal: Annotated[Address | None, Maybe(HostPort(low=1))] = None
@@ -104,11 +107,17 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeliveryDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """How queue groups deliver. Checked and shown; the queues of a later milestone use it."""
+    """How queue groups deliver, where neither the topic nor the group says otherwise."""
 
-    visibility_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 30 * SECOND_MS
-    max_retries: Annotated[int, Whole(0)] = 3
+    visibility_timeout_ms: Annotated[int, Duration(1, 12 * HOUR_MS)] = 30 * SECOND_MS
+    max_retries: Annotated[int, Whole(0, 1_000_000)] = 3
     dead_letters: Annotated[bool, Flag()] = True
+    order: Annotated[str, Choice(("none", "key"))] = "none"
+    retry_base_ms: Annotated[int, Duration(0, 168 * HOUR_MS)] = SECOND_MS
+    retry_factor: Annotated[float, Number(1, 1_000)] = 2.0
+    retry_cap_ms: Annotated[int, Duration(0, 168 * HOUR_MS)] = 60 * SECOND_MS
+    in_flight_consumer_max: Annotated[int, Whole(1)] = 1_000
+    in_flight_group_max: Annotated[int, Whole(1)] = 1_000_000
 
 
 class DefaultSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,6 +234,8 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     broker, topic, groups = settings.broker, settings.defaults.topic, settings.groups
     if broker.kafka.port and broker.kafka == broker.http:
         yield "broker.http", f"{broker.http} is the Kafka listener's address too (broker.kafka); give it another port"
+    if broker.grpc is not None and broker.grpc.port and broker.grpc in (broker.kafka, broker.http):
+        yield "broker.grpc", f"{broker.grpc} is another listener's address too; give it another port"
     if topic.replication_factor and (topic.min_insync_replicas or 0) > topic.replication_factor:
         reason = f"{topic.min_insync_replicas} replicas can never be in sync where topics have "
         reason += f"{topic.replication_factor} (defaults.topic.replication_factor)"
@@ -240,7 +251,8 @@ def _cluster_contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     broker, cluster = settings.broker, settings.cluster
     if (cluster.peers or cluster.join) and broker.internal is None:
         yield "broker.internal", "a node of a cluster needs an address for the other nodes (--internal HOST:PORT)"
-    if broker.internal is not None and broker.internal.port and broker.internal in (broker.kafka, broker.http):
+    doors = (broker.kafka, broker.http, broker.grpc)
+    if broker.internal is not None and broker.internal.port and broker.internal in doors:
         yield "broker.internal", f"{broker.internal} is another listener's address too; give it another port"
     if cluster.peers and cluster.join:
         yield "cluster.join", "give cluster.peers to form a cluster, or cluster.join to enter one, not both"

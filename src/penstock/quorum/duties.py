@@ -47,7 +47,9 @@ class Duties:
         fence(draft, [node_id for node_id in over if node_id in nodes])
         records = draft.records()
         if records:
-            log.warning("No heartbeat from nodes %s: they are fenced.", over)
+            missed = [node_id for node_id in over if shell.is_living(node_id)]
+            if missed:  # and not only some that left in good order
+                log.warning("No heartbeat from nodes %s: they are fenced.", missed)
             index = await shell.commit(records)
             for node_id in over:
                 shell.sessions.require(node_id, index)
@@ -67,6 +69,7 @@ class Duties:
         for node_id in sorted(unable):
             step_aside(draft, node_id)
         give_back_leaders(draft, unsettled)
+        draft.rejoin_companions()
         records = draft.records()
         if records:
             await shell.commit(records)

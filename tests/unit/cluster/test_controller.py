@@ -416,6 +416,39 @@ def test_a_replica_that_is_found_damaged_gives_up_its_place_if_somebody_can_take
         world.obey(DoubtReplicas(node_id=1, epoch=6, doubtful=doubted(5)))
 
 
+def test_replicas_that_were_to_go_stay_when_the_one_that_was_to_stay_is_removed() -> None:
+    world = World(3, (R3, (1, 2), (), 1), configs={"min.insync.replicas": "1"})
+    world.obey(Reassign(moves=(Move(topic="orders", partition=0, replicas=(3,)),)))
+    assert world.partition().removing == (1, 2)
+    world.obey(RemoveNode(node_id=3, is_forced=True))
+    assert world.state() == ((1, 2), (1, 2), (), 1)
+    assert world.partition().removing == ()
+
+
+def test_a_doubtful_replica_that_a_leader_does_not_find_in_sync_is_not_eligible_either() -> None:
+    world = World(3, (R3, R3, (), 2))
+    unheard = Situation(silent={2, 3})  # a new controller: it may be that they are gone, but they lead on
+    world.obey(replace(register(1), doubtful=doubted(50)), unheard)
+    assert (world.partition().leader, len(world.partition().doubtful)) == (2, 1)
+    world.obey(
+        ChangeInSync(
+            node_id=2,
+            epoch=7,
+            changes=(
+                InSyncChange(
+                    topic_id=ORDERS,
+                    partition=0,
+                    leader_epoch=world.partition().leader_epoch,
+                    partition_epoch=world.partition().partition_epoch,
+                    in_sync=((2, 7),),
+                ),
+            ),
+        ),
+        unheard,
+    )
+    assert world.state() == (R3, (2,), (3,), 2), "3 has everything, 1 may lack some"
+
+
 def test_an_operator_may_have_the_best_of_doubtful_replicas_lead() -> None:
     world = World(4, ((1, 2, 3, 4), (1, 2, 3, 4), (), NO_LEADER), fenced=(1, 2, 3, 4))
     come_back_doubtful(world, 1, 50)

@@ -2,7 +2,7 @@
 
 The twin knows nothing of eligibility or epochs. It appends on leaders, copies to followers, and counts a record as
 committed when every replica in sync has it and enough are in sync, as a leader would. Whoever is elected cleanly must
-have every committed record.
+have every committed record. One of the topics has a companion, which has to be where its parent is and to be led alike.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from penstock.cluster.commands import (
     RemoveNode,
 )
 from penstock.cluster.controller import Draft, Situation, decide
+from penstock.cluster.controller.draft import target_of
 from penstock.cluster.controller.elections import give_back_leaders
 from penstock.cluster.controller.moves import raise_internal_topics, start_move
 from penstock.cluster.controller.nodes import fence, is_needed, step_aside, unfence
@@ -46,10 +47,10 @@ from penstock.cluster.records import (
 )
 from penstock.cluster.topic_config import TopicSettings, resolve
 from penstock.errors import IneligibleReplica, PenstockError
-from penstock.model import OFFSETS_TOPIC
+from penstock.model import OFFSETS_TOPIC, queue_parent, queue_state_topic
 
 NODES = (1, 2, 3, 4)
-TOPICS = ("a", OFFSETS_TOPIC)
+TOPICS = ("a", OFFSETS_TOPIC, queue_state_topic("a"))
 DEFAULTS = TopicSettings(min_insync_replicas=0)
 
 nodes = st.sampled_from(NODES)
@@ -170,6 +171,7 @@ class ControllerModel(RuleBasedStateMachine):
             self.start(node_id, has_lost_writes=False, is_wiped=False)
             self.beat(node_id)
         self.create("a", 2, None, least)
+        self.create(queue_state_topic("a"), 1, None, None)
 
     @rule(
         name=topics,
@@ -233,6 +235,8 @@ class ControllerModel(RuleBasedStateMachine):
         known = self.metadata.nodes.get(node_id)
         if is_wiped and known is not None and not known.is_fenced:
             return  # refused: see the tables
+        if (is_wiped or has_lost_writes) and self.is_last_sound(node_id):
+            return  # more damage at once than anybody promises to survive
         if is_wiped:
             self.disks[node_id] = f"{node_id}-{self.index}"
         self.running.pop(node_id, None)
@@ -257,6 +261,15 @@ class ControllerModel(RuleBasedStateMachine):
         self.obey(command)
         self.running[node_id] = self.metadata.nodes[node_id].epoch
         self.silent.discard(node_id)
+
+    def is_last_sound(self, node_id: int) -> bool:
+        """Whether all others that should have everything of a partition are doubtful."""
+        for _, partition in self.partitions():
+            members = {*partition.in_sync, *partition.eligible}
+            doubtful = {doubt.node_id for doubt in partition.doubtful}
+            if node_id in members and members - {node_id} and members - {node_id} <= doubtful:
+                return True
+        return False
 
     @rule(node_id=nodes)
     def crash(self, node_id: int) -> None:
@@ -324,6 +337,8 @@ class ControllerModel(RuleBasedStateMachine):
 
     @rule(node_id=nodes, is_forced=st.booleans())
     def remove(self, node_id: int, is_forced: bool) -> None:
+        if self.is_last_sound(node_id):
+            return
         self.obey(RemoveNode(node_id=node_id, is_forced=is_forced))
         if node_id not in self.metadata.nodes:
             self.running.pop(node_id, None)
@@ -426,10 +441,26 @@ class ControllerModel(RuleBasedStateMachine):
     def give_back(self) -> None:
         draft = self.draft()
         give_back_leaders(draft)
+        draft.rejoin_companions()
         self.commit(draft.records())
         again = self.draft()
         give_back_leaders(again)
+        again.rejoin_companions()
         assert again.records() == []
+        for topic, partition in self.partitions():
+            parent = queue_parent(topic.name)
+            if parent is not None:
+                self.check_together(partition, self.metadata.partition(parent, partition.partition))
+
+    def check_together(self, companion: PartitionAssigned, parent: PartitionAssigned) -> None:
+        """After the upkeep, a companion is where its parent is, or cannot be yet."""
+        stays = {*target_of(parent), *(node for node in companion.replicas if node not in companion.adding)}
+        if stays & set(companion.in_sync):
+            assert target_of(companion) == target_of(parent)
+        doubtful = {doubt.node_id for doubt in companion.doubtful}
+        can_lead = parent.leader in companion.in_sync and parent.leader not in doubtful
+        if can_lead and self.draft().is_steady(parent.leader):
+            assert companion.leader == parent.leader
 
     @rule()
     def raise_internal(self) -> None:
@@ -477,10 +508,21 @@ class ControllerModel(RuleBasedStateMachine):
                 assert len(in_sync) < least, "eligible only where nothing can be committed"
 
     @invariant()
+    def companions_are_as_large_and_as_safe_as_their_parents(self) -> None:
+        for topic in self.metadata.topics.values():
+            name = queue_parent(topic.name)
+            if name is not None:
+                parent = self.metadata.topics[name]
+                assert len(topic.partitions) == len(parent.partitions)
+                key = "min.insync.replicas"
+                assert topic.configs.get(key) == parent.configs.get(key)
+
+    @invariant()
     def everything_committed_is_where_it_should_be(self) -> None:
         for _, partition in self.partitions():
             committed = self.committed.get((partition.topic_id, partition.partition), [])
-            for node_id in (*partition.in_sync, *partition.eligible):
+            doubtful = {doubt.node_id for doubt in partition.doubtful}  # these say themselves that they may lack some
+            for node_id in {*partition.in_sync, *partition.eligible} - doubtful:
                 log = self.log(partition, node_id)
                 assert log[: len(committed)] == committed, f"node {node_id} lacks what was committed"
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from random import Random
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.quorum.cluster import Cluster, run, until
 
 from penstock.cluster.commands import (
@@ -258,6 +260,29 @@ def test_a_node_that_leaves_first_gives_away_what_it_leads() -> None:
         await here.stop()
 
     run(story())
+
+
+@pytest.mark.parametrize("leads_quorum", [True, False])
+def test_a_node_that_left_in_good_order_is_not_missed(caplog: pytest.LogCaptureFixture, leads_quorum: bool) -> None:
+    async def story() -> None:
+        here = Controlled(3)
+        await here.start()
+        leaver = await here.leader_id() if leads_quorum else (await here.others())[0]
+        stays = next(node_id for node_id in (1, 2, 3) if node_id != leaver)
+        await here.create(stays, "orders", assignment=((leaver, stays),))
+        await here.create(stays, "alone", assignment=((leaver,),))
+        await here.registrations[leaver].leave()
+        await here.kill(leaver)
+        # The last of several that had everything stays in sync until others lead: then its place goes, and not before.
+        shell = here.shells[await here.leader_id()]
+        await shell.commit((replace(here.partition(stays), in_sync=(stays, leaver)),))
+        await until(lambda: here.partition(stays).in_sync == (stays,))
+        assert here.cluster.nodes[stays].quorum.metadata.nodes[leaver].is_fenced
+        await here.stop()
+
+    with caplog.at_level(logging.WARNING, "penstock.quorum"):
+        run(story())
+    assert not [record.getMessage() for record in caplog.records if "No heartbeat" in record.getMessage()]
 
 
 def test_two_nodes_cannot_have_one_id_but_a_wiped_one_comes_back() -> None:

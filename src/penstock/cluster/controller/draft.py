@@ -5,6 +5,9 @@ nobody would be left, the leader is in sync and lives or there is none, replicas
 sync stay eligible (KIP-966), a move ends when all that come are in sync, and epochs grow with what they count. A
 replica that came back cut is doubtful: it loses its place as soon as a sound one leads, and leads itself only where
 more than half of those that had everything are doubtful and there, and none has more (docs/decisions/0011).
+
+The companion of a partition (docs/decisions/0012) follows it: to the same replicas, in moves that end when both can,
+and to the same leader where that one is in sync.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from penstock.cluster.records import (
     PartitionAssigned,
     TopicConfigured,
 )
+from penstock.errors import InvalidReplicaAssignment
+from penstock.model import QUEUE_STATE_PREFIX, queue_parent
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
@@ -67,6 +72,7 @@ class Draft:
 
     def records(self) -> list[MetadataRecord]:
         """What has to be committed for the draft to become true."""
+        self._let_companions_follow()
         for topic in [self._topic(topic_id) for topic_id, index in self._partitions if index == 0]:
             # Leaders may go by partition 0 where a topic does not say how many have to be in sync.
             for partition in topic.partitions[1:]:
@@ -134,7 +140,68 @@ class Draft:
         assert topic is not None, "a partition has a topic"
         return topic
 
+    # -- companions ---------------------------------------------------------------------------------------------------
+
+    def parent_of(self, partition: PartitionAssigned) -> PartitionAssigned | None:
+        """The partition that this one is the companion of, as it is in this draft."""
+        name = queue_parent(self._topic(partition.topic_id).name)
+        parent = None if name is None else self.metadata.topics.get(name)
+        return None if parent is None else self.partition(parent.partitions[partition.partition])
+
+    def companion_of(self, partition: PartitionAssigned) -> PartitionAssigned | None:
+        """The companion of a partition, as it is in this draft."""
+        companion = self.metadata.topics.get(f"{QUEUE_STATE_PREFIX}{self._topic(partition.topic_id).name}")
+        return None if companion is None else self.partition(companion.partitions[partition.partition])
+
+    def rejoin_companions(self) -> None:
+        """Let all companions follow that do not, also where nothing else is about to change."""
+        for topic in self.metadata.topics.values():
+            if queue_parent(topic.name) is not None:
+                for partition in topic.partitions:
+                    self._let_follow(self.partition(partition))
+
+    def _let_companions_follow(self) -> None:
+        for changed in list(self._partitions.values()):
+            companion = changed if self.parent_of(changed) is not None else self.companion_of(changed)
+            if companion is not None:
+                self._let_follow(companion)
+
+    def _let_follow(self, companion: PartitionAssigned) -> None:
+        parent = self.parent_of(companion)
+        assert parent is not None, "a companion goes with its parent"
+        target = target_of(parent)
+        if target_of(companion) != target:
+            try:
+                self.redirect(companion, target)
+            except InvalidReplicaAssignment:
+                pass  # none of those that have everything would stay: others have to catch up first
+        companion = self.partition(companion)
+        is_apart = companion.leader != parent.leader and parent.leader in companion.in_sync
+        if is_apart or (is_moving(companion) and not is_moving(parent)):
+            self.settle(companion)
+
     # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def redirect(self, partition: PartitionAssigned, target: tuple[int, ...]) -> PartitionAssigned:
+        """Send replicas elsewhere, from where they were before any move that is under way (KIP-455)."""
+        origin = [node_id for node_id in partition.replicas if node_id not in partition.adding]
+        removing = tuple(node_id for node_id in origin if node_id not in target)
+        replicas = (*target, *removing)
+        in_sync = tuple(node_id for node_id in partition.in_sync if node_id in replicas)
+        if partition.in_sync and not in_sync:
+            raise InvalidReplicaAssignment(
+                f"Only replicas {list(partition.in_sync)} are in sync, and none of them would stay. "
+                "Wait until others are."
+            )
+        wanted = replace(
+            partition,
+            replicas=replicas,
+            in_sync=in_sync,
+            eligible=tuple(node_id for node_id in partition.eligible if node_id in replicas),
+            adding=tuple(node_id for node_id in target if node_id not in origin),
+            removing=removing,
+        )
+        return self.settle(wanted)
 
     def partition(self, known: PartitionAssigned) -> PartitionAssigned:
         """The partition as it is in this draft."""
@@ -169,13 +236,19 @@ class Draft:
     ) -> PartitionAssigned:
         """Put a partition into the draft as ``wanted``, with a leader and all else that follows from it.
 
-        ``lost`` names replicas that no longer have what they had, ``leader`` one that is to lead if it can.
+        ``lost`` names replicas that no longer have what they had, ``leader`` one that is to lead if it can; of a
+        companion, that is whoever leads its parent.
         ``is_unclean`` lets a replica lead that may not have every committed record, if no other can. ``is_renewed``
         begins a new partition epoch even if nothing changes, so that whatever was asked for in the old one is over.
         """
         before = self.partition(self._topic(wanted.topic_id).partitions[wanted.partition])
         doubts = _doubts(wanted)
-        wanted = self._end_move(replace(wanted, in_sync=self._trim(wanted)))
+        parent = self.parent_of(wanted)
+        if parent is not None and parent.leader != NO_LEADER:
+            leader = parent.leader
+        wanted = replace(wanted, in_sync=self._trim(wanted))
+        if parent is None or not is_moving(parent):
+            wanted = self._end_move(wanted)
         chosen, is_clean = self._choose_leader(wanted, leader, is_unclean=is_unclean)
         in_sync: tuple[int, ...] = wanted.in_sync
         if chosen != NO_LEADER and chosen not in in_sync:
@@ -219,7 +292,7 @@ class Draft:
 
     def _end_move(self, partition: PartitionAssigned) -> PartitionAssigned:
         """End a move once all that come are in sync, if enough of those that stay are (KIP-455)."""
-        if not partition.adding and not partition.removing:
+        if not is_moving(partition):
             return partition
         moved = replace(
             partition,
@@ -273,6 +346,17 @@ class Draft:
                 if is_good(node_id):
                     return node_id
         return in_order[0] if in_order else None
+
+
+def is_moving(partition: PartitionAssigned) -> bool:
+    return bool(partition.adding or partition.removing)
+
+
+def target_of(partition: PartitionAssigned) -> tuple[int, ...]:
+    """The replicas a partition has, or will have when its move is done."""
+    if not partition.removing:
+        return partition.replicas
+    return tuple(node_id for node_id in partition.replicas if node_id not in partition.removing)
 
 
 def _doubts(partition: PartitionAssigned) -> dict[int, Doubt]:

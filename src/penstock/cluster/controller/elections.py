@@ -68,6 +68,9 @@ def _elect_unclean(draft: Draft, partition: PartitionAssigned) -> PartitionAssig
     elected = draft.settle(partition, is_unclean=True)
     if elected.leader == NO_LEADER:
         raise LeaderNotAvailable(f"None of the replicas {list(partition.replicas)} is there.")
+    companion = draft.companion_of(partition)
+    if companion is not None and companion.leader == NO_LEADER:
+        draft.settle(companion, is_unclean=True)
     return elected
 
 
@@ -111,8 +114,10 @@ def _change_known(draft: Draft, topic: Topic, node_id: int, change: InSyncChange
         return refusal(topic.name, change.partition, error, partition)
     members = {member for member, _ in change.in_sync}
     in_sync = tuple(replica for replica in partition.replicas if replica in members)
-    # Whom the leader finds in sync has everything, whatever was cut off it before.
-    settled = draft.settle(replace(partition, in_sync=in_sync, doubtful=()), is_renewed=True)
+    # Whom the leader finds in sync has everything, whatever was cut off it before. Who was doubtful and is not found in
+    # sync has lost its place now that somebody leads: it must not stay eligible as if it had never been cut.
+    lost = [doubt.node_id for doubt in partition.doubtful if doubt.node_id not in members]
+    settled = draft.settle(replace(partition, in_sync=in_sync, doubtful=()), lost=lost, is_renewed=True)
     return Outcome(topic=topic.name, partition=change.partition, assigned=settled)
 
 

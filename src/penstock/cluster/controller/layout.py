@@ -1,7 +1,7 @@
 """Where replicas are: how many each node has and leads, of every topic and in all.
 
 The planner's sketch pad. The first replica of a partition is the one that should lead. A partition on the move counts
-where it is going to be.
+where it is going to be. Companions do not count at all: where they are, another partition is already.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
+from penstock.cluster.controller.draft import target_of
 from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import NodeRegistered, PartitionAssigned
+from penstock.cluster.records import NodeRegistered
+from penstock.model import queue_parent
 
 Place = tuple[str, int]  # a topic's name and a partition of it
 
@@ -34,6 +36,8 @@ class Layout:
     def of(metadata: ClusterMetadata, nodes: Mapping[int, NodeRegistered] | None = None) -> Layout:
         layout = Layout(metadata.nodes if nodes is None else nodes)
         for topic in metadata.topics.values():
+            if queue_parent(topic.name) is not None:
+                continue
             for partition in topic.partitions:
                 layout.put((topic.name, partition.partition), target_of(partition))
         return layout
@@ -44,6 +48,8 @@ class Layout:
         layout = Layout(metadata.nodes)
         held, leads, pairs = layout.held, layout.leads, layout.pairs
         for other in metadata.topics.values():
+            if queue_parent(other.name) is not None:
+                continue
             for partition in other.partitions:
                 replicas = target_of(partition)
                 if other.name == topic:
@@ -115,10 +121,3 @@ class Layout:
                 node_id,
             ),
         )
-
-
-def target_of(partition: PartitionAssigned) -> tuple[int, ...]:
-    """The replicas a partition has, or will have when its move is done."""
-    if not partition.removing:
-        return partition.replicas
-    return tuple(node_id for node_id in partition.replicas if node_id not in partition.removing)

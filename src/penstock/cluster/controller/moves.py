@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec.structs import replace
-
 from penstock.cluster.commands import Move, Outcome, Outcomes
-from penstock.cluster.controller.draft import Draft
+from penstock.cluster.controller.companions import check_not_companion
+from penstock.cluster.controller.draft import Draft, is_moving
 from penstock.cluster.controller.layout import Layout
 from penstock.cluster.controller.placement import check_replicas, usable_nodes
 from penstock.cluster.metadata import Topic
 from penstock.cluster.records import PartitionAssigned
-from penstock.errors import InvalidReplicaAssignment, NoReassignment, PenstockError
+from penstock.errors import NoReassignment, PenstockError
 from penstock.model import INTERNAL_TOPICS
 
 
@@ -25,6 +24,7 @@ def reassign(draft: Draft, moves: Iterable[Move]) -> Outcomes:
     outcomes = []
     for move in moves:
         try:
+            check_not_companion(move.topic)
             partition = draft.partition(draft.metadata.partition(move.topic, move.partition))
             moved = call_off(draft, partition) if move.replicas is None else start_move(draft, move)
             outcomes.append(Outcome(topic=move.topic, partition=move.partition, assigned=moved))
@@ -38,36 +38,15 @@ def start_move(draft: Draft, move: Move) -> PartitionAssigned:
     assert move.replicas is not None
     check_replicas(draft.metadata, move.replicas)
     partition = draft.partition(draft.metadata.partition(move.topic, move.partition))
-    origin = [node_id for node_id in partition.replicas if node_id not in partition.adding]
-    target = move.replicas
-    adding = tuple(node_id for node_id in target if node_id not in origin)
-    removing = tuple(node_id for node_id in origin if node_id not in target)
-    return _redirect(draft, partition, (*target, *removing), adding, removing)
+    return draft.redirect(partition, move.replicas)
 
 
 def call_off(draft: Draft, partition: PartitionAssigned) -> PartitionAssigned:
     """Leave a partition's replicas where they were."""
-    if not partition.adding and not partition.removing:
+    if not is_moving(partition):
         raise NoReassignment("The partition's replicas are not being moved.")
     origin = tuple(node_id for node_id in partition.replicas if node_id not in partition.adding)
-    return _redirect(draft, partition, origin, (), ())
-
-
-def _redirect(
-    draft: Draft,
-    partition: PartitionAssigned,
-    replicas: tuple[int, ...],
-    adding: tuple[int, ...],
-    removing: tuple[int, ...],
-) -> PartitionAssigned:
-    in_sync = tuple(node_id for node_id in partition.in_sync if node_id in replicas)
-    eligible = tuple(node_id for node_id in partition.eligible if node_id in replicas)
-    if partition.in_sync and not in_sync:
-        raise InvalidReplicaAssignment(
-            f"Only replicas {list(partition.in_sync)} are in sync, and none of them would stay. Wait until others are."
-        )
-    wanted = replace(partition, replicas=replicas, in_sync=in_sync, eligible=eligible, adding=adding, removing=removing)
-    return draft.settle(wanted)
+    return draft.redirect(partition, origin)
 
 
 def raise_internal_topics(draft: Draft) -> list[Move]:
@@ -93,11 +72,7 @@ def raise_internal_topics(draft: Draft) -> list[Move]:
 
 def _short_of(draft: Draft, topic: Topic, wanted: int) -> list[PartitionAssigned]:
     partitions = [draft.partition(partition) for partition in topic.partitions]
-    return [
-        partition
-        for partition in partitions
-        if len(partition.replicas) < wanted and not partition.adding and not partition.removing
-    ]
+    return [partition for partition in partitions if len(partition.replicas) < wanted and not is_moving(partition)]
 
 
 def refusal(topic: str, partition: int, error: PenstockError, assigned: PartitionAssigned | None = None) -> Outcome:

@@ -148,7 +148,7 @@ def remove(draft: Draft, node_id: int, *, is_forced: bool) -> None:
         )
     draft.remove_node(node_id)
     layout = Layout.of(draft.metadata, draft.nodes)
-    for partition in left:
+    for partition in left:  # a companion comes after its parent, as it was made after it
         _replace_replica(draft, layout, partition, node_id)
 
 
@@ -156,17 +156,22 @@ def _replace_replica(draft: Draft, layout: Layout, partition: PartitionAssigned,
     topic = draft.metadata.topic_by_id(partition.topic_id)
     assert topic is not None
     place = (topic.name, partition.partition)
+    parent = draft.parent_of(partition)
     adding, removing = partition.adding, _without(partition.removing, node_id)
     replicas = _without(partition.replicas, node_id)
     if node_id in adding:  # the move has lost its end: leave the replicas where they were
         replicas = tuple(replica for replica in replicas if replica not in adding)
         adding = removing = ()
     elif node_id not in partition.removing:
-        stand_in = layout.best_addition(place, replicas, usable_nodes(draft.nodes))
+        candidates = usable_nodes(draft.nodes) if parent is None else parent.replicas
+        stand_in = layout.best_addition(place, replicas, candidates)
         replicas = replicas if stand_in is None else (*replicas, stand_in)
+    if set(replicas) <= set(removing):  # nobody is left to take over from those that go, so they stay
+        removing = ()
     if not replicas:
         raise NodeInUse(f"Node {node_id} is the only one that could have {place[0]}-{place[1]}.")
-    layout.put(place, replicas)
+    if parent is None:
+        layout.put(place, replicas)
     wanted = replace(
         partition,
         replicas=replicas,

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from penstock.cluster.controller.draft import MIN_IN_SYNC, UNCLEAN, Draft, Rules, Situation
+from penstock.cluster.controller.companions import (
+    SHARED_CONFIGS,
+    check_not_companion,
+    companion_of,
+    create_companion,
+    grow_companion,
+)
+from penstock.cluster.controller.draft import Draft, Rules, Situation
 from penstock.cluster.controller.placement import check_assignment, default_replication_factor, place
 from penstock.cluster.metadata import ClusterMetadata
 from penstock.cluster.records import (
@@ -20,7 +27,7 @@ from penstock.cluster.records import (
 )
 from penstock.cluster.topic_config import check_setting
 from penstock.errors import InvalidPartitions, InvalidTopicName, TopicExists
-from penstock.model import check_topic_name
+from penstock.model import check_topic_name, queue_parent
 
 PARTITIONS_MAX: Final = 10_000
 PRODUCER_IDS_AT_ONCE: Final = 1_000
@@ -50,6 +57,8 @@ def create_topic(
         return []
     if known is not None:
         raise TopicExists(f"Topic {spec.name!r} already exists.")
+    if queue_parent(spec.name) is not None:
+        return create_companion(metadata, spec.name, topic_id)
     _check_no_twin(metadata, spec.name)
     for name, value in spec.configs.items():
         check_setting(name, value)
@@ -69,13 +78,19 @@ def create_topic(
 
 
 def delete_topic(metadata: ClusterMetadata, name: str) -> list[MetadataRecord]:
-    return [TopicDeleted(topic_id=metadata.topic(name).topic_id)]
+    """A topic goes, and with it what its queue groups remembered: the next topic of that name begins anew."""
+    check_not_companion(name)
+    topic = metadata.topic(name)
+    companion = companion_of(metadata, topic)
+    gone = (topic,) if companion is None else (companion, topic)
+    return [TopicDeleted(topic_id=each.topic_id) for each in gone]
 
 
 def add_partitions(
     metadata: ClusterMetadata, name: str, count: int, assignment: Sequence[Sequence[int]] | None = None
 ) -> list[MetadataRecord]:
     """Grow a topic to ``count`` partitions. Records that are there stay where they are."""
+    check_not_companion(name)
     topic = metadata.topic(name)
     present = len(topic.partitions)
     if count <= present:
@@ -89,7 +104,8 @@ def add_partitions(
         places = place(
             metadata, name, first=present, count=count - present, replication_factor=topic.replication_factor
         )
-    return _new_partitions(metadata, topic.topic_id, present, places)
+    added = _new_partitions(metadata, topic.topic_id, present, places)
+    return [*added, *grow_companion(metadata, topic, added)]
 
 
 def configure_topic(
@@ -100,15 +116,21 @@ def configure_topic(
     situation: Situation | None = None,
 ) -> list[MetadataRecord]:
     """Set settings, or unset those whose value is None."""
+    check_not_companion(name)
     topic = metadata.topic(name)
     for key, value in changes.items():
         check_setting(key, value)
     draft = Draft(metadata, rules, situation)
     for key, value in changes.items():
         draft.configure(topic, key, value)
-    if MIN_IN_SYNC in changes or UNCLEAN in changes:
+    shared = [key for key in SHARED_CONFIGS if key in changes]
+    companion = companion_of(metadata, topic)
+    if companion is not None:
+        for key in shared:
+            draft.configure(companion, key, changes[key])
+    if shared:
         # Whoever is eligible is so only below the old minimum; and a partition without a leader may get one now.
-        draft.settle_all(topic.partitions)
+        draft.settle_all([*topic.partitions, *([] if companion is None else companion.partitions)])
     return draft.records()
 
 
@@ -120,8 +142,8 @@ def reserve_producer_ids(metadata: ClusterMetadata, node_id: int) -> ProducerIds
 
 def _new_partitions(
     metadata: ClusterMetadata, topic_id: UUID, first: int, places: Sequence[tuple[int, ...]]
-) -> list[MetadataRecord]:
-    records: list[MetadataRecord] = []
+) -> list[PartitionAssigned]:
+    records: list[PartitionAssigned] = []
     for index, replicas in enumerate(places):
         living = tuple(node_id for node_id in replicas if not metadata.nodes[node_id].is_fenced)
         records.append(
@@ -147,7 +169,7 @@ def _check_no_twin(metadata: ClusterMetadata, name: str) -> None:
     """'.' and '_' become the same character in metric names, so two topics must not differ in these alone."""
     folded = name.replace(".", "_")
     for other in metadata.topics:
-        if other.replace(".", "_") == folded:
+        if queue_parent(other) is None and other.replace(".", "_") == folded:
             raise InvalidTopicName(
                 f"Topic {name!r} would collide with {other!r}: '.' and '_' count as the same character."
             )

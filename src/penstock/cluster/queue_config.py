@@ -1,0 +1,285 @@
+"""What a queue group is held to, and the names under which topics and groups may say otherwise.
+
+A topic writes ``queue.tries``, a group that wants its own value ``tries``. One table has both: what a setting means,
+what values it takes and which field it ends up in. Anything else is refused, with the nearest known name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from penstock.errors import InvalidConfig
+
+_HOUR_MS: Final = 3_600_000
+_LONGEST_MS: Final = 7 * 24 * _HOUR_MS
+_INT32_MAX: Final = (1 << 31) - 1
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._{}-]{1,249}")
+
+
+class Order(Enum):
+    """What order messages keep when some of them fail."""
+
+    NONE = "none"  # a message that failed comes again after others
+    KEY = "key"  # a message comes only when everything before it with its key is done
+
+
+class Retention(Enum):
+    """When messages leave the log."""
+
+    LOG = "log"  # as the topic's other settings want it
+    ACKED = "acked"  # also as soon as every queue group has acked them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """Timeouts, retries and limits of a queue group."""
+
+    order: Order = Order.NONE
+    visibility_timeout_ms: int = 30_000
+    visibility_timeout_max_ms: int = 12 * _HOUR_MS
+    # How often a message is delivered before it goes to the dead letters; 0 is without end.
+    tries: int = 3
+    retry_base_ms: int = 1_000
+    retry_factor: float = 2.0
+    retry_cap_ms: int = 60_000
+    # The longest delay that a consumer may ask for with a nack.
+    retry_delay_max_ms: int = _LONGEST_MS
+    in_flight_consumer_max: int = 1_000
+    in_flight_group_max: int = 1_000_000
+    retention: Retention = Retention.LOG
+    dead_letter_topic: str = "{topic}.dlq"
+    # A group is paused when more than this share of what ended in a window failed; 0 is never.
+    breaker_share: float = 0.0
+    breaker_min: int = 100
+    breaker_window_ms: int = 60_000
+    # Messages that wait for an earlier one of their key are remembered, up to this many; then no more are looked at.
+    held_max: int = 1_000_000
+    reason_chars_max: int = 1_000
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.visibility_timeout_ms <= self.visibility_timeout_max_ms:
+            raise InvalidConfig(f"A visibility timeout is between 1 and {self.visibility_timeout_max_ms} ms.")
+        if self.tries < 0 or self.retry_base_ms < 0 or self.retry_cap_ms < 0 or not 1 <= self.retry_factor < math.inf:
+            raise InvalidConfig("Tries and retry delays are not negative, and a retry factor is 1 or more.")
+        if self.in_flight_consumer_max < 1 or self.in_flight_group_max < 1 or self.held_max < 1:
+            raise InvalidConfig("A limit of messages in flight or held is 1 or more.")
+        if not 0 <= self.breaker_share <= 1 or self.breaker_min < 1 or self.breaker_window_ms < 1:
+            raise InvalidConfig("A breaker has a share from 0 to 1, and a window and a least number of 1 or more.")
+
+    def backoff_ms(self, deliveries: int) -> int:
+        """How long a message waits after it failed for the nth time."""
+        if self.retry_base_ms >= self.retry_cap_ms:
+            return self.retry_cap_ms
+        delay_ms = float(self.retry_base_ms)
+        for _ in range(deliveries - 1):
+            delay_ms *= self.retry_factor
+            if delay_ms >= self.retry_cap_ms or self.retry_factor == 1:
+                break
+        return min(int(delay_ms), self.retry_cap_ms)
+
+    def is_last_try(self, deliveries: int) -> bool:
+        return 0 < self.tries <= deliveries
+
+    def dead_letters_of(self, topic: str) -> str:
+        """The topic that takes what could not be processed of another one."""
+        return self.dead_letter_topic.replace("{topic}", topic)
+
+    def with_values(self, values: Mapping[str, str]) -> QueueSettings:
+        """These settings with others over them, given as text; `InvalidConfig` if they make no sense."""
+        if not values:
+            return self
+        fields = {setting.field: setting.read(text) for setting, text in _found(values)}
+        return replace(self, **fields)  # type: ignore[arg-type]
+
+    def shown(self) -> dict[str, str]:
+        """Every setting by name, as text."""
+        return {setting.name: setting.show(self) for setting in QUEUE_SETTINGS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSetting:
+    """One row of the table: how a value is read and where it goes. Topics put ``queue.`` before the name."""
+
+    name: str
+    field: str
+    kind: str
+    doc: str
+    parse: Callable[[str], object]
+    is_of_group: bool = True  # whether a group may have its own
+
+    def read(self, text: str) -> object:
+        try:
+            return self.parse(text)
+        except InvalidConfig as error:
+            raise InvalidConfig(f"Queue setting {self.name}: {error.message}") from None
+
+    def show(self, settings: QueueSettings) -> str:
+        value = getattr(settings, self.field)
+        return str(value.value) if isinstance(value, Enum) else str(value)
+
+
+def check_own(values: Mapping[str, str]) -> None:
+    """Refuse what a group cannot have as its own: unknown names, bad values, what is the topic's alone."""
+    for setting, text in _found(values):
+        if not setting.is_of_group:
+            raise InvalidConfig(f"{setting.name!r} is a setting of the topic, queue.{setting.name}, not of a group.")
+        setting.read(text)
+
+
+def _found(values: Mapping[str, str]) -> list[tuple[QueueSetting, str]]:
+    found: list[tuple[QueueSetting, str]] = []
+    for name, text in values.items():
+        setting = _BY_NAME.get(name)
+        if setting is None:
+            near = difflib.get_close_matches(name, _BY_NAME, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" Known are: {', '.join(_BY_NAME)}."
+            raise InvalidConfig(f"There is no queue setting {name!r}.{hint}")
+        found.append((setting, text))
+    return found
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise InvalidConfig(f"{text!r} is not a whole number.") from None
+        if not low <= value <= high:
+            raise InvalidConfig(f"{value} is out of range: give {low} to {high}.")
+        return value
+
+    return parse
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise InvalidConfig(f"{text!r} is not a number.") from None
+        if not low <= value <= high:  # nor is what is not a number between them
+            raise InvalidConfig(f"{text} is out of range: give {low} to {high}.")
+        return value
+
+    return parse
+
+
+def _one_of(kind: type[Order] | type[Retention]) -> Callable[[str], Enum]:
+    def parse(text: str) -> Enum:
+        try:
+            return kind(text)
+        except ValueError:
+            allowed = ", ".join(each.value for each in kind)
+            raise InvalidConfig(f"{text!r} is not one of {allowed}.") from None
+
+    return parse
+
+
+def _topic(text: str) -> str:
+    if not _TOPIC_NAME.fullmatch(text) or text.replace("{topic}", "").strip("{}") != text.replace("{topic}", ""):
+        raise InvalidConfig(f"{text!r} is no name of a topic; {{topic}} in it stands for the topic that is read.")
+    return text
+
+
+QUEUE_SETTINGS: Final = (
+    QueueSetting(
+        name="order",
+        field="order",
+        kind="string",
+        doc="What order messages keep when some fail: none, or key, one message of a key at a time.",
+        parse=_one_of(Order),
+    ),
+    QueueSetting(
+        name="visibility.timeout.ms",
+        field="visibility_timeout_ms",
+        kind="long",
+        doc="How long a consumer has a message to itself where it does not ask for another time.",
+        parse=_integer(1, 12 * _HOUR_MS),
+    ),
+    QueueSetting(
+        name="tries",
+        field="tries",
+        kind="int",
+        doc="How often a message is delivered before it goes to the dead letters; 0 is without end.",
+        parse=_integer(0, 1_000_000),
+    ),
+    QueueSetting(
+        name="retry.base.ms",
+        field="retry_base_ms",
+        kind="long",
+        doc="How long a message waits after it failed for the first time.",
+        parse=_integer(0, _LONGEST_MS),
+    ),
+    QueueSetting(
+        name="retry.factor",
+        field="retry_factor",
+        kind="double",
+        doc="By what each further wait is longer than the one before.",
+        parse=_number(1.0, 1_000.0),
+    ),
+    QueueSetting(
+        name="retry.cap.ms",
+        field="retry_cap_ms",
+        kind="long",
+        doc="The longest wait after a failure.",
+        parse=_integer(0, _LONGEST_MS),
+    ),
+    QueueSetting(
+        name="in.flight.consumer.max",
+        field="in_flight_consumer_max",
+        kind="int",
+        doc="How many messages of a partition one consumer can hold.",
+        parse=_integer(1, _INT32_MAX),
+    ),
+    QueueSetting(
+        name="in.flight.group.max",
+        field="in_flight_group_max",
+        kind="int",
+        doc="How many messages of a partition all consumers of a group together can hold.",
+        parse=_integer(1, _INT32_MAX),
+    ),
+    QueueSetting(
+        name="retention",
+        field="retention",
+        kind="string",
+        doc="When messages leave the log: log, as its retention says, or acked, also once every group acked them.",
+        parse=_one_of(Retention),
+        is_of_group=False,
+    ),
+    QueueSetting(
+        name="dead.letter.topic",
+        field="dead_letter_topic",
+        kind="string",
+        doc="Where messages go that could not be processed; {topic} stands for the topic's own name.",
+        parse=_topic,
+    ),
+    QueueSetting(
+        name="breaker.share",
+        field="breaker_share",
+        kind="double",
+        doc="The share of failures from which on a group is paused; 0 is never.",
+        parse=_number(0.0, 1.0),
+    ),
+    QueueSetting(
+        name="breaker.min",
+        field="breaker_min",
+        kind="int",
+        doc="How many messages must have ended in a window before their failures count.",
+        parse=_integer(1, _INT32_MAX),
+    ),
+    QueueSetting(
+        name="breaker.window.ms",
+        field="breaker_window_ms",
+        kind="long",
+        doc="Over what time failures are counted.",
+        parse=_integer(1, 24 * _HOUR_MS),
+    ),
+)
+
+_BY_NAME: Final[Mapping[str, QueueSetting]] = {setting.name: setting for setting in QUEUE_SETTINGS}
