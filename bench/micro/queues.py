@@ -10,10 +10,12 @@ was at that moment.
 from __future__ import annotations
 
 import gc
+import resource
 import sys
 import time
-import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
+from random import Random
 from typing import Any
 
 from penstock.broker.coordination.messages import Request
@@ -55,9 +57,9 @@ class Shell:
             if self.queue.is_snapshot_due:
                 self.write([self.queue.snapshot()])
 
-    def receive(self, limit: int, consumer: str = "worker") -> list[Receipt]:
+    def receive(self, limit: int, consumer: str = "worker", timeout_ms: int | None = None) -> list[Receipt]:
         offered = self.queue.offer(consumer, limit, BACKLOG, self.now_ms)
-        granted = self.ask(Grant(consumer=consumer, offered=offered))
+        granted = self.ask(Grant(consumer=consumer, offered=offered, visibility_timeout_ms=timeout_ms))
         return [Receipt("orders", 0, *each, granted.nonce) for each in granted.deliveries]
 
 
@@ -117,37 +119,47 @@ def speed(scale: int) -> None:
     rate("receive + ack, 500 at a time, in key order", scale * 50, lambda: in_key_order(keyed, scale // 10, 500))
 
 
-def expiry(leases: int) -> None:
+def expiry(leases: int, spread_ms: int = 0) -> None:
+    """Leases of one message each end, at one moment or each at its own, in no order."""
     shell = Shell()
+    chance = Random(5)
     for _ in range(leases):
-        shell.receive(1)
+        shell.receive(1, timeout_ms=30_000 + chance.randrange(spread_ms + 1))
     shell.now_ms += 30_000
+    until_ms = shell.now_ms + spread_ms
     longest = 0.0
     ticks = 0
 
     def end_all() -> None:
         nonlocal longest, ticks
-        while shell.queue.wake_ms <= shell.now_ms:
-            begin = time.process_time()
-            shell.write(shell.queue.tick(shell.now_ms).changes)
-            longest = max(longest, time.process_time() - begin)
-            ticks += 1
+        while shell.now_ms <= until_ms:
+            while shell.queue.wake_ms <= shell.now_ms:
+                begin = time.process_time()
+                shell.write(shell.queue.tick(shell.now_ms).changes)
+                longest = max(longest, time.process_time() - begin)
+                ticks += 1
+            shell.now_ms += 1
 
-    rate(f"{leases:,} leases of one message end at once", leases, end_all)
+    when = f"over {spread_ms // 1000} s" if spread_ms else "at once"
+    rate(f"{leases:,} leases of one message end {when}", leases, end_all)
     print(f"    in {ticks} ticks, the longest {longest * 1e3:.1f} ms; {shell.queue.row_count} rows are left")
+
+
+def resident_bytes() -> int:
+    """The memory of this process. What one measurement leaves behind the next one may use: the largest comes first."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def memory(name: str, size: int, in_flight: int, change: Callable[[Shell], None] = lambda _: None) -> None:
     gc.collect()
-    tracemalloc.start()
+    before = resident_bytes()
     shell = Shell()
     for number in range(in_flight // size):
         shell.now_ms += number % 2
         shell.receive(size, f"worker {number % 100}")
     change(shell)
     gc.collect()
-    used, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    used = resident_bytes() - before
     snapshot = len(to_record(shell.queue.snapshot(), 0, 0).value or b"")
     print(f"{name:<64}{used / 2**20:>10.1f} MiB, {shell.queue.row_count:,} rows, snapshot {snapshot / 2**20:.1f} MiB")
 
@@ -176,11 +188,13 @@ def main() -> None:
     if "speed" in parts:
         speed(500 if is_quick else 5_000)
     if "expiry" in parts:
-        expiry(10_000 if is_quick else 100_000)
+        leases = 10_000 if is_quick else 100_000
+        expiry(leases)
+        expiry(leases, spread_ms=leases)
     if "memory" in parts:
         in_flight = IN_FLIGHT // 10 if is_quick else IN_FLIGHT
-        memory(f"{in_flight:,} in flight in leases of 500", 500, in_flight)
         memory(f"{in_flight:,} in flight in leases of 1", 1, in_flight)
+        memory(f"{in_flight:,} in flight in leases of 500", 500, in_flight)
         memory(f"{in_flight:,} delivered by 500, every other one acked", 500, in_flight, ack_every_other)
 
 

@@ -25,6 +25,10 @@ from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.in_step import INTERNAL_DOOR, InStep
 from penstock.broker.known_nodes import KnownNodes
 from penstock.broker.partition import Partition
+from penstock.broker.queues.dead_letters import DeadLetters
+from penstock.broker.queues.queues import Queues
+from penstock.broker.queues.redrives import PARTITIONS as REDRIVES_PARTITIONS
+from penstock.broker.queues.redrives import Redrives
 from penstock.broker.remote import PartitionService, RemotePartitions
 from penstock.broker.replicas import Replicas
 from penstock.broker.replication.replication import Replication
@@ -50,7 +54,7 @@ from penstock.cluster.raft.messages import Member
 from penstock.cluster.raft.pace import Pace
 from penstock.cluster.topic_config import TopicSettings, resolve
 from penstock.errors import InvalidRequest, PenstockError, PolicyViolation, TopicExists
-from penstock.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_internal
+from penstock.model import OFFSETS_TOPIC, REDRIVES_TOPIC, TRANSACTIONS_TOPIC, is_internal
 from penstock.quorum.client import ControllerClient
 from penstock.quorum.controller import ControllerConfig, ControllerShell
 from penstock.quorum.driver import Quorum
@@ -166,6 +170,9 @@ class Broker:
             self.surroundings.new_id,
             syncs=self.syncs_before_ack,
         )
+        self.queues = Queues(self)
+        self._redrives = Redrives(self)
+        self.dead_letters = DeadLetters(self, self._redrives)
 
     async def start(self) -> None:
         """Begin to work on the running event loop; return when this node is one of its cluster and does its part."""
@@ -176,9 +183,11 @@ class Broker:
             (self.groups, OFFSETS_TOPIC),
             (self.transactions, TRANSACTIONS_TOPIC),
             (self.joint, TRANSACTIONS_TOPIC),
+            (self._redrives, REDRIVES_TOPIC),
         ):
             coordinator.start(partial(self._partitions_of, topic))
             self.replicas.listen(coordinator)
+        self.queues.start()
         for listener in (self.known_nodes, self._in_step):
             self.quorum.listen(listener.on_applied, listener.on_reset, lambda _: None)
         self._service.serve(self.peers)
@@ -213,6 +222,8 @@ class Broker:
         for part in (
             self.registration,
             self._housekeeping,
+            self._redrives,
+            self.queues,
             self.joint,
             self.transactions,
             self.groups,
@@ -283,7 +294,7 @@ class Broker:
             try:
                 await self.create_topic(TopicSpec(name=name))
             except TopicExists:
-                pass  # somebody else was faster
+                await self.settled()  # somebody else was faster, and it may still be opening
         return self.metadata.topic(name)
 
     async def ensure_offsets_topic(self) -> Topic:
@@ -293,6 +304,10 @@ class Broker:
     async def ensure_transactions_topic(self) -> Topic:
         """The topic that transactions keep their state in; it is created when the first one needs it."""
         return await self._ensure_internal_topic(TRANSACTIONS_TOPIC, self.config.transactions_partitions)
+
+    async def ensure_redrives_topic(self) -> Topic:
+        """The topic that redrives of dead letters are kept in; it is created when the first one needs it."""
+        return await self._ensure_internal_topic(REDRIVES_TOPIC, REDRIVES_PARTITIONS)
 
     async def _ensure_internal_topic(self, name: str, partitions: int) -> Topic:
         if name not in self.metadata.topics:

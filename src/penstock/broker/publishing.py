@@ -14,9 +14,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.broker.broker import Broker
 from penstock.broker.coordination.messages import ProducerIdentity
 from penstock.broker.partition import Appended, Partition
 from penstock.broker.reach import led_here
@@ -31,6 +30,9 @@ from penstock.errors import (
 from penstock.model import is_internal
 from penstock.records import HEADER_BYTES, KeyHash, Partitioner, Record, encode_batch
 from penstock.records.batch import Headers
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
 
 COMMIT_TIMEOUT_MS: Final = 30_000
 

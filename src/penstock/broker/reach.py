@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
 from penstock.broker.remote import Extent, Where, extent_of
 from penstock.broker.starts import Start, resolve_start
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
 
 
 def led_here(broker: Broker, topic: str, index: int) -> Partition | None:

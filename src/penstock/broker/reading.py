@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
 from penstock.broker.reach import led_here, locate
 from penstock.broker.starts import Start
@@ -20,6 +19,9 @@ from penstock.errors import CorruptRecords, PenstockError, UnknownTopic
 from penstock.model import TopicPartition
 from penstock.records import Record, decode_records, iter_batches
 from penstock.storage.aborted import AbortedRanges, AbortedTransaction
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
 
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 # Bytes taken off the log at a time: a caller who wants one message should not pay for megabytes.

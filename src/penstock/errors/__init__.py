@@ -7,6 +7,13 @@ world's codes (Kafka error numbers, HTTP statuses); nothing below a door knows a
 
 from __future__ import annotations
 
+from penstock.errors.client import (
+    ClientClosed,
+    ClientError,
+    LeaseLost,
+    NodesUnreachable,
+    UnexpectedAnswer,
+)
 from penstock.errors.cluster import (
     ControllerUnavailable,
     DuplicateNode,
@@ -67,6 +74,7 @@ from penstock.errors.producers import (
     OutOfOrderSequence,
     ProducerFenced,
 )
+from penstock.errors.queues import DeadLetterNotFound, RedriveNotFound, RedriveRunning
 from penstock.errors.requests import (
     CorruptRecords,
     InvalidConfig,
@@ -107,6 +115,8 @@ from penstock.errors.transactions import (
 )
 
 __all__ = [
+    "ClientClosed",
+    "ClientError",
     "ConcurrentTransactions",
     "ControllerUnavailable",
     "CoordinationError",
@@ -114,6 +124,7 @@ __all__ = [
     "CoordinatorLoading",
     "CorruptRecords",
     "DataDirectoryError",
+    "DeadLetterNotFound",
     "DiskFull",
     "DuplicateNode",
     "DuplicateSequence",
@@ -144,6 +155,7 @@ __all__ = [
     "InvalidTransactionTimeout",
     "InvalidTxnState",
     "LeaderNotAvailable",
+    "LeaseLost",
     "LogFailed",
     "MemberBusy",
     "MemberIdRequired",
@@ -152,6 +164,7 @@ __all__ = [
     "NodeInUse",
     "NodeNotFound",
     "NodeStarting",
+    "NodesUnreachable",
     "NotController",
     "NotCoordinator",
     "NotEnoughReplicas",
@@ -167,6 +180,8 @@ __all__ = [
     "PolicyViolation",
     "ProducerFenced",
     "RebalanceInProgress",
+    "RedriveNotFound",
+    "RedriveRunning",
     "RequestTimedOut",
     "StaleMemberEpoch",
     "StaleNodeEpoch",
@@ -182,6 +197,7 @@ __all__ = [
     "TransactionTimedOut",
     "TransactionalIdMissing",
     "TransactionalIdNotFound",
+    "UnexpectedAnswer",
     "UnknownLeaderEpoch",
     "UnknownMember",
     "UnknownPartition",

@@ -57,6 +57,10 @@ class _Inode:
                 self._lose_pages(rng)
         self.sync()
 
+    def patch(self, position: int, data: Buffer) -> None:
+        self.live[position : position + len(data)] = data
+        self.shared_bytes = min(self.shared_bytes, position)
+
     def _lose_pages(self, rng: random.Random) -> None:
         for start in range(self.shared_bytes, len(self.live), _PAGE_BYTES):
             if rng.random() < 0.5:
@@ -109,6 +113,11 @@ class MemoryFile:
     def truncate(self, size: int) -> None:
         self._files.step(f"truncate {self.path.name}", lambda: self._inode.truncate(size))
         self._inode.truncate(size)
+        self._inode.changed_ns = self._files.next_ns()
+
+    def patch(self, position: int, data: Buffer) -> None:
+        self._files.step(f"patch {self.path.name}", lambda: self._inode.patch(position, self._files.part_of(data)))
+        self._inode.patch(position, data)
         self._inode.changed_ns = self._files.next_ns()
 
     def changed_ns(self) -> int:
@@ -245,7 +254,8 @@ class MemoryFiles:
         return MemoryFile(self, path, self._live[path])
 
     def entries(self, directory: Path) -> list[Entry]:
-        return [Entry(path.name, len(inode.live)) for path, inode in self._live.items() if path.parent == directory]
+        live = tuple(self._live.items())  # others may change it from their threads meanwhile
+        return [Entry(path.name, len(inode.live)) for path, inode in live if path.parent == directory]
 
     def directories(self, directory: Path) -> list[Path]:
         return sorted(path for path in self._directories if path.parent == directory)

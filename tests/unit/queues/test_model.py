@@ -7,6 +7,7 @@ tell the same story as memory.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,13 +23,16 @@ from hypothesis.stateful import (
 )
 from tests.unit.queues.twin import Twin
 
-from penstock.broker.coordination.messages import Request
+from penstock.broker.coordination.messages import ProducerIdentity, Request
 from penstock.broker.queues.config import Order, QueueSettings
 from penstock.broker.queues.intervals import Interval
 from penstock.broker.queues.messages import (
     Ack,
+    AssignProducer,
     Begin,
+    Configure,
     Confirm,
+    DeadLetter,
     Extend,
     Fate,
     Grant,
@@ -39,6 +43,7 @@ from penstock.broker.queues.messages import (
     Pause,
     Purge,
     Reject,
+    Release,
     Seek,
     Skip,
     Trim,
@@ -47,7 +52,8 @@ from penstock.broker.queues.queue import EXPIRED, GAVE_UP, Queue
 from penstock.broker.queues.receipts import Receipt, parse_receipt
 from penstock.broker.queues.records import from_record, to_record
 
-CONSUMERS = ["ann", "ben", "cyd"]
+CONSUMERS = ["ann", "ben", ""]
+PRODUCERS = [7, 8, 9]  # those that ack in transactions
 SECRET = bytes(range(16))
 FORGED = "1" + "0" * 16
 
@@ -77,16 +83,23 @@ class QueueMachine(RuleBasedStateMachine):
         keys=st.lists(keys, min_size=20, max_size=60),
     )
     def start(self, order: Order, tries: int, consumer_max: int, group_max: int, keys: list[int | None]) -> None:
-        self.settings = QueueSettings(
+        self.topic_settings = QueueSettings(
             order=order,
             tries=tries,
             in_flight_consumer_max=consumer_max,
             in_flight_group_max=group_max,
         )
         self.now = 1_000_000
-        self.twin = Twin(self.settings)
+        self.moves = 0
+        self.producers = 100  # ids of those that write dead letters
+        self.twin = Twin(self.topic_settings)
         self.log: list[Any] = []
+        self.ends: dict[int, list[tuple[int, bool]]] = {}  # of transactions, by where in the log
+        self.holders: dict[int, int] = {}  # producers of records in transactions, by where in the log
         self.snapshot_at = 0  # in the log
+        self.letters: dict[
+            tuple[int, int], tuple[int, int]
+        ] = {}  # the message of each sequence of each producer of dead letters
         self.from_begin = self.new_queue()
         self.from_snapshot = self.from_begin
         self.queue = self.new_queue()
@@ -95,7 +108,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.publish(keys)
 
     def new_queue(self) -> Queue:
-        return Queue("group", "orders", 3, self.settings)
+        return Queue("group", "orders", 3, self.topic_settings)
 
     # -- the shell ----------------------------------------------------------------------------------------------------
 
@@ -106,20 +119,33 @@ class QueueMachine(RuleBasedStateMachine):
         if before is not None:
             assert dump(self.queue) == before, "deciding changed something"
         assert len(outcome.changes) <= 1
-        self.write(outcome.changes)
+        self.write(outcome.changes, outcome.producer)
         for reply, what in outcome.replies:
             reply(what)
         (answer,) = answers
         return answer
 
-    def write(self, changes: list[Any]) -> None:
+    def write(self, changes: list[Any], producer: ProducerIdentity | None = None) -> None:
         for change in changes:
             record = to_record(change, len(self.log), self.now)
             self.log.append(record)
-            self.queue.apply(change, self.now, self.now)
-            self.from_begin.apply(from_record(record), record.timestamp)
-            if self.from_snapshot is not self.from_begin:
-                self.from_snapshot.apply(from_record(record), record.timestamp)
+            if producer is not None:
+                self.holders[record.offset] = producer.producer_id
+                self.queue.hold(change, self.now, producer.producer_id)
+            else:
+                self.queue.apply(change, self.now, self.now)
+            for reader in self.readers():
+                self.replay(reader, record)
+
+    def readers(self) -> list[Queue]:
+        """Those who know nothing but the log."""
+        return [self.from_begin] if self.from_snapshot is self.from_begin else [self.from_begin, self.from_snapshot]
+
+    def replay(self, queue: Queue, record: Any) -> None:
+        if record.offset in self.holders:
+            queue.hold(from_record(record), record.timestamp, self.holders[record.offset])
+        else:
+            queue.apply(from_record(record), record.timestamp)
 
     def look(self, limit: int) -> None:
         while (wanted := self.queue.unseen(limit, self.twin.end)) is not None:
@@ -199,9 +225,12 @@ class QueueMachine(RuleBasedStateMachine):
 
     def judge(self, request: Any) -> list[int]:
         """Ask, compare what became of each message with what should, and return the offsets it was done for."""
+        asks_for: int | str | None = "more time" if isinstance(request, Extend) else None
+        if isinstance(request, Ack) and request.producer is not None:
+            asks_for = request.producer.producer_id
         expected = [
             [
-                (offset, self.twin.fate(offset, each.delivery_count, each.nonce, each.nonce != FORGED))
+                (offset, self.twin.fate(offset, each.delivery_count, each.nonce, each.nonce != FORGED, asks_for))
                 for offset in range(each.first, each.last + 1)
             ]
             for each in request.receipts
@@ -212,7 +241,8 @@ class QueueMachine(RuleBasedStateMachine):
             for parts in judged.receipts
         ]
         done = [offset for fates in answered for offset, fate in fates if fate is Fate.DONE]
-        assert len(set(done)) == len(done), "what is named twice is done once"
+        if asks_for is None:
+            assert len(set(done)) == len(done), "what is named twice is done once"
         as_one = [
             [(offset, Fate.DONE if fate is Fate.REPEATED and offset in done else fate) for offset, fate in fates]
             for fates in answered
@@ -250,7 +280,43 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(picks=picks, begin=reaches, reach=reaches)
     def reject(self, picks: list[int], begin: int, reach: int) -> None:
         for offset in self.judge(Reject(self.pick(picks, begin, reach), "bad")):
-            self.twin.messages[offset].update(state="dying", reason="bad")
+            self.twin.bury(offset, "bad")
+
+    @precondition(lambda self: bool(self.receipts))
+    @rule(picks=picks, begin=reaches, reach=reaches)
+    def release(self, picks: list[int], begin: int, reach: int) -> None:
+        for offset in self.judge(Release(self.pick(picks, begin, reach))):
+            self.twin.release(offset, self.now)
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: bool(self.receipts))
+    @rule(picks=picks, begin=reaches, reach=reaches, producer=st.sampled_from(PRODUCERS))
+    def ack_in_transaction(self, picks: list[int], begin: int, reach: int, producer: int) -> None:
+        request = Ack(self.pick(picks, begin, reach), ProducerIdentity(producer, 0))
+        for offset in self.judge(request):
+            self.twin.messages[offset]["held"] = producer
+        before = len(self.log)
+        self.judge(request)
+        assert len(self.log) == before, "acking again in the same transaction changes nothing"
+
+    @rule(consumer=consumers, limit=st.integers(1, 20), producer=st.sampled_from(PRODUCERS))
+    def work_in_transaction(self, consumer: str, limit: int, producer: int) -> None:
+        before = len(self.receipts)
+        self.receive_all(consumer, limit)
+        for offset in self.judge(Ack(self.receipts[before:], ProducerIdentity(producer, 0))):
+            self.twin.messages[offset]["held"] = producer
+
+    @rule(producer=st.sampled_from(PRODUCERS), is_commit=st.booleans())
+    def end_transaction(self, producer: int, is_commit: bool) -> None:
+        held = sum(message["held"] == producer for message in self.twin.messages)
+        event = self.queue.end_transaction(producer, is_commit=is_commit)
+        assert (event is not None) == (is_commit and held > 0)
+        assert not self.queue.holds_for(producer)
+        self.ends.setdefault(len(self.log), []).append((producer, is_commit))
+        for reader in self.readers():
+            reader.end_transaction(producer, is_commit=is_commit)
+        self.twin.end_transaction(producer, is_commit)
 
     @precondition(lambda self: bool(self.receipts))
     @rule(picks=picks, begin=reaches, reach=reaches, timeout=st.sampled_from([None, 1, 2_000, 4_000_000]))
@@ -286,7 +352,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.write(changes)
         self.twin.expire(self.now, EXPIRED)
         assert self.queue.wake_ms > self.now
-        times = [m["until"] for m in self.twin.all("leased")]
+        times = [m["until"] for m in self.twin.all("leased") if m["held"] is None]
         times += [m["due"] for m in self.twin.all("waiting") if m["due"] > self.now]
         assert self.queue.wake_ms <= min(times, default=float("inf"))
 
@@ -299,12 +365,40 @@ class QueueMachine(RuleBasedStateMachine):
             for offset in range(each.first, each.last + 1):
                 message = self.twin.messages[offset]
                 assert (message["state"], message["count"], message["reason"]) == ("dying", each.tries, each.reason)
+        self.check_sequences(work)
         ids = {each.id for each in work}
         everything = self.queue.dead_letters(10_000)
         self.ask(Confirm([*ids, *ids, 999_999]))
         for each in everything:
             for offset in range(each.first, each.last + 1) if each.id in ids else ():
                 self.twin.ack(offset)
+
+    def check_sequences(self, work: list[DeadLetter]) -> None:
+        """A sequence names one message for ever, so that what is written twice is recognised; letters come by it."""
+        if self.queue.producer is None:
+            return
+        sequences: list[int] = []
+        for each in work:
+            for sequence, offset in enumerate(range(each.first, each.last + 1), each.sequence):
+                sequences.append(sequence)
+                at = (self.queue.producer.producer_id, sequence)
+                assert self.letters.setdefault(at, (self.moves, offset)) == (self.moves, offset)
+        assert sequences == sorted(set(sequences))
+
+    @rule()
+    def assign_producer(self) -> None:
+        before = [offset for each in self.queue.dead_letters(10_000) for offset in range(each.first, each.last + 1)]
+        self.producers += 1
+        self.ask(AssignProducer(ProducerIdentity(self.producers, 0)))
+        letters = self.queue.dead_letters(10_000)
+        after = [offset for each in letters for offset in range(each.first, each.last + 1)]
+        assert sorted(after) == sorted(before)
+        assert len({each.id for each in letters}) == len(letters), "no letter comes in pieces"
+        next_sequence = 0
+        for each in letters:
+            assert each.sequence == next_sequence, "no sequence is left out"
+            next_sequence += each.last - each.first + 1
+        self.check_sequences(letters)
 
     @rule(chance=st.integers(0, 9), first=reaches, size=reaches)
     def skip(self, chance: int, first: int, size: int) -> None:
@@ -315,7 +409,7 @@ class QueueMachine(RuleBasedStateMachine):
         if first <= last:
             self.ask(Skip([Interval(first, last), Interval(first, first)]))
             for offset in range(max(first, self.twin.start), last + 1):
-                self.twin.messages[offset]["state"] = "acked"
+                self.twin.messages[offset].update(state="acked", held=None)
 
     @rule(chance=st.integers(0, 9), ahead=st.integers(-3, 6))
     def trim(self, chance: int, ahead: int) -> None:
@@ -325,10 +419,36 @@ class QueueMachine(RuleBasedStateMachine):
         self.ask(Trim(start))
         self.twin.finish_before(start)
 
-    @rule(is_paused=st.booleans())
-    def pause(self, is_paused: bool) -> None:
-        self.ask(Pause(is_paused))
+    @rule(is_paused=st.booleans(), reason=st.sampled_from(["", "too many failures"]))
+    def pause(self, is_paused: bool, reason: str = "") -> None:
+        self.ask(Pause(is_paused, reason))
         self.twin.is_paused = is_paused
+        self.twin.pause_reason = reason if is_paused else ""
+
+    @rule(
+        values=st.fixed_dictionaries(
+            {},
+            optional={
+                "tries": st.sampled_from(["0", "1", "3"]),
+                "order": st.sampled_from(["none", "key"]),
+                "in.flight.consumer.max": st.sampled_from(["3", "1000"]),
+                "retry.base.ms": st.sampled_from(["1", "1000"]),
+            },
+        )
+    )
+    def configure_group(self, values: dict[str, str]) -> None:
+        self.ask(Configure(values))
+        assert self.queue.own_settings == values
+        self.twin.settings = self.topic_settings.with_values(values)
+        assert self.queue.settings == self.twin.settings
+
+    @rule(tries=st.sampled_from([0, 2, 3]))
+    def configure_topic(self, tries: int) -> None:
+        """The topic's settings are nothing that a queue writes down: every reader is told of them."""
+        self.topic_settings = replace(self.topic_settings, tries=tries)
+        for queue in (self.queue, *self.readers()):
+            queue.configure(self.topic_settings)
+        self.twin.settings = self.topic_settings.with_values(self.queue.own_settings)
 
     @rule(chance=st.integers(0, 9), share=st.floats(0, 1))
     def seek(self, chance: int, share: float) -> None:
@@ -336,6 +456,7 @@ class QueueMachine(RuleBasedStateMachine):
             offset = int(self.twin.end * share)
             self.ask(Seek(offset))
             self.twin.seek(offset)
+            self.moves += 1
 
     @rule(chance=st.integers(0, 9))
     def purge(self, chance: int) -> None:
@@ -362,12 +483,17 @@ class QueueMachine(RuleBasedStateMachine):
     def read(self, begin: int) -> Queue:
         queue = self.new_queue()
         for record in self.log[begin:]:
-            queue.apply(from_record(record), record.timestamp)
+            for end in self.ends.get(record.offset, ()) if record.offset > begin else ():
+                queue.end_transaction(end[0], is_commit=end[1])
+            self.replay(queue, record)
+        for end in self.ends.get(len(self.log), ()):
+            queue.end_transaction(end[0], is_commit=end[1])
         return queue
 
-    @rule(is_from_begin=st.booleans())
-    def fail_over(self, is_from_begin: bool) -> None:
-        self.queue = self.read(0 if is_from_begin else self.snapshot_at)
+    @rule(share=st.floats(0, 1))
+    def fail_over(self, share: float) -> None:
+        """The log may begin anywhere before the last snapshot: others need more of it, and then nobody cuts it."""
+        self.queue = self.read(int(self.snapshot_at * share))
         self.queue.resume(self.now)
 
     # -- what always holds --------------------------------------------------------------------------------------------
@@ -388,6 +514,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert stats.waiting == len(self.twin.all("waiting"))
         assert stats.dying == len(self.twin.all("dying"))
         assert stats.ready == len(self.twin.all("ready"))
+        assert (stats.is_paused, stats.pause_reason) == (self.twin.is_paused, self.twin.pause_reason)
+        assert stats.oldest == (stats.committed if stats.committed < self.twin.end else None)
         for name in CONSUMERS:
             assert self.queue.held_by(name) == sum(m["consumer"] == name for m in self.twin.all("leased"))
         offsets = [offset for each in self.queue.dead_letters(10_000) for offset in range(each.first, each.last + 1)]
@@ -398,6 +526,8 @@ class QueueMachine(RuleBasedStateMachine):
         if not getattr(self, "queue", None):
             return
         self.pause(False)
+        for producer in PRODUCERS:
+            self.end_transaction(producer, is_commit=producer == PRODUCERS[0])
         for _ in range(10 * self.twin.end + 10):
             self.write_dead_letters(1_000)
             self.look(1_000)

@@ -271,7 +271,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 def test_a_lease_of_many_is_one_deadline() -> None:
     desk = Desk(end=1_000_000, in_flight_consumer_max=1_000_000)
     desk.receive(1_000_000)
-    assert len(desk.queue._deliveries._deadlines) == 1
+    assert len(desk.queue._deliveries._ends) == 1
     assert desk.queue.row_count == 1
 
 
@@ -281,7 +281,7 @@ def test_deadlines_of_what_was_acked_are_forgotten() -> None:
     for _ in range(10_000):
         desk.ack(*desk.receive(1, timeout_ms=43_200_000))
     assert desk.queue.row_count == 0
-    assert len(desk.queue._deliveries._deadlines) <= 1_100
+    assert len(desk.queue._deliveries._ends) <= 1_100
     desk.receive(1, timeout_ms=1_000)
     desk.wait(1_000)
     assert spans(desk.receive(1)) == [(10_000, 10_000, 2)]
@@ -311,7 +311,7 @@ def test_after_the_last_try_a_message_becomes_a_dead_letter() -> None:
         assert held.delivery_count == delivery_count
         desk.nack(held, delay_ms=0)
     assert desk.receive(1) == []
-    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 0, 3, GAVE_UP)]
+    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 0, 3, GAVE_UP, 0)]
     desk.wait(10_000_000)
     assert desk.receive(1) == []
     assert desk.queue.committed == 0, "it is not done before it is written"
@@ -325,7 +325,7 @@ def test_consumers_that_vanish_use_up_the_tries_as_well() -> None:
     for _ in range(3):
         desk.receive(3)
         desk.wait(30_000)
-    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 2, 3, EXPIRED)]
+    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 2, 3, EXPIRED, 0)]
 
 
 def test_rejected_neighbours_are_one_dead_letter() -> None:
@@ -333,11 +333,11 @@ def test_rejected_neighbours_are_one_dead_letter() -> None:
     one, two, three = (desk.receive(2)[0] for _ in range(3))
     desk.reject(three, one, reason="cannot be read")
     assert desk.queue.dead_letters() == [
-        DeadLetter(1, 0, 1, 1, "cannot be read"),
-        DeadLetter(2, 4, 5, 1, "cannot be read"),
+        DeadLetter(1, 0, 1, 1, "cannot be read", 0),
+        DeadLetter(2, 4, 5, 1, "cannot be read", 2),
     ]
     desk.reject(two, reason="")
-    assert desk.queue.dead_letters()[2] == DeadLetter(3, 2, 3, 1, "The consumer rejected it.")
+    assert desk.queue.dead_letters()[2] == DeadLetter(3, 2, 3, 1, "The consumer rejected it.", 4)
 
 
 def test_a_dead_letter_keeps_its_number_across_a_crash_and_is_confirmed_once() -> None:
@@ -351,7 +351,7 @@ def test_a_dead_letter_keeps_its_number_across_a_crash_and_is_confirmed_once() -
     desk.ask(Confirm([1]))
     assert len(desk.log) == size
     desk.reject(*desk.receive(1))
-    assert desk.queue.dead_letters() == [DeadLetter(2, 2, 2, 1, "bad")], "numbers are not used again"
+    assert desk.queue.dead_letters() == [DeadLetter(2, 2, 2, 1, "bad", 2)], "numbers are not used again"
 
 
 def test_a_lease_that_was_to_end_twice_makes_one_dead_letter() -> None:
@@ -362,14 +362,14 @@ def test_a_lease_that_was_to_end_twice_makes_one_dead_letter() -> None:
         desk.now_ms += by_ms
         assert desk.queue.offer("ben", 1, desk.end, desk.now_ms) == []
     desk.wait(0)
-    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 9, 1, EXPIRED)]
+    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 9, 1, EXPIRED, 0)]
 
 
 def test_a_dead_letter_with_a_hole_comes_in_pieces_also_from_a_snapshot() -> None:
     desk = Desk()
     desk.reject(*desk.receive(5))
     desk.ask(Skip([Interval(2, 2)]))
-    pieces = [DeadLetter(1, 0, 1, 1, "bad"), DeadLetter(1, 3, 4, 1, "bad")]
+    pieces = [DeadLetter(1, 0, 1, 1, "bad", 0), DeadLetter(1, 3, 4, 1, "bad", 3)]
     assert desk.queue.dead_letters() == pieces
     desk.write([desk.queue.snapshot()])
     del desk.log[:-1]

@@ -18,6 +18,7 @@ class Twin:
         self.messages: list[Message] = []
         self.start = 0  # where the group was moved to last; everything before is as good as acked
         self.is_paused = False
+        self.pause_reason = ""
         self.acked_ever: set[int] = set()  # since the group was moved back
 
     @property
@@ -29,7 +30,7 @@ class Twin:
         self.renew(self.messages[-1])
 
     def renew(self, message: Message) -> None:
-        message.update(state="ready", count=0, nonce=None, until=None, consumer=None, due=0, reason=None)
+        message.update(state="ready", count=0, nonce=None, until=None, consumer=None, due=0, reason=None, held=None)
 
     def all(self, *states: str) -> list[Message]:
         return [message for message in self.messages[self.start :] if message["state"] in states]
@@ -51,7 +52,9 @@ class Twin:
     def room(self, consumer: str) -> int:
         leased = self.all("leased")
         mine = [message for message in leased if message["consumer"] == consumer]
-        room = min(self.settings.in_flight_consumer_max - len(mine), self.settings.in_flight_group_max - len(leased))
+        room = self.settings.in_flight_group_max - len(leased)
+        if consumer != "":
+            room = min(room, self.settings.in_flight_consumer_max - len(mine))
         return 0 if self.is_paused else max(0, room)
 
     def free(self, now: int) -> list[tuple[int, int]]:
@@ -75,7 +78,8 @@ class Twin:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def fate(self, offset: int, count: int, nonce: str, is_genuine: bool) -> Fate:
+    def fate(self, offset: int, count: int, nonce: str, is_genuine: bool, asks_for: int | str | None = None) -> Fate:
+        """What becomes of a receipt, told to who asks for a transaction, or only for "more time"."""
         if not is_genuine:
             return Fate.UNKNOWN
         if offset < self.committed_or(self.end):
@@ -86,7 +90,11 @@ class Twin:
         if message["state"] == "leased":
             if message["nonce"] != nonce:
                 return Fate.REDELIVERED
-            return Fate.DONE if message["count"] == count else Fate.UNKNOWN
+            if message["count"] != count:
+                return Fate.UNKNOWN
+            if message["held"] is None or message["held"] == asks_for or asks_for == "more time":
+                return Fate.DONE
+            return Fate.IN_TRANSACTION
         return {
             "ready": Fate.UNKNOWN,
             "waiting": Fate.LEASE_OVER,
@@ -95,21 +103,35 @@ class Twin:
         }[message["state"]]
 
     def ack(self, offset: int) -> None:
-        self.messages[offset]["state"] = "acked"
+        self.messages[offset].update(state="acked", held=None)
         self.acked_ever.add(offset)
+
+    def end_transaction(self, producer: int, is_commit: bool) -> None:
+        for message in self.messages:
+            if message["held"] == producer:
+                message["held"] = None
+                if is_commit:
+                    self.ack(message["offset"])
 
     def fail(self, offset: int, now: int, delay: int | None, reason: str) -> None:
         message = self.messages[offset]
         if self.settings.tries and message["count"] >= self.settings.tries:
-            message.update(state="dying", reason=reason)
+            self.bury(offset, reason)
             return
         if delay is None:
-            delay = min(self.settings.retry_cap_ms, int(1_000 * 2 ** (message["count"] - 1)))
+            delay = min(self.settings.retry_cap_ms, int(self.settings.retry_base_ms * 2 ** (message["count"] - 1)))
         message.update(state="waiting", due=now + delay)
+
+    def release(self, offset: int, now: int) -> None:
+        message = self.messages[offset]
+        message.update(state="waiting", due=now, count=message["count"] - 1)
+
+    def bury(self, offset: int, reason: str) -> None:
+        self.messages[offset].update(state="dying", reason=reason)
 
     def expire(self, now: int, reason: str) -> None:
         for message in self.all("leased"):
-            if message["until"] <= now:
+            if message["until"] <= now and message["held"] is None:
                 self.fail(message["offset"], now, 0, reason)
 
     # -- the group ----------------------------------------------------------------------------------------------------
@@ -117,9 +139,11 @@ class Twin:
     def seek(self, offset: int) -> None:
         self.start = offset
         self.acked_ever.clear()
+        for message in self.messages:
+            message["held"] = None
         for message in self.messages[offset:]:
             self.renew(message)
 
     def finish_before(self, offset: int) -> None:
         for message in self.messages[self.start : offset]:
-            message["state"] = "acked"
+            message.update(state="acked", held=None)

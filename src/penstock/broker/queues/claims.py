@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.broker.queues.deliveries import Deliveries
+from penstock.broker.queues.holds import NOBODY
 from penstock.broker.queues.intervals import IntervalSet
 from penstock.broker.queues.messages import Fate, Part
 from penstock.broker.queues.receipts import Receipt, Seal
@@ -15,10 +16,17 @@ from penstock.broker.queues.rows import ACKED, DYING, LEASED, Row
 
 
 class Claims:
-    """The receipts of one call. ``rows`` are the live deliveries they name, by offset; ``parts`` go to who asked."""
+    """The receipts of one call. ``rows`` are the live deliveries they name, by offset; ``parts`` go to who asked.
 
-    def __init__(self, deliveries: Deliveries, seal: Seal, last_lease: int) -> None:
+    What a transaction holds is left alone, but for whoever asks in its name, ``owner``, and who only wants more time.
+    """
+
+    def __init__(
+        self, deliveries: Deliveries, seal: Seal, last_lease: int, *, owner: int = NOBODY, heeds_holds: bool = True
+    ) -> None:
         self._deliveries = deliveries
+        self._holds = deliveries.holds if heeds_holds and deliveries.holds else None
+        self._owner = owner
         self._seal = seal
         self._last_lease = last_lease
         self._claimed: IntervalSet | None = None  # what was named already in this call, once that can matter
@@ -61,12 +69,25 @@ class Claims:
                 parts.append(Part(first, row.first - 1, Fate.UNKNOWN))
             first = row.last + 1
             if row.kind == LEASED and row.number == lease and row.deliveries == receipt.delivery_count:
-                self._claim(row, parts)
+                if self._holds is None:
+                    self._claim(row, parts)
+                else:
+                    self._claim_unheld(row, parts)
             else:
                 parts.append(Part(row.first, row.last, _fate_of(row, lease)))
         if first <= last:
             parts.append(Part(first, last, Fate.UNKNOWN))
         return parts
+
+    def _claim_unheld(self, row: Row, parts: list[Part]) -> None:
+        """Claim what no transaction holds; what the asker's own holds is done already."""
+        assert self._holds is not None
+        claimed: list[Part] = []
+        for free in list(self._holds.free_parts(row)):
+            self._claim(free, claimed)
+        for first, last, owner in self._holds.within(row.first, row.last):
+            claimed.append(Part(first, last, Fate.DONE if owner == self._owner else Fate.IN_TRANSACTION))
+        parts += sorted(claimed, key=lambda part: part.first)
 
     def _claim(self, row: Row, parts: list[Part]) -> None:
         if row.first > self._claimed_to:  # as ever, since receipts come by offset and few are named twice

@@ -8,21 +8,23 @@ and indices, which follow from them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from math import inf
 from typing import Final
 
 from penstock.broker.queues.config import Order, QueueSettings
 from penstock.broker.queues.consumers import Consumers
 from penstock.broker.queues.deadlines import Deadlines
+from penstock.broker.queues.holds import Holds
 from penstock.broker.queues.intervals import Interval, IntervalMap
 from penstock.broker.queues.keyed import KeyedSupply
 from penstock.broker.queues.messages import DeadLetter
 from penstock.broker.queues.rows import ACKED, ACKED_FACTS, COLUMNS, DYING, LEASED, WAITING, Row, facts_of, row_of
 from penstock.broker.queues.supply import PlainSupply, Supply
 
+SEQUENCE_WRAP: Final = 1 << 31  # where a producer's sequence numbers begin anew, as in Kafka
 _MARKS_SPARE: Final = 1024  # marks that mean nothing any more are swept once they outnumber rows by this
 
 
@@ -33,6 +35,7 @@ class _Dying:
     first: int
     last: int
     left: int
+    sequence: int  # of its first message
     reason: str
 
 
@@ -43,9 +46,11 @@ class Deliveries:
         self.committed = 0
         self.rows = IntervalMap(COLUMNS)
         self.consumers = Consumers()
+        self.holds = Holds()
         self._counts = [0, 0, 0, 0]  # messages by kind
         self._dying: dict[int, _Dying] = {}  # by the dead letter's number
-        self._deadlines = Deadlines()
+        self._ends = Deadlines()  # of leases
+        self._dues = Deadlines()  # of what waits
         self._overdue: deque[Interval] = deque()  # leases may have ended in there
         self.supply: Supply
         self.supply_by(settings)
@@ -80,9 +85,9 @@ class Deliveries:
         for number, dying in self._dying.items():
             if len(found) >= limit:
                 break
-            found += [
-                DeadLetter(number, row.first, row.last, row.deliveries, dying.reason) for row in self.remains(number)
-            ]
+            for row in self.remains(number):
+                sequence = (dying.sequence + row.first - dying.first) % SEQUENCE_WRAP
+                found.append(DeadLetter(number, row.first, row.last, row.deliveries, dying.reason, sequence))
         return found
 
     def remains(self, number: int) -> list[Row]:
@@ -92,29 +97,23 @@ class Deliveries:
             return []
         return [row for row in self.within(dying.first, dying.last) if row.kind == DYING and row.number == number]
 
-    def reasons(self) -> dict[int, str]:
-        """Why there are dead letters to be written, by number."""
-        return {number: dying.reason for number, dying in self._dying.items()}
+    def waiting_letters(self) -> dict[int, tuple[int, int, str]]:
+        """The first offset, its sequence and the reason of dead letters that are to be written, by number."""
+        return {number: (dying.first, dying.sequence, dying.reason) for number, dying in self._dying.items()}
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     @property
     def wake_ms(self) -> float:
-        return -inf if self._overdue else self._deadlines.next_ms
+        return -inf if self._overdue else min(self._ends.next_ms, self._dues.next_ms)
 
     def wake(self, now_ms: int) -> None:
         """See what is due by now: messages to be delivered again become free, leases that ended are noted."""
-        for interval in self._deadlines.pop(now_ms):
-            is_overdue = False
+        for interval in self._dues.pop(now_ms):
             for row in self.within(*interval):
-                if row.time_ms > now_ms:
-                    continue  # another mark tells when
-                if row.kind == WAITING:
+                if row.kind == WAITING and row.time_ms <= now_ms:  # if later, another mark tells when
                     self.supply.on_due(row.first, row.last)
-                elif row.kind == LEASED:
-                    is_overdue = True
-            if is_overdue:
-                self._overdue.append(interval)
+        self._overdue.extend(self._ends.pop(now_ms))
 
     def ended(self, now_ms: int, limit: int) -> list[Row]:
         """Leases that have ended, by offset, up to ``limit`` rows. They are told of until something else is applied."""
@@ -122,15 +121,20 @@ class Deliveries:
         kept: list[Interval] = []
         while self._overdue and len(found) < limit:
             interval = self._overdue.popleft()
-            rows = (row for row in self.within(*interval) if row.kind == LEASED and row.time_ms <= now_ms)
+            leased = (row for row in self.within(*interval) if row.kind == LEASED and row.time_ms <= now_ms)
+            rows = chain.from_iterable(map(self._unheld, leased))
             before = len(found)
             found += islice(rows, limit - before)
             if len(found) > before:
-                kept.append(interval)
+                kept.append(Interval(found[before].first, interval.last))
         self._overdue.extendleft(reversed(kept))
         found.sort()
         # Intervals may overlap, and then what they have in common was found twice. The rest comes next time.
         return found[:1] + [row for before, row in pairwise(found) if row.first > before.last]
+
+    def _unheld(self, row: Row) -> Iterable[Row]:
+        """The parts of a lease that are not in a transaction."""
+        return self.holds.free_parts(row) if self.holds else (row,)
 
     def shift(self, by_ms: int) -> None:
         """Move every time, because another clock counts from now on."""
@@ -143,15 +147,24 @@ class Deliveries:
 
     def _mark_anew(self) -> None:
         """Mark every row that time matters to; whatever else was marked means nothing."""
-        self._deadlines = Deadlines()
+        self._ends = Deadlines()
+        self._dues = Deadlines()
         self._overdue.clear()
         for row in map(row_of, self.rows):
-            if row.kind in (LEASED, WAITING):
-                self._deadlines.add(row.time_ms, row.first, row.last)
+            if row.kind == LEASED:
+                self._ends.add(row.time_ms, row.first, row.last)
+            elif row.kind == WAITING:
+                self._dues.add(row.time_ms, row.first, row.last)
 
-    def _mark(self, at_ms: int, first: int, last: int) -> None:
-        self._deadlines.add(at_ms, first, last)
-        if len(self._deadlines) > 2 * len(self.rows) + _MARKS_SPARE:
+    def _mark_end(self, at_ms: int, first: int, last: int) -> None:
+        """A lease ends at some time; marks that mean nothing any more are swept once there are many."""
+        self._ends.add(at_ms, first, last)
+        if len(self._ends) + len(self._dues) > 2 * len(self.rows) + _MARKS_SPARE:
+            self._mark_anew()
+
+    def _mark_due(self, at_ms: int, first: int, last: int) -> None:
+        self._dues.add(at_ms, first, last)
+        if len(self._ends) + len(self._dues) > 2 * len(self.rows) + _MARKS_SPARE:
             self._mark_anew()
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -163,31 +176,61 @@ class Deliveries:
         number = self.consumers.number_of(consumer)
         for first, last, count in spans:
             self._put(Row(first, last, LEASED, count, lease, until_ms, number))
-            self._mark(until_ms, first, last)
+            self._mark_end(until_ms, first, last)
             self.supply.on_leased(first, last)
 
     def wait(self, first: int, last: int, count: int, due_ms: int) -> None:
         """Messages are to be delivered again at some time."""
         self._put(Row(first, last, WAITING, count, 0, due_ms, -1))
-        self._mark(due_ms, first, last)
+        self._mark_due(due_ms, first, last)
 
-    def bury(self, number: int, first: int, last: int, count: int, reason: str) -> None:
+    def bury(self, number: int, first: int, last: int, count: int, reason: str, sequence: int) -> None:
         """Messages are to go to the dead letters."""
-        self._dying[number] = _Dying(first, last, 0, reason)
+        self._dying[number] = _Dying(first, last, 0, sequence, reason)
         self._put(Row(first, last, DYING, count, number, 0, -1))
+
+    def renumber(self, last_number: int) -> tuple[int, int]:
+        """Number what waits to be written from sequence 0 on. A letter with a hole becomes two.
+
+        Tells the last number of a dead letter, and how many messages got a sequence.
+        """
+        letters = [(dying.reason, self.remains(number)) for number, dying in self._dying.items()]
+        for reason, (_, *rest) in letters:
+            for row in rest:
+                last_number += 1
+                self.bury(last_number, row.first, row.last, row.deliveries, reason, 0)
+        sequence = 0
+        for number, dying in self._dying.items():
+            (row,) = self.remains(number)
+            dying.first, dying.last, dying.sequence = row.first, row.last, sequence % SEQUENCE_WRAP
+            sequence += row.size
+        return last_number, sequence
 
     def extend(self, first: int, last: int, until_ms: int) -> None:
         """Leases last until another time."""
         for row in [row for row in self.within(first, last) if row.kind == LEASED]:
             facts = facts_of(LEASED, row.deliveries, row.number, until_ms, row.consumer)
             self.rows.put(row.first, row.last, facts)
-        self._mark(until_ms, first, last)
+        self._mark_end(until_ms, first, last)
+
+    def end_holds(self, producer_id: int, *, is_commit: bool) -> list[Interval]:
+        """A transaction has ended: what it acked is done with, or leased as before; what that is, by offset."""
+        ended = self.holds.end(producer_id)
+        for interval in ended:
+            if is_commit:
+                self.finish(*interval)
+            else:  # its time may have come while it did not count
+                for row in self.within(*interval):
+                    self._mark_end(row.time_ms, row.first, row.last)
+        return ended
 
     def finish(self, first: int, last: int) -> None:
         """Messages are done with, whatever was known of them."""
         first = max(first, self.committed)
         if first > last:
             return
+        if self.holds:
+            self.holds.clear(first, last)
         self._uncount(first, last)
         if first > self.committed:
             self._counts[ACKED] += last - first + 1
@@ -211,20 +254,28 @@ class Deliveries:
         self.committed = offset
         self.rows.reset()
         self.consumers = Consumers()
+        self.holds.reset()
         self._counts = [0, 0, 0, 0]
         self._dying.clear()
         self._mark_anew()
         self.supply.reset()
 
-    def load(self, row: Row, consumer: str | None, reason: str | None) -> None:
+    def load_letters(self, letters: Mapping[int, tuple[int, int, str]]) -> None:
+        """Take over what waited to be written; its rows come next."""
+        for number in sorted(letters):
+            first, sequence, reason = letters[number]
+            self._dying[number] = _Dying(first, first, 0, sequence, reason)
+
+    def load(self, row: Row, consumer: str | None) -> None:
         """Take over a row of a snapshot, into a state that is empty but for the rows before it."""
         number = -1 if consumer is None else self.consumers.number_of(consumer)
-        if reason is not None:
-            dying = self._dying.setdefault(row.number, _Dying(row.first, row.last, 0, reason))
-            dying.last = row.last
+        if row.kind == DYING:
+            self._dying[row.number].last = row.last
         self._put(row._replace(consumer=number))
-        if row.kind in (LEASED, WAITING):
-            self._mark(row.time_ms, row.first, row.last)
+        if row.kind == LEASED:
+            self._mark_end(row.time_ms, row.first, row.last)
+        elif row.kind == WAITING:
+            self._mark_due(row.time_ms, row.first, row.last)
 
     def _put(self, row: Row) -> None:
         self._uncount(row.first, row.last)

@@ -44,9 +44,13 @@ class IntervalMap:
         return self._size
 
     def __iter__(self) -> Iterator[_Row]:
-        for first, last, *columns in self._chunks:
-            for at, row in enumerate(zip(first, last, strict=True)):
-                yield (*row, tuple(column[at] for column in columns))
+        for columns in self._chunks:
+            for row in zip(*columns, strict=True):
+                yield row[0], row[1], row[2:]
+
+    def chunks(self) -> Iterator[list[array[int]]]:
+        """The columns of all rows, some hundred rows at a time, for who has much to do. Nothing may be changed."""
+        return iter(self._chunks)
 
     def at(self, offset: int) -> _Row | None:
         """The whole row that covers an offset."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from penstock.broker.coordination.messages import Request
+from penstock.broker.coordination.messages import ProducerIdentity, Request
 from penstock.broker.queues.intervals import Interval
 from penstock.broker.queues.receipts import Receipt
 
@@ -22,6 +22,7 @@ class Fate(Enum):
     LEASE_OVER = "lease_over"  # it ended, and the message waits to be delivered again
     REDELIVERED = "redelivered"  # it ended, and another lease holds the message
     DEAD_LETTERED = "dead_lettered"
+    IN_TRANSACTION = "in_transaction"  # acked in one that has not ended
     REPEATED = "repeated"  # named more than once in the same call, and done once
     UNKNOWN = "unknown"  # forged, of another group, or of before the group was moved to another offset
     FOREIGN = "foreign"  # of another topic or partition
@@ -65,7 +66,8 @@ class Granted(NamedTuple):
 class DeadLetter(NamedTuple):
     """Work for the shell: append these to the dead letters, then confirm the id.
 
-    The same id names the same messages until it is confirmed, so that what was done before a crash can be recognised.
+    The same id names the same messages until it is confirmed, so that what was done before a crash can be recognised:
+    as `Queue.producer`, with the sequence of the first message, they are the same idempotent batch each time.
     """
 
     id: int
@@ -73,6 +75,7 @@ class DeadLetter(NamedTuple):
     last: int
     tries: int
     reason: str
+    sequence: int  # how many messages were buried before these, as this producer
 
 
 class QueueStats(NamedTuple):
@@ -85,6 +88,8 @@ class QueueStats(NamedTuple):
     dying: int  # on their way to the dead letters
     acked_ahead: int  # acked after something that is not
     is_paused: bool
+    pause_reason: str
+    oldest: int | None  # the first offset that is not done; at it or soon after is the oldest unfinished message
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -110,7 +115,10 @@ class Grant(Request[Granted]):
 
 @dataclass(frozen=True, slots=True)
 class Ack(Request[Judged]):
+    """Be done with messages: at once, or with the end of the transaction that this producer has open."""
+
     receipts: Sequence[Receipt]
+    producer: ProducerIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +128,13 @@ class Nack(Request[Judged]):
     receipts: Sequence[Receipt]
     delay_ms: int | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Request[Judged]):
+    """Take back what nobody looked at: it can be delivered again at once, and this delivery did not count."""
+
+    receipts: Sequence[Receipt]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +176,24 @@ class Trim(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class Pause(Request[None]):
-    """Hand out nothing, or go on; what is in flight can be acked all the same."""
+    """Hand out nothing, or go on; what is in flight can be acked all the same. The last reason given counts."""
 
     is_paused: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Configure(Request[None]):
+    """Have these settings, as text by name, over the topic's; they are all that the group has of its own."""
+
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class AssignProducer(Request[None]):
+    """Write dead letters as this producer from now on. What waits to be written is numbered anew, from 0."""
+
+    producer: ProducerIdentity
 
 
 @dataclass(frozen=True, slots=True)

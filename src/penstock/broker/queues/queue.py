@@ -11,17 +11,21 @@ go. What else it performs: it writes `dead_letters` and confirms them, tells of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
-from penstock.broker.coordination.messages import Outcome, Reply, Request
+from penstock.broker.coordination.messages import Outcome, ProducerIdentity, Reply, Request
 from penstock.broker.queues.claims import Claims
 from penstock.broker.queues.config import QueueSettings
+from penstock.broker.queues.failures import Failures
+from penstock.broker.queues.holds import NOBODY
 from penstock.broker.queues.intervals import Interval, IntervalSet
 from penstock.broker.queues.messages import (
     Ack,
+    AssignProducer,
     Begin,
+    Configure,
     Confirm,
     DeadLetter,
     Extend,
@@ -35,14 +39,18 @@ from penstock.broker.queues.messages import (
     Purge,
     QueueStats,
     Reject,
+    Release,
     Seek,
     Skip,
     Trim,
 )
 from penstock.broker.queues.receipts import SECRET_BYTES, Receipt, Seal
 from penstock.broker.queues.records import (
+    Assigned,
     Begun,
+    Cause,
     Change,
+    Configured,
     Event,
     Extended,
     Forgotten,
@@ -54,7 +62,9 @@ from penstock.broker.queues.records import (
 )
 from penstock.broker.queues.rows import ACKED, DYING, LEASED, WAITING, Row, joined, joined_by_count
 from penstock.broker.queues.state import QueueState
-from penstock.errors import GroupNotFound, InvalidRequest, PenstockError
+from penstock.broker.queues.tally import Tally
+from penstock.cluster.queue_config import check_own
+from penstock.errors import GroupNotFound, InvalidConfig, InvalidRequest, PenstockError
 
 # So many leases end in one tick: a change stays small, and others get their turn in between.
 _ENDED_AT_ONCE: Final = 2_000
@@ -65,13 +75,13 @@ REJECTED: Final = "The consumer rejected it."
 
 
 class Queue:
-    """One partition as a queue of one group."""
+    """One partition as a queue of one group. ``settings`` are the topic's; the group may have its own over them."""
 
     def __init__(self, group: str, topic: str, partition: int, settings: QueueSettings) -> None:
         self.id = group
         self.topic = topic
         self.partition = partition
-        self._settings = settings
+        self._topic_settings = self._settings = settings
         self._state = QueueState(settings)
         self._deliveries = self._state.deliveries
 
@@ -83,11 +93,30 @@ class Queue:
 
     @property
     def settings(self) -> QueueSettings:
+        """What counts: the topic's settings with the group's own over them."""
         return self._settings
+
+    @property
+    def own_settings(self) -> Mapping[str, str]:
+        return self._state.values
 
     @property
     def is_paused(self) -> bool:
         return self._state.is_paused
+
+    @property
+    def pause_reason(self) -> str:
+        return self._state.pause_reason
+
+    @property
+    def producer(self) -> ProducerIdentity | None:
+        """Who writes the dead letters; None until `AssignProducer`."""
+        return self._state.producer
+
+    def take_tally(self) -> Tally:
+        """What was done since the last time somebody asked, or since this node leads."""
+        tally, self._state.tally = self._state.tally, Tally()
+        return tally
 
     @property
     def is_forgettable(self) -> bool:
@@ -119,7 +148,14 @@ class Queue:
         """What is there up to the log's end."""
         leased, waiting, dying, acked = (self._deliveries.count(kind) for kind in (LEASED, WAITING, DYING, ACKED))
         ready = max(0, end - self.committed - leased - waiting - dying - acked)
-        return QueueStats(self.committed, ready, leased, waiting, dying, acked, self.is_paused)
+        oldest = self.committed if self.committed < end else None
+        return QueueStats(
+            self.committed, ready, leased, waiting, dying, acked, self.is_paused, self.pause_reason, oldest
+        )
+
+    def rows_from(self, first: int, last: int) -> Iterator[Row]:
+        """What is known of messages between two offsets, by offset; those left out were never delivered."""
+        return self._deliveries.within(first, last)
 
     def dead_letters(self, limit: int = 100) -> list[DeadLetter]:
         """What has to be written to the dead letters and confirmed."""
@@ -167,6 +203,7 @@ class Queue:
         outcome: Outcome[Change] = Outcome()
         if event is not None:
             outcome.changes.append(Change(self.id, event))
+            outcome.producer = request.producer if isinstance(request, Ack) else None
         outcome.reply(reply, answer)
         return outcome
 
@@ -177,7 +214,8 @@ class Queue:
         ended = self._deliveries.ended(now_ms, _ENDED_AT_ONCE)
         if ended:
             # The lease was the wait: what it covered can be delivered again at once.
-            outcome.changes.append(Change(self.id, self._retry(sorted(ended), now_ms, lambda _: 0, EXPIRED)))
+            event = self._failures(Cause.EXPIRY, EXPIRED).retried(sorted(ended), now_ms, lambda _: 0)
+            outcome.changes.append(Change(self.id, event))
         return outcome
 
     def _check_begun(self) -> Seal:
@@ -214,8 +252,10 @@ class Queue:
         """How many messages a consumer may get now."""
         if self.is_paused:
             return 0
-        of_consumer = self._settings.in_flight_consumer_max - self.held_by(consumer)
-        return min(of_consumer, self._settings.in_flight_group_max - self.in_flight)
+        of_group = self._settings.in_flight_group_max - self.in_flight
+        if not consumer:  # nobody in particular, so there is nobody to have a limit
+            return of_group
+        return min(of_group, self._settings.in_flight_consumer_max - self.held_by(consumer))
 
     def _is_grantable(self, offered: Offered) -> bool:
         """Whether what was offered still is as it was."""
@@ -227,13 +267,18 @@ class Queue:
         rows = list(self._deliveries.within(first, last))
         return rows[0].first == first and rows[0].last == last and rows[0].deliveries == count - 1
 
-    def _claim(self, receipts: Sequence[Receipt]) -> tuple[list[Row], Judged]:
-        claims = Claims(self._deliveries, self._check_begun(), self._state.last_lease)
+    def _claim(
+        self, receipts: Sequence[Receipt], *, owner: int = NOBODY, heeds_holds: bool = True
+    ) -> tuple[list[Row], Judged]:
+        claims = Claims(
+            self._deliveries, self._check_begun(), self._state.last_lease, owner=owner, heeds_holds=heeds_holds
+        )
         claims.add(receipts, self.topic, self.partition)
         return claims.rows, Judged(tuple(claims.parts))
 
     def _ack(self, request: Ack, _now_ms: int) -> tuple[Event | None, Judged]:
-        rows, judged = self._claim(request.receipts)
+        owner = NOBODY if request.producer is None else request.producer.producer_id
+        rows, judged = self._claim(request.receipts, owner=owner)
         return (Settled(acked=joined(rows)) if rows else None), judged
 
     def _nack(self, request: Nack, now_ms: int) -> tuple[Event | None, Judged]:
@@ -244,42 +289,52 @@ class Queue:
         if not rows:
             return None, judged
         delay_of = self._settings.backoff_ms if delay_ms is None else lambda _: delay_ms
-        return self._retry(rows, now_ms, delay_of, request.reason or GAVE_UP), judged
+        return self._failures(Cause.NACK, request.reason or GAVE_UP).retried(rows, now_ms, delay_of), judged
+
+    def _release(self, request: Release, now_ms: int) -> tuple[Event | None, Judged]:
+        rows, judged = self._claim(request.receipts)
+        if not rows:
+            return None, judged
+        waiting = [(first, last, count - 1, now_ms) for first, last, count in joined_by_count(rows)]
+        return Settled(waiting=waiting, cause=Cause.RELEASE), judged
 
     def _reject(self, request: Reject, _now_ms: int) -> tuple[Event | None, Judged]:
         rows, judged = self._claim(request.receipts)
-        return (Settled(dying=self._burials(rows, request.reason or REJECTED)) if rows else None), judged
+        event = self._failures(Cause.REJECT, request.reason or REJECTED).buried(rows) if rows else None
+        return event, judged
 
     def _extend(self, request: Extend, now_ms: int) -> tuple[Event | None, Judged]:
         until_ms = now_ms + self._timeout_ms(request.visibility_timeout_ms)
-        rows, judged = self._claim(request.receipts)
+        rows, judged = self._claim(request.receipts, heeds_holds=False)
         return (Extended(until_ms, joined(rows)) if rows else None), judged
 
-    def _retry(self, rows: list[Row], now_ms: int, delay_of: Callable[[int], int], reason: str) -> Settled:
-        """Have messages delivered again, or go to the dead letters if that was their last try."""
-        again = [row for row in rows if not self._settings.is_last_try(row.deliveries)]
-        over = [row for row in rows if self._settings.is_last_try(row.deliveries)]
-        waiting = [(first, last, count, now_ms + delay_of(count)) for first, last, count in joined_by_count(again)]
-        return Settled(waiting=waiting, dying=self._burials(over, reason))
-
-    def _burials(self, rows: list[Row], reason: str) -> list[tuple[int, int, int, int, str]]:
-        reason = reason[: self._settings.reason_chars_max]
-        spans = enumerate(joined_by_count(rows), self._state.last_dead_letter + 1)
-        return [(number, first, last, count, reason) for number, (first, last, count) in spans]
+    def _failures(self, cause: Cause, reason: str) -> Failures:
+        return Failures(self._settings, self._state.last_dead_letter, cause, reason)
 
     def _confirm(self, request: Confirm, _now_ms: int) -> tuple[Event | None, None]:
         rows = sorted(chain.from_iterable(self._deliveries.remains(number) for number in dict.fromkeys(request.ids)))
-        return (Settled(acked=joined(rows)) if rows else None), None
+        return (Settled(acked=joined(rows), cause=Cause.BURIAL) if rows else None), None
 
     def _skip(self, request: Skip, _now_ms: int) -> tuple[Event | None, None]:
         gaps = self._undone(request.gaps)
-        return (Settled(acked=gaps) if gaps else None), None
+        return (Settled(acked=gaps, cause=Cause.GAP) if gaps else None), None
 
     def _trim(self, request: Trim, _now_ms: int) -> tuple[Event | None, None]:
         return (Trimmed(request.start) if request.start > self.committed else None), None
 
     def _pause(self, request: Pause, _now_ms: int) -> tuple[Event | None, None]:
-        return (Paused(request.is_paused) if request.is_paused != self.is_paused else None), None
+        reason = request.reason[: self._settings.reason_chars_max] if request.is_paused else ""
+        is_as_before = (request.is_paused, reason) == (self.is_paused, self.pause_reason)
+        return (None if is_as_before else Paused(request.is_paused, reason)), None
+
+    def _configure(self, request: Configure, _now_ms: int) -> tuple[Event | None, None]:
+        check_own(request.values)
+        self._topic_settings.with_values(request.values)  # which refuses what makes no sense together
+        values = dict(sorted(request.values.items()))
+        return (None if values == self._state.values else Configured(values)), None
+
+    def _assign(self, request: AssignProducer, _now_ms: int) -> tuple[Event | None, None]:
+        return (None if request.producer == self.producer else Assigned(*request.producer)), None
 
     def _seek(self, request: Seek, _now_ms: int) -> tuple[Event | None, None]:
         if request.offset < 0:
@@ -322,14 +377,35 @@ class Queue:
 
     def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:  # noqa: ARG002
         """Take over what was written to the log at ``at_ms``."""
+        before = self._state.values
         self._state.apply(change.event, at_ms)
+        if self._state.values is not before:
+            self.configure(self._topic_settings)
+
+    def hold(self, change: Change, at_ms: int, producer_id: int) -> None:
+        """Take over what was written to the log as a part of a transaction, which decides whether it counts."""
+        self._state.hold(change.event, at_ms, producer_id)
+
+    def holds_for(self, producer_id: int) -> bool:
+        """Whether something was acked in a producer's open transaction."""
+        return self._deliveries.holds.has_any_of(producer_id)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> Settled | None:
+        """Take over the end of a transaction; what was acked by it, if anything was."""
+        return self._state.end_transaction(producer_id, is_commit=is_commit)
 
     def resume(self, now_ms: int) -> None:
         """Begin to lead with what was read from the log."""
         self._state.set_clock(now_ms)
+        self._state.tally = Tally()
 
-    def configure(self, settings: QueueSettings) -> None:
-        """Go by other settings from now on; what was promised stays."""
+    def configure(self, topic_settings: QueueSettings) -> None:
+        """Go by other settings of the topic from now on; what was promised stays."""
+        self._topic_settings = topic_settings
+        try:
+            settings = topic_settings.with_values(self._state.values)
+        except InvalidConfig:  # written by another version of this; better its own settings than no queue
+            settings = topic_settings
         is_reordered = settings.order is not self._settings.order or settings.held_max != self._settings.held_max
         self._settings = settings
         if is_reordered:
@@ -349,6 +425,7 @@ class Queue:
 _RULES: Final[dict[type[Request[Any]], Callable[[Queue, Any, int], tuple[Event | None, object]]]] = {
     Ack: Queue._ack,
     Nack: Queue._nack,
+    Release: Queue._release,
     Reject: Queue._reject,
     Extend: Queue._extend,
     Grant: Queue._grant,
@@ -356,6 +433,8 @@ _RULES: Final[dict[type[Request[Any]], Callable[[Queue, Any, int], tuple[Event |
     Skip: Queue._skip,
     Trim: Queue._trim,
     Pause: Queue._pause,
+    Configure: Queue._configure,
+    AssignProducer: Queue._assign,
     Seek: Queue._seek,
     Purge: Queue._purge,
     Forget: Queue._forget,

@@ -7,10 +7,24 @@ Records build upon each other until a `Snapshot` stands for all before it. Forma
 
 from __future__ import annotations
 
+from enum import Enum
+
 import msgspec
 
 from penstock.errors import CorruptRecords
 from penstock.records import Record
+
+
+class Cause(Enum):
+    """Why deliveries ended."""
+
+    ACK = "a"
+    NACK = "n"
+    REJECT = "r"
+    EXPIRY = "x"
+    RELEASE = "u"  # given back unseen
+    BURIAL = "d"  # written to the dead letters
+    GAP = "g"  # there was no message
 
 
 class Begun(msgspec.Struct, frozen=True, tag="b", array_like=True):
@@ -36,6 +50,7 @@ class Settled(msgspec.Struct, frozen=True, tag="s", array_like=True):
     acked: list[tuple[int, int]] = []
     waiting: list[tuple[int, int, int, int]] = []  # first, last, delivery count, due
     dying: list[tuple[int, int, int, int, str]] = []  # id, first, last, delivery count, reason
+    cause: Cause = Cause.ACK
 
 
 class Extended(msgspec.Struct, frozen=True, tag="e", array_like=True):
@@ -59,6 +74,20 @@ class Trimmed(msgspec.Struct, frozen=True, tag="t", array_like=True):
 
 class Paused(msgspec.Struct, frozen=True, tag="p", array_like=True):
     is_paused: bool
+    reason: str = ""
+
+
+class Configured(msgspec.Struct, frozen=True, tag="c", array_like=True):
+    """The group has these settings of its own, and no others."""
+
+    values: dict[str, str]
+
+
+class Assigned(msgspec.Struct, frozen=True, tag="i", array_like=True):
+    """Dead letters are written as this producer, numbered from 0 on: those that wait first, by number."""
+
+    producer_id: int
+    epoch: int
 
 
 class Forgotten(msgspec.Struct, frozen=True, tag="f", array_like=True):
@@ -76,10 +105,15 @@ class Snapshot(msgspec.Struct, frozen=True, tag="n", array_like=True):
     at_ms: int
     consumers: list[str]
     rows: list[int]  # six each: offset, length - 1, state, number, time, consumer
-    reasons: dict[int, str]  # by dead letter
+    dead_letters: dict[int, tuple[int, int, str]]  # by number: first offset, its sequence, reason
+    pause_reason: str
+    values: dict[str, str]  # the group's own settings
+    producer: tuple[int, int] | None  # of dead letters: id and epoch
+    buried: int  # how many messages got a sequence under it
+    holds: list[tuple[int, int, int]]  # acked in open transactions: first, last, producer id
 
 
-Event = Begun | Leased | Settled | Extended | Moved | Trimmed | Paused | Forgotten | Snapshot
+Event = Begun | Leased | Settled | Extended | Moved | Trimmed | Paused | Configured | Assigned | Forgotten | Snapshot
 
 
 class Change(msgspec.Struct, frozen=True):

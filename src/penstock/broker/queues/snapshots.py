@@ -6,38 +6,51 @@ are single bytes.
 
 from __future__ import annotations
 
+from operator import sub
 from typing import Final
 
 from penstock.broker.queues.deliveries import Deliveries
 from penstock.broker.queues.records import Snapshot
-from penstock.broker.queues.rows import DYING, LEASED, Row
+from penstock.broker.queues.rows import LEASED, NO_CONSUMER, Row
 
 _NUMBERS: Final = 6  # for each row
 
 
 def pack_rows(deliveries: Deliveries) -> tuple[list[int], list[str]]:
-    """Rows as numbers, and the consumers that they name, in the order of their first row."""
+    """Rows as numbers, and the consumers that they name, in the order of their first row.
+
+    It goes by columns: nobody gets a lease or an answer while a million rows are packed.
+    """
     packed: list[int] = []
     consumers: dict[int, int] = {}  # a consumer's number here, and in the snapshot
-    offset, number, time_ms = deliveries.committed, 0, 0
-    for first, last, (state, row_number, row_time_ms, consumer) in deliveries.rows:
-        place = -1 if consumer < 0 else consumers.setdefault(consumer, len(consumers))
-        packed += (first - offset, last - first, state, row_number - number, row_time_ms - time_ms, place)
-        offset, number, time_ms = last + 1, row_number, row_time_ms
+    end, number, time_ms = deliveries.committed - 1, 0, 0
+    for firsts, lasts, states, numbers, times_ms, holders in deliveries.rows.chunks():
+        for holder in dict.fromkeys(holders):
+            if holder != NO_CONSUMER and holder not in consumers:
+                consumers[holder] = len(consumers)
+        places = {NO_CONSUMER: NO_CONSUMER, **consumers}
+        block = [0] * (_NUMBERS * len(firsts))
+        block[0::_NUMBERS] = [first - before - 1 for first, before in zip(firsts, [end, *lasts[:-1]], strict=True)]
+        block[1::_NUMBERS] = map(sub, lasts, firsts)
+        block[2::_NUMBERS] = states
+        block[3::_NUMBERS] = map(sub, numbers, [number, *numbers[:-1]])
+        block[4::_NUMBERS] = map(sub, times_ms, [time_ms, *times_ms[:-1]])
+        block[5::_NUMBERS] = map(places.__getitem__, holders)
+        packed += block
+        end, number, time_ms = lasts[-1], numbers[-1], times_ms[-1]
     return packed, [deliveries.consumers.name_of(consumer) for consumer in consumers]
 
 
 def unpack_rows(snapshot: Snapshot, deliveries: Deliveries) -> None:
     """Take over the rows of a snapshot."""
     deliveries.move(snapshot.committed)
+    deliveries.load_letters(snapshot.dead_letters)
     offset, number, time_ms = snapshot.committed, 0, 0
     for at in range(0, len(snapshot.rows), _NUMBERS):
         gap, length, state, more, later_ms, place = snapshot.rows[at : at + _NUMBERS]
         first, last = offset + gap, offset + gap + length
         offset, number, time_ms = last + 1, number + more, time_ms + later_ms
         row = Row(first, last, state & 3, state >> 2, number, time_ms, -1)
-        deliveries.load(
-            row,
-            consumer=snapshot.consumers[place] if row.kind == LEASED else None,
-            reason=snapshot.reasons[number] if row.kind == DYING else None,
-        )
+        deliveries.load(row, snapshot.consumers[place] if row.kind == LEASED else None)
+    for hold in snapshot.holds:
+        deliveries.holds.add(*hold)

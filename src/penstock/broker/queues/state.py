@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.broker.coordination.messages import ProducerIdentity
 from penstock.broker.queues.config import QueueSettings
-from penstock.broker.queues.deliveries import Deliveries
+from penstock.broker.queues.deliveries import SEQUENCE_WRAP, Deliveries
 from penstock.broker.queues.receipts import Seal
 from penstock.broker.queues.records import (
+    Assigned,
     Begun,
+    Configured,
     Event,
     Extended,
     Forgotten,
@@ -20,6 +23,7 @@ from penstock.broker.queues.records import (
     Trimmed,
 )
 from penstock.broker.queues.snapshots import pack_rows, unpack_rows
+from penstock.broker.queues.tally import Tally
 
 # A snapshot is due when the changes since the last one are worth this many rows, or twice the rows that there are: so
 # the log is read within a second, and writing snapshots costs less than half of what the changes cost.
@@ -32,12 +36,21 @@ class QueueState:
     def __init__(self, settings: QueueSettings) -> None:
         self.deliveries = Deliveries(settings)
         self.seal: Seal | None = None  # of a group that has begun
-        self.last_lease = 0
-        self.last_dead_letter = 0
-        self.is_paused = False
+        self.tally = Tally()  # which nobody writes down
+        self._reset()
         self._latest_ms = 0  # when the last change was written
         self._weight = 0  # of the changes since the last snapshot
         self._written: Snapshot | None = None  # of this very state, so applying it changes nothing
+
+    def _reset(self) -> None:
+        """Be as a group that never was, but for its deliveries."""
+        self.last_lease = 0
+        self.last_dead_letter = 0
+        self.is_paused = False
+        self.pause_reason = ""
+        self.values: dict[str, str] = {}  # the group's own settings
+        self.producer: ProducerIdentity | None = None  # of dead letters
+        self.buried = 0  # messages with a sequence under it
 
     def apply(self, event: Event, at_ms: int) -> None:
         """Take over what was written at ``at_ms``."""
@@ -57,34 +70,63 @@ class QueueState:
             case Trimmed():
                 self.deliveries.trim(event.start)
             case Paused():
-                self.is_paused = event.is_paused
+                self.is_paused, self.pause_reason = event.is_paused, event.reason
+            case Configured():
+                self.values = event.values
+            case Assigned():
+                self.producer = ProducerIdentity(event.producer_id, event.epoch)
+                self.last_dead_letter, self.buried = self.deliveries.renumber(self.last_dead_letter)
             case Begun():
                 self.seal = Seal(event.secret)
                 self.deliveries.move(event.start)
             case Forgotten():
                 self.seal = None
-                self.is_paused = False
-                self.last_lease = self.last_dead_letter = 0
+                self._reset()
                 self.deliveries.move(0)
             case Snapshot():
                 self._take_over(event)
 
     def _lease(self, event: Leased) -> None:
         self.last_lease = event.lease
+        self.tally.on_leased(event)
         self.deliveries.lease(event.lease, event.consumer, event.until_ms, event.spans)
         for first, last in event.gaps:
             self.deliveries.finish(first, last)
         self._weight += len(event.spans) + len(event.gaps)
 
     def _settle(self, event: Settled) -> None:
+        self.tally.on_settled(event)
         for first, last in event.acked:
             self.deliveries.finish(first, last)
         for span in event.waiting:
             self.deliveries.wait(*span)
         for burial in event.dying:
-            self.last_dead_letter = burial[0]
-            self.deliveries.bury(*burial)
+            self.last_dead_letter, first, last = burial[:3]
+            self.deliveries.bury(*burial, sequence=self.buried % SEQUENCE_WRAP)
+            self.buried += last - first + 1
         self._weight += len(event.acked) + len(event.waiting) + len(event.dying)
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def hold(self, event: Event, at_ms: int, producer_id: int) -> None:
+        """Take over what was written at ``at_ms`` as a part of a producer's transaction."""
+        assert isinstance(event, Settled), "only acks wait for an end"
+        self._latest_ms = max(self._latest_ms, at_ms)
+        for first, last in event.acked:
+            self.deliveries.holds.add(first, last, producer_id)
+        self._weight += 1 + len(event.acked)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> Settled | None:
+        """Take over the end of a transaction; what was acked by it."""
+        ended = self.deliveries.end_holds(producer_id, is_commit=is_commit)
+        self._weight += len(ended)
+        if not ended or not is_commit:
+            return None
+        event = Settled(acked=[(first, last) for first, last in ended])
+        self.tally.on_settled(event)
+        return event
+
+    # -- time ---------------------------------------------------------------------------------------------------------
 
     def set_clock(self, now_ms: int) -> None:
         """Count by another clock than who wrote the log.
@@ -114,7 +156,12 @@ class QueueState:
             at_ms=self._latest_ms,
             consumers=consumers,
             rows=rows,
-            reasons=self.deliveries.reasons(),
+            dead_letters=self.deliveries.waiting_letters(),
+            pause_reason=self.pause_reason,
+            values=self.values,
+            producer=self.producer,
+            buried=self.buried,
+            holds=list(self.deliveries.holds),
         )
         return self._written
 
@@ -125,6 +172,9 @@ class QueueState:
             self.last_lease = snapshot.last_lease
             self.last_dead_letter = snapshot.last_dead_letter
             self._latest_ms = max(self._latest_ms, snapshot.at_ms)
-            self.is_paused = snapshot.is_paused
+            self.is_paused, self.pause_reason = snapshot.is_paused, snapshot.pause_reason
+            self.values = snapshot.values
+            self.producer = None if snapshot.producer is None else ProducerIdentity(*snapshot.producer)
+            self.buried = snapshot.buried
             unpack_rows(snapshot, self.deliveries)
         self._written = None

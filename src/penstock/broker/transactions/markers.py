@@ -13,7 +13,7 @@ from penstock.broker.coordination.messages import ProducerIdentity
 from penstock.broker.partition import Partition
 from penstock.broker.transactions.messages import Where
 from penstock.clock import Clock
-from penstock.model import OFFSETS_TOPIC
+from penstock.model import OFFSETS_TOPIC, queue_parent
 
 
 class Marker(NamedTuple):
@@ -39,6 +39,12 @@ class OffsetsEnd(Protocol):
     def end_transaction(self, shard_index: int, producer_id: int, *, is_commit: bool) -> None: ...
 
 
+class AcksEnd(Protocol):
+    """Whoever keeps acks of queue groups, which take effect with a transaction."""
+
+    def end_transaction(self, topic: str, partition: int, producer_id: int, *, is_commit: bool) -> None: ...
+
+
 class LocalMarkers:
     """Markers for partitions that this node leads. ``on_written`` hears of each in the turn in which it is written."""
 
@@ -48,9 +54,10 @@ class LocalMarkers:
         self._clock = clock
         self._syncs = syncs
         self.on_written: Callable[[Where, int], None] = _ignore
+        self.queues: AcksEnd | None = None  # whoever keeps acks in companions of topics
 
     def append(self, marker: Marker, where: Where, leader_epoch: int = -1) -> tuple[Partition, int]:
-        """Write one marker; the partition, and the offset after it. Offsets in a group take effect in the same turn."""
+        """Write one marker; the partition, and the offset after it. Offsets and acks take effect in the same turn."""
         partition = self.find(*where)
         partition.check_leader(leader_epoch)
         producer_id, epoch = marker.producer
@@ -65,6 +72,8 @@ class LocalMarkers:
         self.on_written(where, producer_id)
         if where[0] == OFFSETS_TOPIC:
             self._groups.end_transaction(where[1], producer_id, is_commit=marker.is_commit)
+        elif self.queues is not None and (parent := queue_parent(where[0])) is not None:
+            self.queues.end_transaction(parent, where[1], producer_id, is_commit=marker.is_commit)
         return partition, appended.next_offset
 
 

@@ -13,10 +13,12 @@ from uuid import UUID, uuid4
 
 from penstock.broker.coordination.coordinator import Coordinator, shard_of
 from penstock.broker.coordination.journal import PartitionJournal
+from penstock.broker.coordination.messages import ProducerIdentity
 from penstock.broker.partition import Partition
 from penstock.broker.stats import TransactionStats
 from penstock.broker.transactions.joint import records
 from penstock.broker.transactions.joint.config import JointConfig
+from penstock.broker.transactions.joint.entrance import Entrance
 from penstock.broker.transactions.joint.messages import (
     Abort,
     Commit,
@@ -29,7 +31,7 @@ from penstock.broker.transactions.joint.messages import (
     Result,
 )
 from penstock.broker.transactions.joint.records import Place, StoredCall
-from penstock.broker.transactions.joint.shard import JointShard
+from penstock.broker.transactions.joint.shard import WRITER_EPOCH, JointShard
 from penstock.broker.transactions.joint.states import State
 from penstock.broker.transactions.joint.stored import Holdings
 from penstock.broker.transactions.joint.transaction import JointTransaction
@@ -90,6 +92,7 @@ class JointCoordinator(Coordinator[JointShard]):
         self._new_id = new_id
         self._syncs = syncs
         self.holdings = Holdings(markers.local.find, markers.neighbours)
+        self.entrance = Entrance(self._enter_acks, markers.neighbours, clock)
         self._turns: dict[tuple[str, str], _Turn] = {}
 
     def make_shard(self, partition: Partition) -> JointShard:
@@ -108,6 +111,7 @@ class JointCoordinator(Coordinator[JointShard]):
     def start(self, shard_count: Callable[[], int]) -> None:
         super().start(shard_count)
         self.holdings.serve()
+        self.entrance.serve()
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -212,7 +216,14 @@ class JointCoordinator(Coordinator[JointShard]):
         return found
 
     async def enter(
-        self, transaction_id: str, writer: str, topic: Topic, partitions: frozenset[int], call: StoredCall | None = None
+        self,
+        transaction_id: str,
+        writer: str,
+        topic: Topic,
+        partitions: frozenset[int],
+        call: StoredCall | None = None,
+        *,
+        acks: bool = False,
     ) -> Entered:
         """Note durably that a writer is about to write to these partitions."""
         known = self.check_open(transaction_id).writers.get(writer)
@@ -224,8 +235,16 @@ class JointCoordinator(Coordinator[JointShard]):
             topic_id=str(topic.topic_id),
             partitions=partitions,
             call=call,
+            acks=acks,
         )
         return await self.ask(transaction_id, request)
+
+    async def _enter_acks(
+        self, transaction_id: str, writer: str, topic: Topic, partitions: frozenset[int]
+    ) -> ProducerIdentity:
+        await self.await_shard(transaction_id)
+        entered = await self.enter(transaction_id, writer, topic, partitions, acks=True)
+        return ProducerIdentity(entered.writer.producer_id, WRITER_EPOCH)
 
     @asynccontextmanager
     async def turn(self, transaction_id: str, writer: str) -> AsyncIterator[None]:

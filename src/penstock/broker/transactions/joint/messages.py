@@ -62,6 +62,7 @@ class Enter(Request[Entered]):
     topic_id: str
     partitions: frozenset[int]
     call: StoredCall | None = None
+    acks: bool = False  # it is about to ack messages of queues, which nobody numbers
 
 
 @dataclass(frozen=True, slots=True)

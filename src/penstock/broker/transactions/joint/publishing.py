@@ -7,11 +7,9 @@ arrives after the end, is fenced there by the marker, and told to have come too 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final
 
 from penstock.broker.broker import Broker
 from penstock.broker.coordination.messages import ProducerIdentity
@@ -26,12 +24,10 @@ from penstock.broker.publishing import (
 )
 from penstock.broker.transactions.joint.numbered import NumberedCall, check_still_open
 from penstock.broker.transactions.joint.shard import WRITER_EPOCH
+from penstock.broker.transactions.joint.writers import DEFAULT_WRITER, check_writer
 from penstock.cluster.metadata import Topic
-from penstock.errors import InvalidRequest, PenstockError, ProducerFenced, TransactionEnded, UnknownPartition
+from penstock.errors import PenstockError, ProducerFenced, TransactionEnded, UnknownPartition
 from penstock.records import Partitioner
-
-DEFAULT_WRITER: Final = "main"
-_WRITER: Final = re.compile(r"[A-Za-z0-9._:@/+=-]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +53,7 @@ async def publish_into(
     A numbered call is published as a whole or raises; then it has to be repeated before the writer goes on.
     """
     check_writable(topic)
-    if not _WRITER.fullmatch(ticket.writer):
-        raise InvalidRequest(
-            f"{ticket.writer!r} is no name for a writer. Use 1 to 200 letters, digits and any of . _ : @ / + = -"
-        )
+    check_writer(ticket.writer)
     begun = perf_counter()
     await broker.joint.loaded()
     broker.joint.check_open(ticket.transaction)  # before a topic is created for nothing

@@ -62,6 +62,7 @@ from penstock.errors import (
     TransactionTimedOut,
     UnknownWriter,
 )
+from penstock.model import queue_parent
 
 Outcome = CoordinatorOutcome[Change]
 
@@ -199,7 +200,7 @@ class JointTransaction:
                 f"Transaction {self.id} has {len(self.writers)} writers already, and may not have more."
             )
         is_repeat = request.call is not None and self._is_repeat(request.writer, known, request.call)
-        if request.call is None and known is not None and known.call is not None:
+        if request.call is None and not request.acks and known is not None and known.call is not None:
             raise OutOfOrderSequence(f"Writer {request.writer!r} numbers its calls; this one has no number.")
         outcome = Outcome()
         if is_repeat:
@@ -215,7 +216,7 @@ class JointTransaction:
     def _is_repeat(self, name: str, known: StoredWriter | None, call: StoredCall) -> bool:
         """Whether a numbered call is the writer's last one again; refused unless it is that or the next."""
         last = None if known is None else known.call
-        if known is not None and last is None:
+        if known is not None and last is None and not _has_only_acked(known):
             raise OutOfOrderSequence(f"Writer {name!r} has not numbered its calls so far; number all of them or none.")
         expected = 0 if last is None else last.next_sequence
         if call.sequence == expected:
@@ -354,7 +355,12 @@ def _entered(request: Enter, known: StoredWriter | None) -> StoredWriter:
         before = places[at].sent if at in places else 0
         places[at] = Place(request.topic, request.topic_id, partition, before + sent[partition])
     producer_id = request.fresh_producer_id if known is None else known.producer_id
-    return StoredWriter(producer_id=producer_id, places=tuple(places.values()), call=request.call)
+    call = known.call if request.acks and known is not None else request.call
+    return StoredWriter(producer_id=producer_id, places=tuple(places.values()), call=call)
+
+
+def _has_only_acked(known: StoredWriter) -> bool:
+    return all(queue_parent(place.topic) is not None for place in known.places)
 
 
 def _is_same(call: StoredCall, last: StoredCall) -> bool:

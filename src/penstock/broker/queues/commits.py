@@ -1,0 +1,231 @@
+"""Where queue groups are, told to the group coordinator, so that tools that know Kafka groups show them and their lag.
+
+Every message of a queue is acked for itself; what can be told as one number is the offset before which all is done.
+Whoever leads a queue hands it on when it has changed, at most once a second, and it is committed as by a group without
+members, wherever the group's coordinator is. A Kafka group of the same name that has members refuses that, and rightly:
+the two are independent. Nor is an offset touched that somebody else has committed, which would make a consumer that
+comes back skip messages. Nothing depends on these commits: the queue itself is in its companion log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.broker.coordination.coordinator import shard_of
+from penstock.broker.coordination.neighbours import Neighbours
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit
+from penstock.clock import Clock
+from penstock.cluster.metadata import Topic
+from penstock.errors import CoordinatorLoading, GroupNotFound, NotCoordinator, PenstockError
+from penstock.model import OFFSETS_TOPIC
+from penstock.peers.port import Method
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS: Final = 3.0  # with another node
+_OFFSETS_AT_ONCE: Final = 500
+_FORGOTTEN: Final = -1
+_NOBODY: Final = MemberIdentity(member_id="")
+_MARK: Final = "queue"  # the metadata of offsets that are ours
+
+
+class QueueOffset(msgspec.Struct, frozen=True, array_like=True):
+    """Where a group is in a partition; -1 where it is to be forgotten."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+
+
+class GroupOffsets(msgspec.Struct, frozen=True, array_like=True):
+    group: str
+    offsets: tuple[QueueOffset, ...]
+
+
+class CommitQueues(msgspec.Struct, frozen=True):
+    """From whoever leads queues to whoever coordinates groups of their names."""
+
+    groups: tuple[GroupOffsets, ...]
+
+
+class QueuesCommitted(msgspec.Struct, frozen=True):
+    """The groups that are to be tried again, because they are not coordinated there, or not yet."""
+
+    unsettled: tuple[str, ...]
+
+
+COMMIT_QUEUES: Final = Method("queues.commit", CommitQueues, QueuesCommitted)
+
+
+class _Queue(NamedTuple):
+    """One group in one partition of one topic; a topic made again under the same name is another one."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    group: str
+
+
+class QueueCommits:
+    """The committed offsets of the queues that this node leads, on their way to the coordinators of their groups."""
+
+    def __init__(
+        self,
+        neighbours: Neighbours,
+        groups: GroupCoordinator,
+        clock: Clock,
+        ensure_offsets_topic: Callable[[], Awaitable[Topic]],
+        *,
+        offsets_retention_ms: int,
+    ) -> None:
+        self._neighbours = neighbours
+        self._groups = groups
+        self._clock = clock
+        self._ensure_offsets_topic = ensure_offsets_topic
+        # Coordinators forget what nobody commits for long; a queue that stands still is still there.
+        self._renew_ms = offsets_retention_ms // 2
+        self._known: dict[tuple[str, int], dict[_Queue, int]] = {}  # by topic and partition
+        self._due: dict[_Queue, int] = {}
+        self._renewed_ms = clock.now_ms()
+        neighbours.peers.serve(COMMIT_QUEUES, self._on_commit)
+
+    # -- what the leader of a queue says ------------------------------------------------------------------------------
+
+    def follow(self, topic: str, partition: int, committed: Mapping[str, int]) -> None:
+        """Up to where each group of a partition has done everything; known ones that are not named are gone."""
+        for group, offset in committed.items():
+            self.note(topic, partition, group, offset)
+        for queue in [queue for queue in self._known.get((topic, partition), ()) if queue.group not in committed]:
+            self.forget(topic, partition, queue.group)
+
+    def note(self, topic: str, partition: int, group: str, committed: int) -> None:
+        """A group has done everything before an offset."""
+        queue = self._queue(topic, partition, group)
+        known = self._known.setdefault((topic, partition), {})
+        if queue is not None and known.get(queue) != committed:
+            known[queue] = self._due[queue] = committed
+
+    def forget(self, topic: str, partition: int, group: str) -> None:
+        """A group reads a partition no longer: its offset goes."""
+        queue = self._queue(topic, partition, group)
+        if queue is not None:
+            self._known.get((topic, partition), {}).pop(queue, None)
+            self._due[queue] = _FORGOTTEN
+
+    def drop(self, topic: str, partition: int) -> None:
+        """This node no longer leads the queues of a partition: whoever does has more to say."""
+        for queue in self._known.pop((topic, partition), ()):
+            self._due.pop(queue, None)
+
+    def _queue(self, topic: str, partition: int, group: str) -> _Queue | None:
+        found = self._neighbours.metadata.topics.get(topic)
+        return None if found is None else _Queue(topic, found.topic_id.hex, partition, group)
+
+    async def commit_due(self) -> None:
+        """Commit what has changed since the last time. What could not be is due again, unless it changed since."""
+        self._renew()
+        metadata = self._neighbours.metadata
+        if not self._due:
+            return
+        due, self._due = self._due, {}
+        try:
+            await self._ensure_offsets_topic()
+            shards = len(metadata.topic(OFFSETS_TOPIC).partitions)
+            by_node: dict[int, dict[_Queue, int]] = {}
+            for queue, offset in due.items():
+                if self._is_there(queue):
+                    leader = self._neighbours.leader_of(OFFSETS_TOPIC, shard_of(queue.group, shards))
+                    by_node.setdefault(leader, {})[queue] = offset
+        except PenstockError:
+            self._put_back(due.items())
+            raise
+        for node_id, queues in by_node.items():
+            rows = iter(queues.items())
+            while chunk := list(islice(rows, _OFFSETS_AT_ONCE)):
+                await self._send(node_id, chunk)
+
+    def _renew(self) -> None:
+        if self._clock.now_ms() - self._renewed_ms >= self._renew_ms:
+            self._renewed_ms = self._clock.now_ms()
+            known = {queue: offset for place in self._known.values() for queue, offset in place.items()}
+            self._due = {**known, **self._due}
+
+    def _is_there(self, queue: _Queue) -> bool:
+        topic = self._neighbours.metadata.topics.get(queue.topic)
+        return topic is not None and topic.topic_id.hex == queue.topic_id
+
+    async def _send(self, node_id: int, rows: list[tuple[_Queue, int]]) -> None:
+        request = CommitQueues(groups=tuple(_by_group(rows)))
+        try:
+            if node_id < 0:
+                raise NotCoordinator("Nobody coordinates these groups at the moment.")
+            reply = (
+                await self._neighbours.peers.call(node_id, COMMIT_QUEUES, request, timeout_s=_PATIENCE_SECONDS)
+            ).reply
+        except PenstockError as error:
+            log.debug("Offsets of queues wait to be committed: %s", error.message)
+            self._put_back(rows)
+            return
+        except BaseException:
+            self._put_back(rows)
+            raise
+        assert isinstance(reply, QueuesCommitted)
+        self._put_back((queue, offset) for queue, offset in rows if queue.group in reply.unsettled)
+
+    def _put_back(self, rows: Iterable[tuple[_Queue, int]]) -> None:
+        for queue, offset in rows:
+            known = self._known.get((queue.topic, queue.partition), {})
+            if offset == _FORGOTTEN or known.get(queue) == offset:
+                self._due.setdefault(queue, offset)
+
+    # -- on the node that coordinates groups --------------------------------------------------------------------------
+
+    async def _on_commit(self, _node_id: int, request: CommitQueues, _body: memoryview) -> QueuesCommitted:
+        settled = await asyncio.gather(*(self._commit_group(each) for each in request.groups))
+        groups = zip(request.groups, settled, strict=True)
+        return QueuesCommitted(unsettled=tuple(each.group for each, is_settled in groups if not is_settled))
+
+    async def _commit_group(self, wanted: GroupOffsets) -> bool:
+        try:
+            await self._groups.await_shard(wanted.group)
+            rows = [row for row in wanted.offsets if self._is_ours(wanted.group, row)]
+            kept = tuple(
+                OffsetCommit(row.topic, row.partition, row.offset, -1, _MARK, row.topic_id)
+                for row in rows
+                if row.offset != _FORGOTTEN
+            )
+            gone = tuple((row.topic, row.partition) for row in rows if row.offset == _FORGOTTEN)
+            if kept:
+                await self._groups.ask(wanted.group, Commit(_NOBODY, kept))
+            if gone:
+                await self._groups.ask(wanted.group, DeleteOffsets(gone))
+        except (NotCoordinator, CoordinatorLoading):
+            return False
+        except GroupNotFound:
+            return True  # nothing to forget
+        except PenstockError as error:
+            log.debug("Group %s does not take the offsets of its queue: %s", wanted.group, error.message)
+        return True
+
+    def _is_ours(self, group: str, row: QueueOffset) -> bool:
+        """Whether nobody but queues has committed there; what was committed for an earlier topic does not count."""
+        found = self._groups.find(group)
+        known = None if found is None else found.offsets.get((row.topic, row.partition))
+        return known is None or known.metadata == _MARK or known.topic_id != row.topic_id
+
+
+def _by_group(rows: Iterable[tuple[_Queue, int]]) -> Iterator[GroupOffsets]:
+    groups: dict[str, list[QueueOffset]] = {}
+    for queue, offset in rows:
+        row = QueueOffset(queue.topic, queue.topic_id, queue.partition, offset)
+        groups.setdefault(queue.group, []).append(row)
+    for group, offsets in groups.items():
+        yield GroupOffsets(group, tuple(offsets))

@@ -1,0 +1,382 @@
+"""Queues as every door sees them: receive, say what became of it, and look after groups; on any node, for any topic.
+
+A group reads all partitions of a topic. It begins when somebody receives for it, or declares it, and is remembered.
+Calls go to whoever leads the companions of the partitions that they are about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.queues.aftermath import Consequences
+from penstock.broker.queues.breaker import Breakers
+from penstock.broker.queues.burial import Burials
+from penstock.broker.queues.companions import ensure_companion
+from penstock.broker.queues.config import QueueSettings
+from penstock.broker.queues.coordinator import QueueCoordinator
+from penstock.broker.queues.entering import enter_acks
+from penstock.broker.queues.figures import AllFigures
+from penstock.broker.queues.leases import Lease, Verdict
+from penstock.broker.queues.messages import Fate, Part
+from penstock.broker.queues.progress import Progress
+from penstock.broker.queues.receipts import Receipt, parse_receipt
+from penstock.broker.queues.receiving import Receiving
+from penstock.broker.queues.reports import GroupReport, GroupStats, Peeked
+from penstock.broker.queues.routing import QueueRoutes
+from penstock.broker.queues.serving import QueueServing, told_start
+from penstock.broker.queues.wire import (
+    Action,
+    BeginGroup,
+    ForgetGroup,
+    Look,
+    Order,
+    PauseGroup,
+    Peek,
+    PurgeGroup,
+    SeekGroup,
+    Settle,
+    Take,
+)
+from penstock.broker.starts import Start
+from penstock.broker.transactions.joint.writers import DEFAULT_WRITER
+from penstock.cluster.queue_config import check_own
+from penstock.errors import (
+    GroupNotFound,
+    InvalidGroupId,
+    InvalidRequest,
+    PenstockError,
+    ProducerFenced,
+    TransactionEnded,
+)
+from penstock.model import queue_state_topic
+from penstock.records import decode_records, iter_batches
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+RECEIVE_BYTES: Final = 8 * 1024 * 1024
+RECEIVE_MESSAGES_MAX: Final = 100_000
+_NAME_CHARS_MAX: Final = 255
+_PEEK_BYTES: Final = 4 * 1024 * 1024
+
+
+class Queues:
+    """The queues of the cluster."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.coordinator = QueueCoordinator(broker)
+        broker.transactions.markers.local.queues = self.coordinator
+        self._serving = QueueServing(broker, self.coordinator)
+        self._routes = QueueRoutes(broker, self._serving, self.coordinator.spawn)
+        self._receiving = Receiving(broker, self._routes, self._serving, self._begin_in)
+        self.coordinator.on_opened = self._receiving.on_opened
+        self.aftermath = Consequences(Burials(broker), Breakers(broker.clock, self.pause))
+        self.coordinator.aftermath = self.aftermath
+        self._progress = Progress.of(broker, self.coordinator)
+
+    def start(self) -> None:
+        """Begin to lead queues and to serve other nodes."""
+        self.coordinator.start()
+        self._broker.replicas.listen(self.coordinator)
+        self._serving.serve(self._broker.peers)
+        self.aftermath.start()
+        self._progress.start()
+
+    async def stop(self) -> None:
+        """End what waits, and lead nothing any more."""
+        self._receiving.stop()
+        for part in (self._progress, self.coordinator, self.aftermath):
+            await part.stop()
+
+    @property
+    def figures(self) -> AllFigures:
+        """What went through the queues that are led here."""
+        return self.coordinator.figures
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        topic: str,
+        group: str,
+        *,
+        consumer: str,
+        max_messages: int,
+        max_bytes: int = RECEIVE_BYTES,
+        wait_ms: int = 0,
+        visibility_timeout_ms: int | None = None,
+    ) -> list[Lease]:
+        """Lease messages from any partitions, fairly in turn; where there are none, what comes within ``wait_ms``.
+
+        The group begins with its first use, at the log's start. Consumer ``""`` is anonymous: it has no limit in flight
+        of its own. Cancelling it while it waits takes no message.
+        """
+        _check_name("group", group)
+        if len(consumer) > _NAME_CHARS_MAX:
+            raise InvalidRequest(f"The name of a consumer has at most {_NAME_CHARS_MAX} characters.")
+        if not 1 <= max_messages <= RECEIVE_MESSAGES_MAX or max_bytes < 1 or wait_ms < 0:
+            raise InvalidRequest(
+                f"Ask for 1 to {RECEIVE_MESSAGES_MAX} messages, for at least one byte, and wait 0 ms or longer."
+            )
+        request = Take(topic, group, consumer, (), max_messages, max_bytes, visibility_timeout_ms)
+        return await self._receiving.receive(request, wait_ms)
+
+    async def ack(
+        self,
+        group: str,
+        receipts: Sequence[str],
+        *,
+        topic: str | None = None,
+        transaction: str | None = None,
+        writer: str = DEFAULT_WRITER,
+    ) -> list[Verdict]:
+        """These messages are done with. One verdict for each receipt, in order.
+
+        In a joint transaction they are done with once that is committed, and until it ends they are nobody else's. If
+        one of them is not done, abort the transaction. Acking them in it again is safe.
+        """
+        ticket = None if transaction is None else (transaction, writer)
+        return await self._settle("ack", group, receipts, topic, ticket)
+
+    async def nack(
+        self,
+        group: str,
+        receipts: Sequence[str],
+        *,
+        topic: str | None = None,
+        delay_ms: int | None = None,
+        reason: str = "",
+    ) -> list[Verdict]:
+        """These failed: deliver them again, after a delay of one's own or the group's backoff."""
+        return await self._settle("nack", group, receipts, topic, delay_ms=delay_ms, reason=reason)
+
+    async def reject(
+        self, group: str, receipts: Sequence[str], *, topic: str | None = None, reason: str = ""
+    ) -> list[Verdict]:
+        """These can never be processed: they go to the dead letters at once."""
+        return await self._settle("reject", group, receipts, topic, reason=reason)
+
+    async def release(self, group: str, receipts: Sequence[str], *, topic: str | None = None) -> list[Verdict]:
+        """Nobody has looked at these: they can be delivered again at once, and this delivery did not count."""
+        return await self._settle("release", group, receipts, topic)
+
+    async def extend(
+        self,
+        group: str,
+        receipts: Sequence[str],
+        *,
+        topic: str | None = None,
+        visibility_timeout_ms: int | None = None,
+    ) -> list[Verdict]:
+        """Hold these for so long from now on."""
+        return await self._settle("extend", group, receipts, topic, visibility_timeout_ms=visibility_timeout_ms)
+
+    async def _settle(
+        self,
+        verb: str,
+        group: str,
+        receipts: Sequence[str],
+        topic: str | None,
+        ticket: tuple[str, str] | None = None,
+        **details: Any,
+    ) -> list[Verdict]:
+        _check_name("group", group)
+        if topic is not None:
+            self._broker.metadata.topic(topic)
+        verdicts: list[Verdict | None] = [None] * len(receipts)
+        found: dict[tuple[str, int], tuple[list[int], list[Receipt]]] = {}
+        for at, text in enumerate(receipts):
+            receipt = parse_receipt(text)
+            if receipt is None:
+                verdicts[at] = Verdict(text)
+            elif not self._is_known(receipt, topic):
+                verdicts[at] = Verdict(text, (Part(receipt.first, receipt.last, Fate.FOREIGN),))
+            else:
+                places = found.setdefault(receipt[:2], ([], []))
+                places[0].append(at)
+                places[1].append(receipt)
+        if ticket is not None:
+            details["producer"] = await enter_acks(self._broker, *ticket, found)
+        calls = [
+            self._settle_at(Settle(*where, group, verb, tuple(brought), **details))
+            for where, (_, brought) in found.items()
+        ]
+        answers = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
+        missing = [answer for answer in answers if isinstance(answer, GroupNotFound)]
+        if missing and len(missing) == len(answers):
+            raise missing[0]
+        for (positions, _), answer in zip(found.values(), answers, strict=True):
+            for nth, at in enumerate(positions):
+                if isinstance(answer, PenstockError):
+                    verdicts[at] = Verdict(receipts[at], (), answer)
+                else:
+                    verdicts[at] = Verdict(receipts[at], answer[nth])
+        return [verdict for verdict in verdicts if verdict is not None]
+
+    def _is_known(self, receipt: Receipt, topic: str | None) -> bool:
+        if topic is not None and receipt.topic != topic:
+            return False
+        known = self._broker.metadata.topics.get(receipt.topic)
+        return known is not None and receipt.partition < len(known.partitions)
+
+    async def _settle_at(self, request: Settle) -> tuple[tuple[Part, ...], ...] | PenstockError:
+        if queue_state_topic(request.topic) not in self._broker.metadata.topics:
+            return GroupNotFound(f"No queue group {request.group!r} reads topic {request.topic!r}.")
+        try:
+            return await self._routes.settle(request)
+        except InvalidRequest:
+            raise
+        except ProducerFenced as error:
+            return TransactionEnded(f"The transaction ended before the ack was written: {error.message}")
+        except PenstockError as error:
+            return error
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    async def declare(
+        self, topic: str, group: str, *, start: Start = "earliest", settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Have a group read a topic from a start on, if it does not yet; its own settings go over the topic's."""
+        _check_name("group", group)
+        check_own(settings or {})
+        self._topic_settings(topic).with_values(settings or {})
+        await ensure_companion(self._broker, topic)
+        action = BeginGroup(**told_start(start), settings=dict(settings or {}))
+        await self._order_all(topic, group, action)
+
+    async def groups(self, topic: str) -> list[str]:
+        """The names of the queue groups that read a topic."""
+        reports = await self._look(topic, None)
+        return sorted({report.group for report in reports})
+
+    async def stats(self, topic: str, group: str | None = None) -> list[GroupStats]:
+        """How it is with a group of a topic, or with each; partitions that cannot be asked now are left out."""
+        reports = await self._look(topic, group)
+        if group is not None and not reports:
+            raise GroupNotFound(f"No queue group {group!r} reads topic {topic!r}.")
+        settings = self._topic_settings(topic)
+        by_group: dict[str, list[GroupReport]] = {}
+        for report in sorted(reports, key=lambda report: (report.group, report.stats.partition)):
+            by_group.setdefault(report.group, []).append(report)
+        return [_stats_of(topic, name, found, settings) for name, found in by_group.items()]
+
+    async def led_here(self) -> list[tuple[str, GroupReport]]:
+        """Every group of every partition whose queues this node leads, with its topic."""
+        found: list[tuple[str, GroupReport]] = []
+        for shard in self.coordinator:
+            reports, _ = await self._serving.look(Look(shard.topic, None, (shard.partition,)))
+            found += [(shard.topic, report) for report in reports]
+        return found
+
+    async def pause(self, topic: str, group: str, reason: str = "") -> None:
+        """Hand out nothing; what is in flight can be acked all the same."""
+        await self._order_existing(topic, group, PauseGroup(is_paused=True, reason=reason))
+
+    async def resume(self, topic: str, group: str) -> None:
+        """Hand out messages again."""
+        await self._order_existing(topic, group, PauseGroup(is_paused=False))
+
+    async def purge(self, topic: str, group: str) -> None:
+        """Be done with every message that is there now."""
+        await self._order_existing(topic, group, PurgeGroup())
+
+    async def seek(self, topic: str, group: str, start: Start) -> None:
+        """Go on from another place, as if nothing had been delivered before; every lease ends."""
+        await self._order_existing(topic, group, SeekGroup(**told_start(start)))
+
+    async def forget(self, topic: str, group: str) -> None:
+        """Have a group read a topic no more; nothing is remembered of it."""
+        await self._order_existing(topic, group, ForgetGroup())
+
+    async def peek(self, topic: str, group: str, *, max_messages: int) -> list[Peeked]:
+        """The first messages of each partition in turn that a group is not done with, without taking them."""
+        if not 1 <= max_messages <= RECEIVE_MESSAGES_MAX:
+            raise InvalidRequest(f"Ask for 1 to {RECEIVE_MESSAGES_MAX} messages.")
+        self._check_companion(topic, group)
+        found: list[Peeked] = []
+        for partition in self._partitions(topic):
+            if len(found) >= max_messages:
+                break
+            request = Peek(topic, partition, group, max_messages - len(found), _PEEK_BYTES)
+            spans, batches = await self._routes.peek(request)
+            states = {offset: span for span in spans.spans for offset in range(span.first, span.last + 1)}
+            data = memoryview(batches)
+            for position, header in iter_batches(data):
+                for record in decode_records(data[position : position + header.size]):
+                    span = states.get(record.offset)
+                    if span is not None:
+                        found.append(Peeked(partition, record.offset, span.state, span.delivery_count, record))
+        return found
+
+    # -- all partitions -----------------------------------------------------------------------------------------------
+
+    def _partitions(self, topic: str) -> list[int]:
+        return list(range(len(self._broker.metadata.topic(topic).partitions)))
+
+    def _topic_settings(self, topic: str) -> QueueSettings:
+        return self._broker.topic_settings(topic).queue
+
+    def _check_companion(self, topic: str, group: str) -> None:
+        _check_name("group", group)
+        self._broker.metadata.topic(topic)
+        if queue_state_topic(topic) not in self._broker.metadata.topics:
+            raise GroupNotFound(f"No queue group {group!r} reads topic {topic!r}.")
+
+    async def _look(self, topic: str, group: str | None) -> list[GroupReport]:
+        partitions = self._partitions(topic)
+        if queue_state_topic(topic) not in self._broker.metadata.topics:
+            return []
+        reports, problems = await self._routes.look(topic, group, partitions)
+        if problems and len(problems) == len(partitions):
+            raise problems[0][1]
+        return reports
+
+    async def _order_all(self, topic: str, group: str, action: Action) -> None:
+        await asyncio.gather(
+            *(self._routes.order(Order(topic, partition, group, action)) for partition in self._partitions(topic))
+        )
+
+    async def _order_existing(self, topic: str, group: str, action: Action) -> None:
+        """The same, for a group that is there; in a new partition it may not be yet."""
+        self._check_companion(topic, group)
+        partitions = self._partitions(topic)
+        answers = await asyncio.gather(
+            *(self._routes.order(Order(topic, partition, group, action)) for partition in partitions),
+            return_exceptions=True,
+        )
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        others = [error for error in failed if not isinstance(error, GroupNotFound)]
+        if others or len(failed) == len(partitions):
+            raise (others or failed)[0]
+
+    async def _begin_in(self, topic: str, group: str, partitions: Sequence[int]) -> None:
+        """Have a group begin where it has not yet, as it is elsewhere: in all partitions, or in those that are new."""
+        reports, _ = await self._routes.look(topic, group, self._partitions(topic))
+        own = reports[0].own_settings if reports else {}
+        for partition in partitions:
+            await self._routes.order(Order(topic, partition, group, BeginGroup(settings=own)))
+            if reports and reports[0].is_paused:
+                pause = PauseGroup(is_paused=True, reason=reports[0].pause_reason)
+                await self._routes.order(Order(topic, partition, group, pause))
+
+
+def _check_name(what: str, name: str) -> None:
+    if not 1 <= len(name) <= _NAME_CHARS_MAX:
+        raise InvalidGroupId(f"The name of a {what} has 1 to {_NAME_CHARS_MAX} characters.")
+
+
+def _stats_of(topic: str, group: str, reports: Sequence[GroupReport], settings: QueueSettings) -> GroupStats:
+    own = reports[0].own_settings
+    paused = next((report for report in reports if report.is_paused), None)
+    return GroupStats(
+        topic=topic,
+        group=group,
+        settings=settings.with_values(own),
+        own_settings=own,
+        is_paused=paused is not None,
+        pause_reason=paused.pause_reason if paused is not None else "",
+        partitions=[report.stats for report in reports],
+    )

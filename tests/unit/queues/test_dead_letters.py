@@ -1,0 +1,472 @@
+"""Dead letters in a broker that runs in memory: buried once, listed, grouped, and sent back once, whatever breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.unit.queues.graveyard import (
+    finished,
+    kill_all,
+    listed,
+    publish,
+    receive,
+    records,
+    run,
+    running,
+    until,
+    until_count,
+    until_none_dies,
+    values,
+)
+
+from penstock.broker.broker import Broker
+from penstock.broker.queues.messages import Confirm
+from penstock.broker.queues.receipts import Receipt
+from penstock.broker.queues.redrive_ledger import SettlePlan
+from penstock.broker.queues.redrive_records import Filter, JobState
+from penstock.cluster.controller import TopicSpec
+from penstock.errors import DeadLetterNotFound, InvalidRequest, NotCoordinator, RedriveRunning, UnknownTopic
+from penstock.records import HEADER_BYTES, Codec, Record, encode_batch
+from penstock.records.header import seal
+from penstock.testing.files import MemoryFiles
+
+# -- burials -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_rejected_message_becomes_a_dead_letter_with_all_it_had_and_where_it_came_from() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            await broker.create_topic(TopicSpec(name="orders", partitions=3))
+            fields = {"key": b"k", "headers": (("trace", b"\xff"),), "timestamp_ms": 1_000, "partition": 2}
+            await publish(broker, "orders", b"first", b"second", **fields)
+            await kill_all(broker, "orders", 2, "no such customer")
+            dead = await records(broker, "orders.dlq", 2)
+            assert [(each.key, each.value, each.timestamp) for each in dead] == [
+                (b"k", b"first", 1_000),
+                (b"k", b"second", 1_000),
+            ]
+            headers = dict(dead[1].headers)
+            assert headers.pop("trace") == b"\xff"
+            assert int(headers.pop("penstock-dlq-time") or b"") > 1_700_000_000_000
+            assert headers == {
+                "penstock-dlq-topic": b"orders",
+                "penstock-dlq-partition": b"2",
+                "penstock-dlq-offset": b"1",
+                "penstock-dlq-timestamp": b"1000",
+                "penstock-dlq-group": b"g",
+                "penstock-dlq-tries": b"1",
+                "penstock-dlq-reason": b"no such customer",
+            }
+            topic = broker.metadata.topic("orders.dlq")
+            assert (len(topic.partitions), topic.replication_factor) == (3, 1)
+            stats = (await broker.queues.stats("orders", "g"))[0].partitions[2]
+            assert (stats.committed, stats.dying) == (2, 0)
+
+    run(story())
+
+
+def test_a_message_as_large_as_its_topic_takes_becomes_a_dead_letter_whole() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            await broker.create_topic(TopicSpec(name="big", partitions=1, configs={"max.message.bytes": "20000"}))
+            await publish(broker, "big", bytes(19_900))
+            await kill_all(broker, "big", 1, "x" * 1_000)
+            assert await values(broker, "big.dlq") == [bytes(19_900)]
+
+    run(story())
+
+
+def test_a_dead_letter_topic_that_takes_too_little_is_made_to_take_it() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            configs = {"queue.dead.letter.topic": "graves"}
+            await broker.create_topic(TopicSpec(name="big", partitions=1, configs=configs))
+            await broker.create_topic(TopicSpec(name="graves", partitions=1, configs={"max.message.bytes": "2000"}))
+            noise = bytes(at * at * 31 % 251 for at in range(50_000))
+            await publish(broker, "big", b"small", noise, b"last")
+            await kill_all(broker, "big", 3)
+            assert await values(broker, "graves") == [b"small", noise, b"last"]
+
+    run(story())
+
+
+@pytest.mark.parametrize("lost", ["the confirmation", "the answer of the append"])
+def test_a_dead_letter_is_written_once_even_if_nobody_heard_of_it(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node stops after the append and before the confirmation; whoever leads next finds what is there."""
+    files = MemoryFiles()
+
+    async def before_the_crash() -> None:
+        async with running(files) as broker:
+            await broker.create_topic(TopicSpec(name="t", partitions=1))
+            await publish(broker, "t", b"0")
+            await kill_all(broker, "t", 1)
+            if lost == "the confirmation":
+                refuse_confirmations(monkeypatch)
+            else:
+                lose_answers(broker, monkeypatch)
+            await publish(broker, "t", *(b"%d" % at for at in range(1, 6)))
+            messages = await receive(broker, "t")
+            await broker.queues.reject("g", [message.receipt for message in messages[:3]])
+            await until_count(broker, "t.dlq", 4)
+            await asyncio.sleep(0.05)
+            assert (await broker.queues.stats("t", "g"))[0].partitions[0].dying >= 3, "it is not confirmed"
+            await broker.queues.reject("g", [message.receipt for message in messages[3:]])
+
+    async def after_it() -> None:
+        async with running(files) as broker:
+            await until_none_dies(broker, "t")
+            assert await values(broker, "t.dlq") == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+    run(before_the_crash())
+    monkeypatch.undo()
+    run(after_it())
+
+
+def refuse_confirmations(monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.broker.queues.shard import QueueShard
+
+    real = QueueShard.request
+
+    async def request(self: Any, group: str, asked: Any, *more: Any) -> Any:
+        if isinstance(asked, Confirm) and asked.ids:
+            raise NotCoordinator("The node is gone.")
+        return await real(self, group, asked, *more)
+
+    monkeypatch.setattr(QueueShard, "request", request)
+
+
+def lose_answers(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = broker.remote.append
+
+    async def append(topic: str, *args: Any, **how: Any) -> Any:
+        await real(topic, *args, **how)
+        if topic.endswith(".dlq"):
+            raise NotCoordinator("The node is gone.")
+
+    monkeypatch.setattr(broker.remote, "append", append)
+
+
+@asynccontextmanager
+async def held_up(broker: Broker) -> AsyncIterator[None]:
+    """No dead letter can be written meanwhile."""
+    real = broker.remote.append
+
+    async def append(topic: str, *args: Any, **how: Any) -> Any:
+        raise UnknownTopic("Not now.")
+
+    broker.remote.append = append  # type: ignore[method-assign]
+    yield
+    broker.remote.append = real  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("rejected", "expected"),
+    [
+        (["2 3 4 5", "6 7 8 9"], [5, 6, 7, 8, 9]),
+        (["7", "2", "9", "6", "5 8"], [7, 9, 6, 5, 8]),
+        (["9", "4", "3", "6", "2"], [9, 6]),
+        (["2 3 4"], []),
+    ],
+)
+def test_a_part_that_was_trimmed_before_it_could_be_written_is_gone_and_the_rest_is_not(
+    rejected: list[str], expected: list[int]
+) -> None:
+    async def story() -> None:
+        async with running() as broker:
+            await broker.create_topic(TopicSpec(name="t", partitions=1))
+            await publish(broker, "t", *(b"%d" % at for at in range(10)))
+            await kill_all(broker, "t", 2)
+            async with held_up(broker):
+                receipts = {message.offset: message.receipt for message in await receive(broker, "t")}
+                for turn in rejected:
+                    await broker.queues.reject("g", [receipts[int(word)] for word in turn.split()])
+                await broker.trim("t", 0, 5)
+                await asyncio.sleep(0.05)
+            await until_none_dies(broker, "t")
+            assert await values(broker, "t.dlq") == [b"0", b"1", *(b"%d" % at for at in expected)]
+
+    run(story())
+
+
+def test_a_batch_that_nobody_can_unpack_holds_up_no_other_dead_letter() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            await broker.create_topic(TopicSpec(name="t", partitions=1))
+            await publish(broker, "t", b"before")
+            batch = encode_batch([Record(0, 5, None, bytes(500)), Record(1, 5, None, b"x")], codec=Codec.GZIP)
+            batch[HEADER_BYTES] ^= 0xFF
+            seal(batch)
+            await broker.remote.append("t", 0, batch, timeout_ms=5_000)
+            await publish(broker, "t", b"after")
+            leases = await broker.queues.receive("t", "g", consumer="c", max_messages=10)
+            spans = [(lease, span) for lease in leases for span in lease.deliveries]
+            receipts = [str(Receipt("t", 0, first, last, count, at.nonce)) for at, (first, last, count) in spans]
+            await broker.queues.reject("g", receipts, reason="cannot be read")
+            await until_none_dies(broker, "t")
+            found = await listed(broker, "t")
+            assert [(each.origin.offset, each.record.value) for each in found] == [
+                (0, b"before"),
+                (1, None),
+                (2, None),
+                (3, b"after"),
+            ]
+            assert "unpacked" in str(dict(found[1].record.headers)["penstock-dlq-error"])
+            job = await finished(broker, "t", await broker.dead_letters.redrive("t"))
+            assert (job.moved, job.failed) == (2, 2)
+
+    run(story())
+
+
+def test_dead_letters_have_no_dead_letters_of_their_own() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            await broker.create_topic(TopicSpec(name="t", partitions=1))
+            await publish(broker, "t", b"a", b"b")
+            await kill_all(broker, "t", 2)
+            await broker.queues.declare("t.dlq", "h", settings={"retry.base.ms": "0", "retry.cap.ms": "0"})
+            for _ in range(5):  # it is delivered more often than a message of an ordinary queue
+                messages = await receive(broker, "t.dlq", "h")
+                await broker.queues.nack("h", [message.receipt for message in messages], delay_ms=0)
+            messages = await receive(broker, "t.dlq", "h")
+            assert {message.delivery_count for message in messages} == {6}
+            await broker.queues.reject("h", [message.receipt for message in messages])
+
+            async def is_done() -> bool:
+                return (await broker.queues.stats("t.dlq", "h"))[0].partitions[0].committed == 2
+
+            await until(is_done)
+            assert "t.dlq.dlq" not in broker.metadata.topics
+            assert len(await listed(broker, "t")) == 2, "they are still dead"
+
+    run(story())
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_are_listed_page_by_page_and_by_what_they_are() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            await broker.create_topic(TopicSpec(name="t", partitions=2))
+            assert (await broker.dead_letters.page("t")).messages == []
+            await publish(broker, "t", b"a", b"b", b"c", partition=0, key=b"k")
+            await kill_all(broker, "t", 3, "Timeout of the bank")
+            await broker.queues.declare("t", "other", start="latest")
+            await publish(broker, "t", b"d", b"e", partition=1)
+            await kill_all(broker, "t", 2, "no stock", group="other")
+            pages, cursor = [], None
+            while True:
+                page = await broker.dead_letters.page("t", limit=2, cursor=cursor)
+                pages.append([each.record.value for each in page.messages])
+                cursor = page.cursor
+                if cursor is None:
+                    break
+            assert [value for each in pages for value in each] == [b"a", b"b", b"c", b"d", b"e"]
+            assert len(pages[0]) == 2
+
+            async def found(**fields: Any) -> list[bytes | None]:
+                return [each.record.value for each in await listed(broker, "t", Filter(**fields))]
+
+            assert await found(group="other") == [b"d", b"e"]
+            assert await found(reason="no stock") == [b"d", b"e"]
+            assert await found(reason="no") == []
+            assert await found(reason_contains="BANK") == [b"a", b"b", b"c"]
+            assert await found(key=b"k", first_offset=1, last_offset=1) == [b"b"]
+            assert await found(partition=1, first_offset=1) == [b"e"]
+            assert await found(until_ms=1_000) == []
+            assert len(await found(since_ms=1_000)) == 5
+            assert await found(places=[(0, 2), (1, 0)]) == [b"c", b"d"]
+            assert len(await listed(broker, "t.dlq")) == 5, "by the name of the topic that they are in"
+            told = await broker.dead_letters.reasons("t")
+            assert [(each.reason, each.messages) for each in told.reasons] == [
+                ("Timeout of the bank", 3),
+                ("no stock", 2),
+            ]
+            assert told.is_complete
+            assert told.scanned == told.total == 5
+            one = await broker.dead_letters.get("t", 1, 1)
+            assert (one.record.value, one.origin.offset, one.message.headers) == (b"e", 1, ())
+            with pytest.raises(DeadLetterNotFound):
+                await broker.dead_letters.get("t", 1, 2)
+            with pytest.raises(DeadLetterNotFound):
+                await broker.dead_letters.get("t", 7, 0)
+            with pytest.raises(UnknownTopic):
+                await broker.dead_letters.page("nothing")
+            with pytest.raises(InvalidRequest):
+                await broker.dead_letters.page("t", cursor="x:1")
+
+    run(story())
+
+
+# -- sending back ------------------------------------------------------------------------------------------------------
+
+
+def test_a_redrive_sends_back_what_is_meant_and_only_once() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            await broker.create_topic(TopicSpec(name="t", partitions=2))
+            await publish(broker, "t", b"a", b"b", b"c", partition=1, headers=(("h", b"1"),))
+            await kill_all(broker, "t", 3, "one")
+            await publish(broker, "t", b"d", partition=0)
+            await kill_all(broker, "t", 1, "two")
+            rehearsal = await broker.dead_letters.rehearse("t", Filter(reason="one"))
+            assert (rehearsal.matched, rehearsal.targets, rehearsal.stranded) == (3, {"t": 3}, 0)
+            assert await values(broker, "t", 1) == [b"a", b"b", b"c"], "nothing was sent"
+            job = await finished(broker, "t", await broker.dead_letters.redrive("t", Filter(reason="one"), by="me"))
+            assert (job.state, job.moved, job.failed, job.by) == (JobState.DONE, 3, 0, "me")
+            sent = (await records(broker, "t", 1))[3:]
+            assert [(each.value, each.headers) for each in sent] == [
+                (value, (("h", b"1"), ("penstock-redriven", b"1"))) for value in (b"a", b"b", b"c")
+            ]
+            assert [each.record.value for each in await listed(broker, "t")] == [b"d"]
+            assert len(await listed(broker, "t", has_redriven=True)) == 4
+            count = await broker.dead_letters.count("t")
+            assert (count.total, count.redriven, count.dead) == (4, 3, 1)
+            again = await finished(broker, "t", await broker.dead_letters.redrive("t", Filter(reason="one")))
+            assert again.moved == 0
+            # What dies again can be sent back again, and tells of it.
+            await kill_all(broker, "t", 3, "still")
+            await finished(broker, "t", await broker.dead_letters.redrive("t", Filter(reason="still"), limit=2))
+            assert [dict(each.headers)["penstock-redriven"] for each in (await records(broker, "t", 1))[6:]] == [
+                b"2"
+            ] * 2
+            assert len(await listed(broker, "t", Filter(reason="still"))) == 1
+
+    run(story())
+
+
+@pytest.mark.parametrize("lost", ["the settlement", "the answer of the append"])
+def test_a_redrive_that_a_crash_interrupts_goes_on_and_sends_nothing_twice(
+    lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = MemoryFiles()
+    count = 700  # several steps
+
+    async def before_the_crash() -> None:
+        async with running(files) as broker:
+            await broker.create_topic(TopicSpec(name="t", partitions=1))
+            await publish(broker, "t", *(b"%d" % at for at in range(count)))
+            await kill_all(broker, "t", count)
+            sent = 0
+            if lost == "the settlement":
+                real = broker._redrives.ask
+
+                async def ask(name: str, request: Any) -> Any:
+                    nonlocal sent
+                    sent += isinstance(request, SettlePlan)
+                    if isinstance(request, SettlePlan) and sent > 1:
+                        raise NotCoordinator("The node is gone.")
+                    return await real(name, request)
+
+                monkeypatch.setattr(broker._redrives, "ask", ask)
+            else:
+                append = broker.remote.append
+
+                async def lose(*args: Any, **how: Any) -> Any:
+                    nonlocal sent
+                    appended = await append(*args, **how)
+                    sent += 1
+                    if sent > 1:
+                        raise NotCoordinator("The node is gone.")
+                    return appended
+
+                monkeypatch.setattr(broker.remote, "append", lose)
+            await broker.dead_letters.redrive("t")
+            await until_count(broker, "t", count + 400)
+            await asyncio.sleep(0.7)  # long enough for a second attempt
+            assert len(await records(broker, "t")) == count + 400, "it does not get on"
+
+    async def after_it() -> None:
+        async with running(files) as broker:
+            jobs = await broker.dead_letters.redrives("t")
+            job = await finished(broker, "t", jobs[0])
+            assert (job.moved, job.failed, job.state) == (count, 0, JobState.DONE)
+            assert (await values(broker, "t"))[count:] == [b"%d" % at for at in range(count)]
+            assert await listed(broker, "t") == []
+
+    run(before_the_crash())
+    monkeypatch.undo()
+    run(after_it())
+
+
+def test_a_slow_redrive_tells_how_far_it_is_and_can_be_cancelled() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            await broker.create_topic(TopicSpec(name="t", partitions=1))
+            await publish(broker, "t", *(b"%d" % at for at in range(20)))
+            await kill_all(broker, "t", 20)
+            job = await broker.dead_letters.redrive("t", rate=2.0)
+            with pytest.raises(RedriveRunning):
+                await broker.dead_letters.redrive("t")
+            await until_count(broker, "t", 21)
+            await broker.dead_letters.cancel("t", job.id)
+            job = await finished(broker, "t", job)
+            assert job.state is JobState.CANCELLED
+            assert 1 <= job.moved < 5, "two a second"
+            assert len(await listed(broker, "t")) == 20 - job.moved
+
+    run(story())
+
+
+def test_a_redrive_to_another_topic_and_one_that_has_nowhere_to_go() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            await broker.create_topic(TopicSpec(name="t", partitions=1))
+            await broker.create_topic(TopicSpec(name="elsewhere", partitions=3))
+            await publish(broker, "t", b"a", b"b")
+            await kill_all(broker, "t", 2)
+            with pytest.raises(UnknownTopic):
+                await broker.dead_letters.redrive("t", target="nowhere")
+            with pytest.raises(InvalidRequest):
+                await broker.dead_letters.redrive("t", target="t.dlq")
+            with pytest.raises(InvalidRequest):
+                await broker.dead_letters.redrive("t", rate=0)
+            places = Filter(places=[(0, 1)])
+            await finished(broker, "t", await broker.dead_letters.redrive("t", places, target="elsewhere"))
+            assert [value for at in range(3) for value in await values(broker, "elsewhere", at)] == [b"b"]
+            await broker.delete_topic("t")
+            job = await finished(broker, "t", await broker.dead_letters.redrive("t"))
+            assert (job.moved, job.failed) == (0, 1)
+            assert job.error is not None
+            assert "'t'" in job.error
+            assert len(await listed(broker, "t")) == 1, "it is still there"
+
+    run(story())
+
+
+# -- the breaker -------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_that_fails_too_often_is_paused_and_says_why() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            configs = {"queue.breaker.share": "0.5", "queue.breaker.min": "10"}
+            await broker.create_topic(TopicSpec(name="t", partitions=1, configs=configs))
+            await publish(broker, "t", *(b"%d" % at for at in range(30)))
+            messages = await receive(broker, "t")
+            receipts = [message.receipt for message in messages]
+            await broker.queues.ack("g", receipts[:5])
+            await broker.queues.nack("g", receipts[5:10])
+            assert not (await broker.queues.stats("t", "g"))[0].is_paused, "half of them is not more than half"
+            await broker.queues.nack("g", receipts[10:12])
+
+            async def is_paused() -> bool:
+                return (await broker.queues.stats("t", "g"))[0].is_paused
+
+            async def is_told() -> bool:
+                return broker.queues.aftermath.breakers.opened["t", "g"] == 1
+
+            await until(is_paused)
+            await until(is_told)
+            reason = (await broker.queues.stats("t", "g"))[0].pause_reason
+            assert "7 of 12 deliveries failed" in reason
+            await broker.queues.resume("t", "g")
+            await broker.queues.nack("g", receipts[12:20])
+            await asyncio.sleep(0.05)
+            assert not await is_paused(), "it counts from nothing"
+
+    run(story())
