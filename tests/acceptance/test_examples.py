@@ -43,6 +43,23 @@ def test_joint_transaction_shows_all_writers_at_once(node: Node) -> None:
     ]
 
 
+def test_the_client_reads_back_what_it_published(node: Node) -> None:
+    assert run(ROOT / "examples" / "client_stream.py", node.http_url).splitlines()[-1] == "read: 50"
+
+
+def test_workers_deliver_every_parcel_that_has_an_address(node: Node) -> None:
+    lines = run(ROOT / "examples" / "client_worker.py", node.http_url).splitlines()
+    assert lines[-1] == "delivered: 19"
+    assert len(set(lines)) == 20
+
+
+def test_every_order_is_billed_once_although_one_try_failed(node: Node) -> None:
+    assert run(ROOT / "examples" / "client_transaction.py", node.http_url).splitlines() == [
+        "the printer is on fire: nothing of it happened",
+        "orders: 30, bills: 30, different ones: 30",
+    ]
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_says_what_it_is_and_has_a_test(example: Path) -> None:
     assert example.read_text().startswith('"""')

@@ -9,7 +9,8 @@ Format: docs/formats/record-batch.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 from penstock.errors import CorruptRecords, InvalidRecord, InvalidTimestamp, MessageTooLarge
 from penstock.records.compression import Codec, compress, decompress
@@ -32,14 +33,19 @@ from penstock.records.varint import (
     INT32_MAX,
     INT64_MAX,
     INT64_MIN,
+    VARLONGS,
     ReadableBuffer,
     read_varint,
     read_varlong,
+    varlong_bytes,
     write_varint,
-    write_varlong,
 )
 
 Headers = tuple[tuple[str, bytes | None], ...]
+
+_TIMESTAMP: Final = itemgetter(1)
+_NULL_BYTE: Final = 1
+_NULL: Final = bytes((_NULL_BYTE,))  # the length of what is not there, -1
 
 
 class Record(NamedTuple):
@@ -62,7 +68,10 @@ class TimestampedOffset(NamedTuple):
 def decode_records(buffer: ReadableBuffer) -> list[Record]:
     """Return the records of the one batch in ``buffer``, with absolute offsets and timestamps."""
     header, data = _open(buffer)
-    return [record for record, _ in _walk(header, data)]
+    try:
+        return [record for record, _ in _walk_trusting(header, data)]
+    except IndexError:
+        raise _cut_short() from None
 
 
 def find_timestamp(buffer: ReadableBuffer, timestamp_ms: int) -> TimestampedOffset | None:
@@ -92,7 +101,7 @@ def encode_batch(
     if not records:
         raise InvalidRecord("A batch needs at least one record.")
     base_offset, base_timestamp = records[0].offset, records[0].timestamp
-    max_timestamp = max(record.timestamp for record in records) if append_time_ms is None else append_time_ms
+    max_timestamp = max(map(_TIMESTAMP, records)) if append_time_ms is None else append_time_ms
     attributes = (
         codec
         | (TRANSACTIONAL_BIT if is_transactional else 0)
@@ -155,32 +164,56 @@ def _open(buffer: ReadableBuffer) -> tuple[BatchHeader, bytes]:
 
 
 def _walk(header: BatchHeader, data: bytes) -> Iterator[tuple[Record, int]]:
-    """Yield each record and where its bytes end.
+    """Yield each record and where its bytes end."""
+    try:
+        yield from _walk_trusting(header, data)
+    except IndexError:
+        raise _cut_short() from None
+
+
+def _cut_short() -> CorruptRecords:
+    return CorruptRecords("The buffer ends inside a record.")
+
+
+def _walk_trusting(header: BatchHeader, data: bytes) -> Iterator[tuple[Record, int]]:
+    """Yield each record and where its bytes end; past the end of ``data`` it raises IndexError.
 
     Slices are not checked one by one: a slice that reached past the record leaves ``position`` past its end. The
-    commonest forms of timestamp delta and header count, a single byte, are read in place to save a call.
+    commonest forms of every number, one or two bytes, are read in place: calls would take most of the time.
     """
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.uses_append_time else None
     previous_delta, last_delta = -1, header.last_offset_delta
-    new = tuple.__new__
+    new, total = tuple.__new__, len(data)
     position = 0
     for _ in range(header.count):
-        length, position = read_varint(data, position)
+        if (low := data[position]) >= 0x80 and (high := data[position + 1]) < 0x80:
+            length, position = ((low & 0x7F) >> 1 | high << 6) ^ -(low & 1), position + 2
+        else:
+            length, position = read_varint(data, position)
         end = position + length
-        if length < RECORD_BYTES_MIN - 1 or end > len(data):
+        if length < RECORD_BYTES_MIN - 1 or end > total:
             raise CorruptRecords("A record's length does not fit its batch.")
         # The next byte holds attributes, of which the format defines none.
-        if (byte := data[position + 1]) < 0x80:
-            timestamp, position = (byte >> 1) ^ -(byte & 1), position + 2
+        if (low := data[position + 1]) < 0x80:
+            timestamp, position = base_timestamp + ((low >> 1) ^ -(low & 1)), position + 2
         else:
             timestamp, position = read_varlong(data, position + 1)
-        timestamp += base_timestamp
-        delta, position = read_varint(data, position)
+            timestamp += base_timestamp
+        if (low := data[position]) < 0x80:
+            delta, position = (low >> 1) ^ -(low & 1), position + 1
+        elif (high := data[position + 1]) < 0x80:
+            delta, position = ((low & 0x7F) >> 1 | high << 6) ^ -(low & 1), position + 2
+        else:
+            delta, position = read_varint(data, position)
         if not previous_delta < delta <= last_delta or not INT64_MIN <= timestamp <= INT64_MAX:
             raise CorruptRecords("A record is out of the order or the range of its batch.")
         previous_delta = delta
-        key, position = _read_bytes(data, position)
+        key = None
+        if data[position] == _NULL_BYTE:
+            position += 1
+        else:
+            key, position = _read_bytes(data, position)
         value, position = _read_bytes(data, position)
         headers: Headers = ()
         if position < end and data[position] == 0:
@@ -189,14 +222,23 @@ def _walk(header: BatchHeader, data: bytes) -> Iterator[tuple[Record, int]]:
             headers, position = _read_headers(data, position, end)
         if position != end:
             raise CorruptRecords("A record's fields do not add up to its length.")
-        if append_time is not None:
-            timestamp = append_time
-        yield new(Record, (base_offset + delta, timestamp, key, value, headers)), end
-    if position != len(data):
+        yield (
+            new(Record, (base_offset + delta, timestamp if append_time is None else append_time, key, value, headers)),
+            end,
+        )
+    if position != total:
         raise CorruptRecords("Bytes are left after the last record of a batch.")
 
 
 def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    if (low := data[position]) & 0x81 == 0:
+        position += 1
+        length = low >> 1
+        return data[position : position + length], position + length
+    if low & 1 == 0 and (high := data[position + 1]) < 0x80:
+        position += 2
+        length = (low & 0x7F) >> 1 | high << 6
+        return data[position : position + length], position + length
     length, position = read_varint(data, position)
     if length >= 0:
         return data[position : position + length], position + length
@@ -221,27 +263,42 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     return tuple(headers), position
 
 
-def _encode_records(records: Sequence[Record]) -> bytearray:
+def _encode_records(records: Sequence[Record]) -> bytes:
     base_offset, base_timestamp = records[0].offset, records[0].timestamp
     previous = base_offset - 1
-    out = bytearray()
+    parts: list[bytes | bytearray] = []
+    table, size = VARLONGS, len(VARLONGS)  # looked up here, because calls would take most of the time
     for offset, timestamp, key, value, headers in records:
-        if offset <= previous or offset - base_offset > INT32_MAX:
+        delta, later = offset - base_offset, timestamp - base_timestamp
+        if offset <= previous or delta > INT32_MAX:
             raise InvalidRecord(f"Offset {offset} cannot follow {previous} in a batch that begins at {base_offset}.")
         previous = offset
-        if not (INT64_MIN <= timestamp <= INT64_MAX and INT64_MIN <= timestamp - base_timestamp <= INT64_MAX):
+        if not (INT64_MIN <= timestamp <= INT64_MAX and INT64_MIN <= later <= INT64_MAX):
             raise InvalidTimestamp(f"Timestamps {base_timestamp} and {timestamp} do not fit one batch.")
-        body = bytearray(1)  # attributes: the format defines none
-        write_varlong(body, timestamp - base_timestamp)
-        write_varint(body, offset - base_offset)
-        _write_bytes(body, key)
-        _write_bytes(body, value)
-        write_varint(body, len(headers))
-        for name, header_value in headers:
-            _write_bytes(body, _encode_name(name))
-            _write_bytes(body, header_value)
-        write_varint(out, len(body))
-        out += body
+        # The first byte is the attributes, of which the format defines none. The value is not copied before the join.
+        head = b"\0" + (table[later] if 0 <= later < size else varlong_bytes(later))
+        head += table[delta] if delta < size else varlong_bytes(delta)
+        if key is None:
+            head += _NULL
+        else:
+            head += varlong_bytes(len(key)) + key
+        if value is None:
+            head += _NULL
+            value = b""
+        else:
+            length = len(value)
+            head += table[length] if length < size else varlong_bytes(length)
+        tail = _encode_headers(headers) if headers else b"\0"
+        length = len(head) + len(value) + len(tail)
+        parts += (table[length] if length < size else varlong_bytes(length), head, value, tail)
+    return b"".join(parts)
+
+
+def _encode_headers(headers: Headers) -> bytearray:
+    out = bytearray(varlong_bytes(len(headers)))
+    for name, value in headers:
+        _write_bytes(out, _encode_name(name))
+        _write_bytes(out, value)
     return out
 
 

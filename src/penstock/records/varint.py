@@ -7,7 +7,7 @@ width. Padded encodings within the width are read, as Kafka does. Format: docs/f
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.errors import CorruptRecords
 
@@ -70,6 +70,15 @@ def write_varlong(out: bytearray, value: int) -> None:
     _write(out, (value << 1) ^ (value >> 63))
 
 
+def varlong_bytes(value: int) -> bytes:
+    """A signed value of up to 64 bits, zigzag-coded; one of 32 bits looks the same as a varint."""
+    if 0 <= value < len(VARLONGS):
+        return VARLONGS[value]
+    out = bytearray()
+    write_varlong(out, value)
+    return bytes(out)
+
+
 def _read(buffer: ReadableBuffer, offset: int, bytes_max: int, value_max: int) -> tuple[int, int]:
     value = shift = 0
     try:
@@ -95,3 +104,13 @@ def _write(out: bytearray, value: int) -> None:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
+
+
+def _coded(value: int) -> bytes:
+    out = bytearray()
+    _write(out, value << 1)
+    return bytes(out)
+
+
+# Lengths and deltas of ordinary records, made once: writers of batches are mostly busy with these.
+VARLONGS: Final = tuple(_coded(value) for value in range(2048))

@@ -1,0 +1,1 @@
+"""The Python client: publish, consume, work queues, transactions and workers, over HTTP to any node of a cluster."""

@@ -1,0 +1,212 @@
+"""The client for programs on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final, Literal
+
+from penstock.client.consuming import AsyncConsumer, Membership
+from penstock.client.drafts import Draft, outgoing_of
+from penstock.client.messages import Message, Published
+from penstock.client.parcels import Outgoing, SingleParcel
+from penstock.client.publishing import PublishConfig, Publisher
+from penstock.client.queue import DEFAULT_GROUP, AsyncQueue
+from penstock.client.reading import Start, read_pages
+from penstock.client.topics import Topics
+from penstock.client.transactions import AsyncTransaction
+from penstock.client.transport import Transport
+from penstock.client.values import GivenHeaders, Key, Moment, Value, header_pairs, key_bytes, moment_ms, value_bytes
+from penstock.clock import SystemClock
+from penstock.errors import InvalidRequest
+from penstock.records import Codec
+
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+BATCH_BYTES: Final = 1_000_000  # a topic takes 1 MiB unless it is set otherwise
+BUFFER_BYTES: Final = 32 * 1024 * 1024
+
+
+class AsyncClient:
+    """A client of a Penstock cluster.
+
+    Give the URL of any node, or several: when one does not answer, the next is asked. A client belongs to the event
+    loop it is used in; it may be used by any number of tasks.
+
+    - ``timeout``: seconds for which a call is tried before it fails.
+    - ``delivery_timeout``: the same for publishing.
+    - ``linger``: seconds for which `send` lets messages gather. `publish` never waits for company.
+    - ``batch_bytes``, ``compression``: how messages are packed.
+    - ``buffer_bytes``: how much may wait to be published; whoever publishes more than that waits.
+    - ``client_id``: a name to be shown where groups are described.
+    """
+
+    def __init__(
+        self,
+        *urls: str,
+        timeout: float = 30.0,
+        delivery_timeout: float = 60.0,
+        linger: float = 0.003,
+        batch_bytes: int = BATCH_BYTES,
+        buffer_bytes: int = BUFFER_BYTES,
+        compression: Compression = "none",
+        client_id: str = "penstock-python",
+    ) -> None:
+        if linger < 0 or batch_bytes < 1 or buffer_bytes < 1 or delivery_timeout <= 0:
+            raise InvalidRequest("linger is 0 or more; batch_bytes, buffer_bytes and delivery_timeout are above 0.")
+        self._transport = Transport(urls, timeout_s=timeout)
+        self._client_id = client_id
+        self._consumers: set[AsyncConsumer] = set()
+        config = PublishConfig(linger, batch_bytes, buffer_bytes, delivery_timeout, _codec(compression))
+        self._publisher = Publisher(self._transport, Topics(self._transport), SystemClock(), config)
+        self._is_closed = False
+
+    # -- publishing ---------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Key = None,
+        headers: GivenHeaders = None,
+        partition: int | None = None,
+        timestamp: Moment = None,
+    ) -> Published:
+        """Publish one message and return when it is safe.
+
+        The value is bytes, text, None (a tombstone) or anything that JSON can hold. Messages of one key go to one
+        partition and keep their order. Repeated after a failure it is still written once.
+        """
+        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers), moment_ms(timestamp))
+        future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        await self._publisher.send(topic, message, partition, SingleParcel(message, future), is_urgent=True)
+        return await future
+
+    async def send(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: Key = None,
+        headers: GivenHeaders = None,
+        partition: int | None = None,
+        timestamp: Moment = None,
+    ) -> asyncio.Future[Published]:
+        """Hand over one message and return as soon as there is room for it; the future tells when it is safe.
+
+        Messages sent shortly after one another travel together: many at once are much faster than one by one.
+        """
+        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers), moment_ms(timestamp))
+        future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        await self._publisher.send(topic, message, partition, SingleParcel(message, future), is_urgent=False)
+        return future
+
+    async def publish_many(
+        self, topic: str, values: Iterable[Value | Draft], *, partition: int | None = None
+    ) -> list[Published]:
+        """Publish many messages, values or `Draft`s, and return when all are safe, in their order.
+
+        If one is refused this raises; others may have been written.
+        """
+        return await self._publisher.send_many(topic, outgoing_of(values), partition)
+
+    async def flush(self) -> None:
+        """Return when everything that was sent before is safe or refused."""
+        await self._publisher.flush()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def consume(
+        self,
+        *topics: str,
+        group: str,
+        start: Literal["earliest", "latest"] = "earliest",
+        auto_commit: bool = True,
+        max_messages: int = 500,
+        session_timeout: float = 30.0,
+        instance_id: str | None = None,
+    ) -> AsyncConsumer:
+        """Read topics as a member of a consumer group: ``async for message in client.consume("orders", group="g")``.
+
+        The group shares out partitions among its members. With ``auto_commit`` a message counts as done when the next
+        one is asked for; without it, call `AsyncConsumer.commit`. ``start`` is where to begin in partitions of which
+        the group has committed nothing. Close the consumer, or use it in ``async with``, to leave the group at once.
+        """
+        if not topics or any(not isinstance(topic, str) for topic in topics):
+            raise InvalidRequest('Name the topics to read, such as consume("orders", "bills", group="billing").')
+        wish = Membership(
+            topics, group, start, auto_commit, session_timeout, max_messages, instance_id, self._client_id
+        )
+        consumer = AsyncConsumer(self._transport, wish, self._consumers.discard)
+        self._consumers.add(consumer)
+        return consumer
+
+    async def read(
+        self, topic: str, partition: int = 0, start: Start = "earliest", *, follow: bool = False
+    ) -> AsyncIterator[Message]:
+        """Read one partition without a group, from an offset, an instant, ``earliest`` or ``latest``.
+
+        Ends with the last message there is, or with ``follow`` waits for more, for ever.
+        """
+        async for page in read_pages(self._transport, topic, partition, start, follow=follow):
+            for message in page:
+                yield message
+
+    def queue(self, topic: str, group: str = DEFAULT_GROUP, *, consumer: str = "") -> AsyncQueue:
+        """A topic read as a queue. ``consumer`` names who receives, where a limit for each consumer should count."""
+        return AsyncQueue(self._transport, topic, group, consumer)
+
+    def transaction(self, *, timeout: float = 60.0) -> AsyncTransaction:
+        """A transaction: ``async with client.transaction() as txn``. Committed at the end, aborted on an exception.
+
+        It is kept open while the block runs; ``timeout`` is how long it outlives a client that has died.
+        """
+        return AsyncTransaction(self._transport, timeout)
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self, topic: str, *, partitions: int | None = None, replication_factor: int | None = None, **configs: Any
+    ) -> None:
+        """Create a topic. Settings have ``_`` in the place of ``.``: ``retention_ms=60_000``."""
+        body: dict[str, Any] = {"name": topic}
+        if partitions is not None:
+            body["partitions"] = partitions
+        if replication_factor is not None:
+            body["replication_factor"] = replication_factor
+        if configs:
+            body["configs"] = {name.replace("_", "."): str(value) for name, value in configs.items()}
+        await self._transport.post(Any, "v1", "topics", body=body)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Leave groups, send what is left, and close all connections."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            for consumer in list(self._consumers):
+                await consumer.close()
+            await self._publisher.close()
+        finally:
+            self._publisher.abandon()
+            self._transport.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self._transport.urls)}>"
+
+
+def _codec(name: str) -> Codec:
+    try:
+        return Codec[name.upper()]
+    except KeyError:
+        names = ", ".join(codec.name.lower() for codec in Codec)
+        raise InvalidRequest(f"Compression {name!r} is not known; use one of {names}.") from None

@@ -1,0 +1,31 @@
+"""Messages to be published, as users write them down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from penstock.client.parcels import Outgoing
+from penstock.client.values import GivenHeaders, Key, Moment, Value, header_pairs, key_bytes, moment_ms, value_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message to publish with more than a value, for `publish_many`."""
+
+    value: Value
+    key: Key = None
+    headers: GivenHeaders = None
+    timestamp: Moment = None
+
+
+def outgoing_of(values: Iterable[Value | Draft]) -> Sequence[Outgoing]:
+    """Values and drafts as bytes."""
+    return [
+        Outgoing(
+            key_bytes(value.key), value_bytes(value.value), header_pairs(value.headers), moment_ms(value.timestamp)
+        )
+        if isinstance(value, Draft)
+        else Outgoing(None, value_bytes(value))
+        for value in values
+    ]

@@ -1,0 +1,415 @@
+"""Publishing: messages are packed into batches, numbered, and sent until they are safe, once.
+
+One batch of a partition is under way at a time. What comes meanwhile waits and makes the next batch, so batches grow
+with the load by themselves; ``linger`` adds a moment for messages that nobody waits for one by one. Batches carry a
+producer id and sequence numbers, so one that is sent again because its answer was lost is not written twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.client.backoff import Backoff
+from penstock.client.messages import Published
+from penstock.client.parcels import Lane, Order, OrderParcel, Outgoing, Parcel, SingleParcel, Span, records_of, spans_of
+from penstock.client.problems import error_named
+from penstock.client.topics import Topics
+from penstock.client.transport import MSGPACK, Transport, unpacked
+from penstock.clock import Clock
+from penstock.errors import (
+    ClientClosed,
+    DuplicateSequence,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    MessageTooLarge,
+    OutOfOrderSequence,
+    PenstockError,
+    ProducerFenced,
+    UnexpectedAnswer,
+    UnknownPartition,
+    UnknownTopic,
+)
+from penstock.records import Codec, Record, encode_batch, key_hash
+
+_REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
+_SEQUENCES: Final = 1 << 31
+# The cluster knows this producer no more, or not as it knows itself: a new one can begin from 0.
+_STRANGERS: Final = (OutOfOrderSequence, ProducerFenced, DuplicateSequence, InvalidProducerIdMapping)
+_BATCH_OVERHEAD_BYTES: Final = 61
+
+
+class PublishConfig(NamedTuple):
+    """How to publish; see `AsyncClient`."""
+
+    linger_s: float
+    batch_bytes_max: int
+    buffer_bytes_max: int
+    timeout_s: float
+    codec: Codec
+
+
+class _Identity(msgspec.Struct):
+    producer_id: int
+    producer_epoch: int
+
+
+class _Producer:
+    """An identity for idempotent batches, and how many messages each partition has had of it."""
+
+    def __init__(self, identity: _Identity) -> None:
+        self.id = identity.producer_id
+        self.epoch = identity.producer_epoch
+        self.sequences: dict[tuple[str, int], int] = {}
+
+
+class _Shipment:
+    """A batch under way."""
+
+    __slots__ = ("data", "lane", "producer", "records", "spans", "tries")
+
+    def __init__(self, lane: Lane, spans: list[Span], records: list[Record]) -> None:
+        self.lane = lane
+        self.spans = spans
+        self.records = records
+        self.data = b""
+        self.producer: _Producer | None = None
+        self.tries = 0
+
+
+class _Road:
+    """What is on its way to one topic."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.lanes: dict[int, Lane] = {}
+        self.turn = 0  # messages without a key go to one partition until a batch of it leaves
+        self.timer: asyncio.Handle | None = None
+        self.is_urgent = False
+
+    def lane(self, partition: int, bytes_max: int) -> Lane:
+        found = self.lanes.get(partition)
+        if found is None:
+            found = self.lanes[partition] = Lane(partition, bytes_max)
+        return found
+
+
+class Publisher:
+    """Sends messages; one for each client."""
+
+    def __init__(self, transport: Transport, topics: Topics, clock: Clock, config: PublishConfig) -> None:
+        self._transport = transport
+        self._topics = topics
+        self._clock = clock
+        self._config = config
+        self._batch_bytes = max(config.batch_bytes_max - _BATCH_OVERHEAD_BYTES, 1)
+        self._roads: dict[str, _Road] = {}
+        self._producer: _Producer | None = None
+        self._asking = asyncio.Lock()
+        self._bytes_held = 0
+        self._room = asyncio.Condition()
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    # -- handing over -------------------------------------------------------------------------------------------------
+
+    async def send(
+        self, topic: str, message: Outgoing, partition: int | None, parcel: SingleParcel, *, is_urgent: bool
+    ) -> None:
+        """Take a message and return when there is room for it; its parcel is told when it is safe."""
+        road, count = await self._road(topic)
+        lane = road.lane(self._partition(road, message.key, partition, count), self._batch_bytes)
+        size = message.size
+        await self._take_room(size)
+        lane.add(Span(parcel, 0, 1, size))
+        self._depart(road, lane, is_urgent=is_urgent)
+
+    async def send_many(self, topic: str, messages: Sequence[Outgoing], partition: int | None) -> list[Published]:
+        """Publish all of these and return when they are safe, in their order."""
+        if not messages:
+            return []
+        road, count = await self._road(topic)
+        order = Order(len(messages))
+        shares: dict[int, tuple[list[Outgoing], list[int]]] = {}
+        for place, message in enumerate(messages):
+            chosen = self._partition(road, message.key, partition, count)
+            share = shares.get(chosen)
+            if share is None:
+                share = shares[chosen] = ([], [])
+            share[0].append(message)
+            share[1].append(place)
+        for chosen, (members, places) in shares.items():
+            lane = road.lane(chosen, self._batch_bytes)
+            for span in spans_of(OrderParcel(order, members, places), self._batch_bytes):
+                await self._take_room(span.size)
+                lane.add(span)
+                self._depart(road, lane, is_urgent=True)
+        return await order.future
+
+    async def flush(self) -> None:
+        """Return when everything that was handed over before is safe or refused."""
+        targets = [(road, lane, lane.accepted) for road in self._roads.values() for lane in road.lanes.values()]
+        for road, lane, accepted in targets:
+            while lane.settled < accepted and not self._is_closed:
+                self._pump(road)
+                async with self._room:
+                    await self._room.wait()
+
+    async def close(self) -> None:
+        """Send what is left, then take nothing more."""
+        await self.flush()
+        self._is_closed = True
+
+    def abandon(self) -> None:
+        """Give up what is under way; whoever waits for it hears that the client was closed."""
+        self._is_closed = True
+        for task in self._deliveries:
+            task.cancel()
+        for road in self._roads.values():
+            if road.timer is not None:
+                road.timer.cancel()
+            for lane in road.lanes.values():
+                while spans := lane.take():
+                    for span in spans:
+                        span.parcel.fail(ClientClosed("The client was closed before this was safe."))
+
+    async def _road(self, topic: str) -> tuple[_Road, int]:
+        if self._is_closed:
+            raise ClientClosed()
+        count = self._topics.known(topic)
+        if count is None:
+            count = await self._topics.ensure(topic)
+        road = self._roads.get(topic)
+        if road is None:
+            road = self._roads[topic] = _Road(topic)
+        return road, count
+
+    def _partition(self, road: _Road, key: bytes | None, partition: int | None, count: int) -> int:
+        if partition is not None:
+            if not 0 <= partition < count:
+                raise UnknownPartition(f"Topic {road.topic!r} has partitions 0 to {count - 1}, not {partition}.")
+            return partition
+        return (key_hash(key) if key is not None else road.turn) % count
+
+    async def _take_room(self, size: int) -> None:
+        """Wait until the buffer has room; whoever is larger than all of it waits until it is empty."""
+        while self._bytes_held and self._bytes_held + size > self._config.buffer_bytes_max:
+            async with self._room:
+                await self._room.wait()
+        self._bytes_held += size
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _depart(self, road: _Road, lane: Lane, *, is_urgent: bool) -> None:
+        """See to it that a lane leaves: at once, or after the linger."""
+        loop = asyncio.get_running_loop()
+        is_due = is_urgent or not self._config.linger_s or lane.bytes_waiting >= lane.bytes_max
+        if road.timer is not None:
+            if road.is_urgent or not is_due:
+                return
+            road.timer.cancel()
+        road.is_urgent = is_due
+        # Not before the loop's next turn, so that calls made together leave together.
+        road.timer = (
+            loop.call_soon(self._pump, road) if is_due else loop.call_later(self._config.linger_s, self._pump, road)
+        )
+
+    def _pump(self, road: _Road) -> None:
+        """Send a batch of every lane that has messages and none under way."""
+        if road.timer is not None:
+            road.timer.cancel()
+            road.timer = None
+        road.is_urgent = False
+        shipments: list[_Shipment] = []
+        size = 0
+        for lane in list(road.lanes.values()):
+            if lane.is_busy or not lane.waiting:
+                continue
+            spans = lane.take()
+            lane.is_busy = True
+            shipments.append(_Shipment(lane, spans, records_of(spans, self._clock.now_ms())))
+            size += sum(span.size for span in spans)
+            road.turn += 1
+            if size >= _REQUEST_BYTES_MAX:
+                self._start(road, shipments)
+                shipments, size = [], 0
+        if shipments:
+            self._start(road, shipments)
+
+    def _start(self, road: _Road, shipments: list[_Shipment]) -> None:
+        task = asyncio.get_running_loop().create_task(self._deliver(road, shipments))
+        self._deliveries.add(task)
+        task.add_done_callback(self._deliveries.discard)
+
+    async def _deliver(self, road: _Road, shipments: list[_Shipment]) -> None:
+        """Send batches until each is safe, refused, or out of time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.timeout_s
+        backoff = Backoff()
+        left = shipments
+        try:
+            while left:
+                outcomes = await self._attempt(road.topic, left)
+                again: list[_Shipment] = []
+                for shipment, outcome in zip(left, outcomes, strict=True):
+                    if self._settle(road, shipment, outcome, has_time=loop.time() < deadline):
+                        await self._release(road, shipment.lane, sum(span.size for span in shipment.spans))
+                    else:
+                        again.append(shipment)
+                left = again
+                if left:
+                    await asyncio.sleep(min(backoff.next(), max(deadline - loop.time(), 0)))
+        except BaseException:
+            for shipment in left:
+                _fail(shipment, ClientClosed("The client was closed before this was safe; it may be."))
+            raise
+
+    async def _release(self, road: _Road, lane: Lane, size: int) -> None:
+        lane.is_busy = False
+        self._bytes_held -= size
+        async with self._room:
+            self._room.notify_all()
+        if lane.waiting:
+            self._depart(road, lane, is_urgent=True)
+
+    async def _attempt(self, topic: str, shipments: Sequence[_Shipment]) -> Sequence[tuple[int, int] | PenstockError]:
+        """What became of each batch: its first offset and append time, or an error."""
+        try:
+            producer = await self._identity()
+        except PenstockError as error:
+            return [error] * len(shipments)
+        refusals: dict[int, PenstockError] = {}
+        for shipment in shipments:
+            if shipment.producer is None:
+                try:
+                    self._seal(topic, shipment, producer)
+                except PenstockError as error:
+                    refusals[id(shipment)] = error
+        sent = [shipment for shipment in shipments if id(shipment) not in refusals]
+        answers: Iterable[tuple[int, int] | PenstockError] = ()
+        if sent:
+            answers = await self._ask(topic, sent)
+        told = iter(answers)
+        return [refusals.get(id(shipment)) or next(told) for shipment in shipments]
+
+    async def _ask(self, topic: str, shipments: Sequence[_Shipment]) -> Sequence[tuple[int, int] | PenstockError]:
+        """Ask once: whether a batch may have been written before decides what an error means."""
+        body = msgspec.msgpack.encode([(shipment.lane.partition, shipment.data) for shipment in shipments])
+        for shipment in shipments:
+            shipment.tries += 1
+        path = ("v1", "topics", topic, "batches")
+        try:
+            answer = await self._transport.call(
+                "POST", path, body=body, content_type=MSGPACK, accept=MSGPACK, is_once=True
+            )
+            results = unpacked(answer.body, list[list[int | str]])
+            if len(results) != len(shipments):
+                raise UnexpectedAnswer(f"{len(shipments)} batches were sent, and {len(results)} answered.")
+        except PenstockError as error:
+            if error.retriable or len(shipments) == 1:
+                return [error] * len(shipments)
+            # The call was refused for one of them, perhaps: the others need not suffer.
+            return [(await self._ask(topic, [shipment]))[0] for shipment in shipments]
+        return [_outcome(result) for result in results]
+
+    def _settle(
+        self, road: _Road, shipment: _Shipment, outcome: tuple[int, int] | PenstockError, *, has_time: bool
+    ) -> bool:
+        """Tell whoever waits; False if the batch is to be sent again."""
+        topic, lane, producer = road.topic, shipment.lane, shipment.producer
+        if not isinstance(outcome, PenstockError):
+            assert producer is not None
+            taken = producer.sequences.get((topic, lane.partition), 0) + len(shipment.records)
+            producer.sequences[topic, lane.partition] = taken % _SEQUENCES
+            lane.settled += len(shipment.records)
+            _succeed(topic, shipment, *outcome)
+            return True
+        is_first = shipment.tries <= 1
+        if isinstance(outcome, _STRANGERS) and is_first and producer is not None:
+            # Nothing of it was written. If it is the identity's fault, a new one helps; tries go on counting.
+            self._forget(producer)
+            shipment.producer = None
+            return False
+        if is_first and _can_be_parted(shipment, outcome):
+            if isinstance(outcome, MessageTooLarge):
+                lane.put_back_smaller(shipment.spans)
+            else:
+                lane.put_back_apart(shipment.spans)
+            self._bytes_held += sum(span.size for span in shipment.spans)  # they are held on to
+            return True
+        if isinstance(outcome, UnknownTopic | UnknownPartition):
+            self._topics.forget(topic)
+        elif outcome.retriable and has_time:
+            return False
+        if producer is not None and not (is_first and not outcome.retriable):
+            self._forget(producer)  # it may have been written after all, so its numbers must not be used again
+        lane.settled += len(shipment.records)
+        _fail(shipment, outcome)
+        return True
+
+    def _seal(self, topic: str, shipment: _Shipment, producer: _Producer) -> None:
+        """Make the bytes of a batch, numbered; they stay the same however often it is sent."""
+        shipment.data = bytes(
+            encode_batch(
+                shipment.records,
+                codec=self._config.codec,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                base_sequence=producer.sequences.get((topic, shipment.lane.partition), 0),
+            )
+        )
+        shipment.producer = producer
+
+    async def _identity(self) -> _Producer:
+        async with self._asking:
+            if self._producer is None:
+                identity = await self._transport.post(_Identity, "v1", "producers", body=None)
+                self._producer = _Producer(identity)
+            return self._producer
+
+    def _forget(self, producer: _Producer) -> None:
+        if self._producer is producer:
+            self._producer = None
+
+
+def _outcome(result: list[int | str]) -> tuple[int, int] | PenstockError:
+    match result:
+        case [int(base_offset), int(append_time_ms)]:
+            return base_offset, append_time_ms
+        case [_, str(code), str(message)]:
+            return error_named(code, message)
+    return UnexpectedAnswer(f"{result!r} is no answer for a batch.")
+
+
+def _can_be_parted(shipment: _Shipment, error: PenstockError) -> bool:
+    """Whether others of a batch that was refused may be taken without the message at fault."""
+    if isinstance(error, MessageTooLarge):
+        return len(shipment.records) > 1
+    return isinstance(error, InvalidRequest) and len(shipment.spans) > 1
+
+
+def _succeed(topic: str, shipment: _Shipment, base_offset: int, append_time_ms: int) -> None:
+    partition = shipment.lane.partition
+    if append_time_ms >= 0:
+        published = [
+            Published(topic, partition, base_offset + at, append_time_ms) for at in range(len(shipment.records))
+        ]
+    else:
+        published = [
+            Published(topic, partition, base_offset + record.offset, record.timestamp) for record in shipment.records
+        ]
+    at = 0
+    for parcel, begin, end, _ in shipment.spans:
+        parcel.succeed(begin, published[at : at + end - begin])
+        at += end - begin
+
+
+def _fail(shipment: _Shipment, error: PenstockError) -> None:
+    for span in shipment.spans:
+        span.parcel.fail(error)
+
+
+__all__ = ["Parcel", "PublishConfig", "Publisher"]

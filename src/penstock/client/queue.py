@@ -1,0 +1,200 @@
+"""A queue as a consumer sees it: messages under leases, and what to do with each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from penstock.client.connections import Answer
+from penstock.client.leases import (
+    AsyncQueueMessage,
+    LeasedMessage,
+    MakesMessages,
+    Refused,
+    leased_messages,
+    raise_refused,
+    receipts_of,
+)
+from penstock.client.problems import error_named
+from penstock.client.transport import MSGPACK, Transport
+from penstock.errors import PenstockError, UnexpectedAnswer
+from penstock.model import check_topic_name
+
+DEFAULT_GROUP: Final = "default"
+_RECEIPTS_MAX: Final = 10_000
+_REASON_CHARS_MAX: Final = 1_000
+_PARTLY: Final = 207
+_DONE: Final = frozenset({"done", "repeated"})
+
+Leased = TypeVar("Leased", bound=LeasedMessage)
+
+
+class _Part(msgspec.Struct, frozen=True):
+    first: int
+    last: int
+    status: str
+
+
+class _Error(msgspec.Struct, frozen=True):
+    code: str
+    detail: str
+
+
+class _Result(msgspec.Struct, frozen=True):
+    status: str
+    parts: list[_Part] = []
+    error: _Error | None = None
+
+
+class _Results(msgspec.Struct, frozen=True):
+    results: list[_Result]
+
+
+class _Acked(msgspec.Struct, frozen=True):
+    acked: list[_Result]
+
+
+class QueueCalls(Generic[Leased]):
+    """The calls of a queue group, whatever kind of message they make. ``front`` is where a message's verbs go."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        topic: str,
+        group: str,
+        make: MakesMessages[Leased],
+        *,
+        consumer: str = "",
+        front: object = None,
+    ) -> None:
+        self._transport = transport
+        self._path = ("v1", "queues", check_topic_name(topic))
+        self._make = make
+        self.front = self if front is None else front
+        self.topic = topic
+        self.group = group
+        self.consumer = consumer
+
+    async def receive(
+        self,
+        max_messages: int = 10,
+        *,
+        wait: float = 0.0,
+        visibility_timeout: float | None = None,
+        ack: Iterable[LeasedMessage] = (),
+    ) -> list[Leased]:
+        """Up to ``max_messages`` messages, which are this consumer's for ``visibility_timeout`` seconds (default: as
+        the group is set). If there is none, waits for the first up to ``wait`` seconds.
+
+        ``ack`` acks what was received before, in the same round trip; `LeaseLost` is raised, and nothing received, if
+        it was too late for one of these.
+        """
+        body: dict[str, Any] = {"group": self.group, "max": max_messages, "wait_ms": round(wait * 1000)}
+        if visibility_timeout is not None:
+            body["visibility_timeout_ms"] = round(visibility_timeout * 1000)
+        if self.consumer:
+            body["consumer"] = self.consumer
+        receipts = receipts_of(ack)
+        if len(receipts) > _RECEIPTS_MAX:
+            raise_refused(await self.ack(message for _, members in receipts for message in members))
+            receipts = []
+        answer = await self._receive(body, [receipt for receipt, _ in receipts], wait)
+        if answer.status == _PARTLY:
+            raise_refused(_told(receipts, _decoded_acks(answer.body), {"already_acked"}))
+            # All of these were acked before, by a call whose answer was lost.
+            answer = await self._receive(body, [], wait)
+        return leased_messages(answer.body, self._make, self.front)
+
+    async def _receive(self, body: dict[str, Any], receipts: list[str], wait: float) -> Answer:
+        payload = msgspec.json.encode({**body, "ack": receipts} if receipts else body)
+        return await self._transport.call("POST", (*self._path, "receive"), body=payload, accept=MSGPACK, wait_s=wait)
+
+    async def ack(self, messages: Iterable[LeasedMessage]) -> list[Refused]:
+        """These are done and never come back. Returns those for which it was too late."""
+        return [each for each in await self._settle("ack", messages) if each.fate != "already_acked"]
+
+    async def nack(
+        self, messages: Iterable[LeasedMessage], *, delay: float | None = None, reason: str = ""
+    ) -> list[Refused]:
+        """These failed: deliver them again after ``delay`` seconds, or after the group's backoff. Returns those for
+        which it was too late.
+        """
+        more: dict[str, Any] = {"reason": reason[:_REASON_CHARS_MAX]}
+        if delay is not None:
+            more["delay_ms"] = round(delay * 1000)
+        return await self._settle("nack", messages, **more)
+
+    async def reject(self, messages: Iterable[LeasedMessage], *, reason: str = "") -> list[Refused]:
+        """These cannot be done: to the dead letters at once. Returns those for which it was too late."""
+        return await self._settle("reject", messages, reason=reason[:_REASON_CHARS_MAX])
+
+    async def extend(self, messages: Iterable[LeasedMessage], visibility_timeout: float | None = None) -> list[Refused]:
+        """Hold these for so many seconds from now on. Returns those for which it was too late."""
+        more = {} if visibility_timeout is None else {"visibility_timeout_ms": round(visibility_timeout * 1000)}
+        return await self._settle("extend", messages, **more)
+
+    async def release(self, messages: Iterable[LeasedMessage]) -> list[Refused]:
+        """Give these back unseen: they are delivered again at once, and this delivery does not count as a try."""
+        return await self._settle("release", messages)
+
+    async def _settle(self, verb: str, messages: Iterable[LeasedMessage], **more: Any) -> list[Refused]:
+        receipts = receipts_of(messages)
+        refused: list[Refused] = []
+        for begin in range(0, len(receipts), _RECEIPTS_MAX):
+            some = receipts[begin : begin + _RECEIPTS_MAX]
+            body = {"group": self.group, "receipts": [receipt for receipt, _ in some], **more}
+            answer = await self._transport.post(_Results, *self._path, verb, body=body)
+            refused += _told(some, answer.results)
+        return refused
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.topic} of group {self.group}>"
+
+
+class AsyncQueue(QueueCalls[AsyncQueueMessage]):
+    """A topic read as a queue by one group; made by `AsyncClient.queue`."""
+
+    def __init__(self, transport: Transport, topic: str, group: str, consumer: str = "") -> None:
+        super().__init__(transport, topic, group, AsyncQueueMessage, consumer=consumer)
+
+
+def _decoded_acks(body: bytes) -> list[_Result]:
+    try:
+        return msgspec.json.decode(body, type=_Acked).acked
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnexpectedAnswer(f"The answer is not what a Penstock node says: {error}") from None
+
+
+def _told(
+    receipts: Sequence[tuple[str, Sequence[LeasedMessage]]],
+    results: Sequence[_Result],
+    also_fine: Collection[str] = (),
+) -> list[Refused]:
+    """Which messages were not settled as asked; raises where nothing is known of some."""
+    if len(results) != len(receipts):
+        raise UnexpectedAnswer(f"{len(receipts)} receipts were shown, and {len(results)} answered.")
+    refused: list[Refused] = []
+    failures: list[PenstockError] = []
+    for (_, members), result in zip(receipts, results, strict=True):
+        if result.error is not None:
+            failures.append(error_named(result.error.code, result.error.detail))
+        elif result.status not in _DONE:
+            refused += _refused(members, result)
+    if failures:
+        raise failures[0]
+    return [each for each in refused if each.fate not in also_fine]
+
+
+def _refused(messages: Sequence[LeasedMessage], result: _Result) -> list[Refused]:
+    """Which of a receipt's messages were not settled; one without parts is about all of them."""
+    if not result.parts:
+        return [Refused(message, result.status) for message in messages]
+    return [
+        Refused(message, part.status)
+        for part in result.parts
+        if part.status not in _DONE
+        for message in messages
+        if part.first <= message.offset <= part.last
+    ]

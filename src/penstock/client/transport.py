@@ -1,0 +1,171 @@
+"""Calls to a cluster: any of its nodes will do, and when one does not answer the next is asked.
+
+Every call that the client makes can be repeated without harm: reads, acks, heartbeats and commits by nature, publishes
+because batches are numbered. So a call is tried until it is answered, refused for good, or its time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from penstock.client.backoff import Backoff
+from penstock.client.connections import Address, Answer, Connections, HeaderList
+from penstock.client.problems import error_of
+from penstock.errors import ClientClosed, InvalidRequest, NodesUnreachable, PenstockError, UnexpectedAnswer
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
+JSON: Final = b"application/json"
+MSGPACK: Final = b"application/vnd.penstock+msgpack"
+
+_ATTEMPT_SECONDS: Final = 30.0  # for one node to answer, beside what it was asked to wait
+_NOT_FOUND: Final = 404
+_PORT: Final = 80
+
+T = TypeVar("T")
+
+
+class _Node(NamedTuple):
+    url: str
+    address: Address
+    host: bytes
+    prefix: str
+
+
+class Transport:
+    """The way to a cluster, by one URL or several."""
+
+    def __init__(self, urls: Sequence[str], *, timeout_s: float) -> None:
+        if timeout_s <= 0:
+            raise InvalidRequest(f"A timeout is a number of seconds above 0, not {timeout_s!r}.")
+        self._nodes = [_node_at(url) for url in urls or (DEFAULT_URL,)]
+        self._at = 0
+        self._connections = Connections()
+        self._is_closed = False
+        self.timeout_s = timeout_s
+
+    @property
+    def urls(self) -> list[str]:
+        return [node.url for node in self._nodes]
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._connections.close()
+
+    async def get(self, kind: type[T], *path: str, wait_s: float = 0.0, **query: object) -> T:
+        """Ask for something that JSON tells of."""
+        known = {name: value for name, value in query.items() if value is not None}
+        answer = await self.call("GET", path, query=urlencode(known), wait_s=wait_s)
+        return _decoded(answer.body, kind)
+
+    async def post(
+        self, kind: type[T], *path: str, body: object, wait_s: float = 0.0, headers: HeaderList | None = None
+    ) -> T:
+        """Ask for something to be done, in JSON both ways."""
+        payload = msgspec.json.encode(body)
+        answer = await self.call("POST", path, body=payload, wait_s=wait_s, headers=headers)
+        return _decoded(answer.body or b"null", kind)
+
+    async def call(
+        self,
+        method: str,
+        path: Sequence[str],
+        *,
+        query: str = "",
+        body: bytes = b"",
+        content_type: bytes = JSON,
+        accept: bytes = JSON,
+        headers: HeaderList | None = None,
+        wait_s: float = 0.0,
+        patience_s: float | None = None,
+        is_once: bool = False,
+    ) -> Answer:
+        """An answer that is no error. ``wait_s`` is what the node was asked to wait, ``patience_s`` for how long
+        to try; default: the client's timeout. ``is_once``: whoever calls sees to other tries.
+        """
+        loop = asyncio.get_running_loop()
+        patience_s = self.timeout_s if patience_s is None else patience_s
+        deadline = loop.time() + patience_s + wait_s
+        target = "/".join(["", *(quote(part, safe="") for part in path)]) + (f"?{query}" if query else "")
+        given = [(b"accept", accept), *(headers or [])]
+        if method != "GET":
+            given.append((b"content-type", content_type))
+        backoff, failures, tries = Backoff(), dict[str, str](), 0
+        while True:
+            if self._is_closed:
+                raise ClientClosed()
+            node = self._nodes[self._at % len(self._nodes)]
+            answer_s = min(_ATTEMPT_SECONDS, patience_s) + wait_s
+            try:
+                answer = await self._ask(node, method, target, given, body, answer_s, can_repeat=not is_once)
+                if answer.status < 400:
+                    return answer
+                error = error_of(answer)
+                if not error.retriable or answer.status == _NOT_FOUND:
+                    raise error
+            except OSError as problem:
+                failures[node.url] = problem.strerror or str(problem) or type(problem).__name__
+                error = _unreachable(failures, patience_s)
+            self._leave(node)
+            tries += 1
+            pause_s = 0.0 if tries % len(self._nodes) else backoff.next()
+            if is_once or loop.time() + pause_s >= deadline:
+                raise error
+            await asyncio.sleep(pause_s)
+
+    async def _ask(
+        self,
+        node: _Node,
+        method: str,
+        target: str,
+        headers: HeaderList,
+        body: bytes,
+        timeout_s: float,
+        *,
+        can_repeat: bool,
+    ) -> Answer:
+        path = (node.prefix + target).encode()
+        sent = [(b"host", node.host), *headers]
+        return await self._connections.ask(node.address, method, path, sent, body, timeout_s, can_repeat=can_repeat)
+
+    def _leave(self, node: _Node) -> None:
+        """Ask another one next, unless somebody has moved on already."""
+        if self._nodes[self._at % len(self._nodes)] is node:
+            self._at = (self._at + 1) % len(self._nodes)
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnexpectedAnswer(f"The answer is not what a Penstock node says: {error}") from None
+
+
+def unpacked(body: bytes, kind: Any) -> Any:
+    """What a MessagePack answer holds."""
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnexpectedAnswer(f"The answer is not what a Penstock node says: {error}") from None
+
+
+def _node_at(url: str) -> _Node:
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme != "http" or not parts.hostname or parts.query or parts.fragment:
+        raise InvalidRequest(f"{url!r} is not the URL of a node; give one such as {DEFAULT_URL}.")
+    try:
+        port = parts.port or _PORT
+    except ValueError:
+        raise InvalidRequest(f"{url!r} has a port that is not a number from 0 to 65535.") from None
+    return _Node(url, (parts.hostname, port), parts.netloc.rpartition("@")[2].encode("idna"), parts.path.rstrip("/"))
+
+
+def _unreachable(failures: dict[str, str], patience_s: float) -> PenstockError:
+    tried = "; ".join(f"{url}: {reason}" for url, reason in failures.items())
+    return NodesUnreachable(
+        f"No node could be reached within {patience_s:g} s ({tried}). Check that one is running and the URLs are right."
+    )
