@@ -76,7 +76,7 @@ def _default_output() -> str:
 
 def write(messages: Iterator[Message], output: str, stream: BinaryIO, *, is_prompt: bool) -> None:
     """Write messages, each at once if ``is_prompt``."""
-    render = {"json": _as_json, "value": _as_value, "text": _as_text}[output]
+    render = {"json": _as_json, "value": _as_value, "text": as_text}[output]
     for message in messages:
         stream.write(render(message) + b"\n")
         if is_prompt:
@@ -92,7 +92,7 @@ def _as_value(message: Message) -> bytes:
     return _bytes_of(message, "value") or b""
 
 
-def _as_text(message: Message) -> bytes:
+def as_text(message: Message) -> bytes:
     """A line for people, in which no byte of a message can play tricks on the terminal."""
     place = f"{message['timestamp'] or '-'}  {message['partition']}:{message['offset']}"
     key, value = (_shown(_bytes_of(message, name)) for name in ("key", "value"))

@@ -77,6 +77,7 @@ def _greet(node: Node) -> None:
         ("Console", f"{url}/"),
         ("Kafka clients", str(node.kafka_address)),
         ("REST", f"{url}/v1/topics"),
+        ("gRPC", "off" if node.grpc_address is None else str(node.grpc_address)),
         ("API description", f"{url}/openapi.json"),
         ("Metrics", f"{url}/metrics"),
         ("Data", str(node.settings.broker.data_dir.absolute())),

@@ -58,8 +58,11 @@ class Rest:
         """Ask for something; ``wait_ms`` is how long the node itself may take over the answer."""
         return self._call("GET", path, params, None, TIMEOUT_S + wait_ms / 1000)
 
-    def post(self, *path: str, body: object, **params: object) -> Any:
-        return self._call("POST", path, params, body, TIMEOUT_S)
+    def post(self, *path: str, body: object, wait_ms: int = 0, **params: object) -> Any:
+        return self._call("POST", path, params, body, TIMEOUT_S + wait_ms / 1000)
+
+    def put(self, *path: str, body: object) -> Any:
+        return self._call("PUT", path, {}, body, TIMEOUT_S)
 
     def patch(self, *path: str, body: object) -> Any:
         return self._call("PATCH", path, {}, body, TIMEOUT_S)

@@ -11,10 +11,10 @@ from penstock.cli.exits import CommandError, Exit
 from penstock.cli.options import output_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
 from penstock.cli.rest import Rest
+from penstock.cli.spans import span_text
 
 _STATES: Final = ("empty", "open", "committing", "aborting", "committed", "aborted")
 _KINDS: Final = ("joint", "kafka")
-_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s"))
 
 
 @click.group()
@@ -40,8 +40,8 @@ def list_transactions(state: str | None, kind: str | None, output: str | None, u
             printable(row["transaction"]),
             row["kind"],
             row["state"],
-            _span(row["age_ms"]),
-            _span(row["timeout_ms"]),
+            span_text(row["age_ms"]),
+            span_text(row["timeout_ms"]),
             len(row["producer_ids"]),
             row["partitions"],
         ]
@@ -62,7 +62,7 @@ def describe(transaction: str, kind: str | None, output: str | None, url: str) -
         echo_json(detail)
         return
     reason = "" if detail["reason"] is None else f" ({detail['reason']})"
-    age = "" if detail["age_ms"] is None else f", begun {_span(detail['age_ms'])} ago"
+    age = "" if detail["age_ms"] is None else f", begun {span_text(detail['age_ms'])} ago"
     name = printable(detail["transaction"])
     click.echo(f"{detail['kind']} transaction {name}: {detail['state']}{reason}{age}")
     if detail["expires_at"] is not None:
@@ -97,16 +97,6 @@ def abort(transaction: str, kind: str | None, yes: bool, output: str | None, url
     if not is_for_people(output):
         echo_json(end)
     click.echo(f"Aborted transaction {transaction}.", err=True)
-
-
-def _span(span_ms: int | None) -> str:
-    """About how long: 90s, 12m, 3h, 2d."""
-    if span_ms is None:
-        return "-"
-    for unit_ms, unit in _UNITS:
-        if span_ms >= 2 * unit_ms:
-            return f"{span_ms // unit_ms}{unit}"
-    return f"{span_ms}ms"
 
 
 def _places(places: list[dict[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
-from starlette.routing import Route, Router
+from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import NodeStarting
@@ -21,6 +21,8 @@ from penstock.http.forwarding import hand_on
 from penstock.http.homes import is_forwarded
 from penstock.http.operation import Operation
 from penstock.http.problems import MethodNotAllowed, NoSuchRoute, problem_reply
+from penstock.http.websocket import WebSocketEndpoint, refuse_socket
+from penstock.http.websocket_subscriptions import WEBSOCKET_PATH
 
 # What can be asked of a node before it is one of its cluster.
 _EARLY_TAGS: Final = frozenset({"health", "description", "admin", "cluster"})
@@ -31,7 +33,8 @@ def build_app(door: Door, operations: Sequence[Operation]) -> ASGIApp:
     by_path: dict[str, list[Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, []).append(operation)
-    routes = [Route(path, Resource(door, offered), name=path) for path, offered in by_path.items()]
+    routes: list[BaseRoute] = [Route(path, Resource(door, offered), name=path) for path, offered in by_path.items()]
+    routes.append(WebSocketRoute(WEBSOCKET_PATH, WebSocketEndpoint(door)))
     return _Slashes(Router(routes, redirect_slashes=False, default=_Missing(door)))
 
 
@@ -59,13 +62,15 @@ def _has_encoded_slash(scope: Scope) -> bool:
 class Runner:
     """An operation with everything looked up that a call of it needs."""
 
-    __slots__ = ("_decoder", "_door", "_is_early", "_is_safe", "_query", "_without_body", "operation")
+    __slots__ = ("_decoder", "_door", "_is_early", "_is_raw", "_is_safe", "_query", "_without_body", "operation")
 
     def __init__(self, door: Door, operation: Operation) -> None:
         self._door = door
         self.operation = operation
         body, self._query = operation.takes
-        self._decoder: msgspec.json.Decoder[Any] | None = None if body is None else msgspec.json.Decoder(body)
+        self._is_raw = body is bytes  # the handler makes of it what it will
+        is_json = body is not None and not self._is_raw
+        self._decoder: msgspec.json.Decoder[Any] | None = msgspec.json.Decoder(body) if is_json else None
         self._without_body = b"{}" if operation.is_body_optional else b""
         self._is_safe = operation.method == "GET"
         self._is_early = operation.tag in _EARLY_TAGS
@@ -86,7 +91,9 @@ class Runner:
             await home.settle(door, scope)
         query = None if self._query is None else decode_query(self._query, scope)
         body = None
-        if self._decoder is not None:
+        if self._is_raw:
+            body = await read_body(scope, receive, door.config.body_bytes_max)
+        elif self._decoder is not None:
             data = await read_body(scope, receive, door.config.body_bytes_max)
             body = decode_body(self._decoder, data or self._without_body)
         topic = scope["path_params"].get("topic", "")
@@ -126,9 +133,8 @@ class _Missing:
     def __init__(self, door: Door) -> None:
         self._door = door
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        if scope["type"] != "http":
-            return
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._door.requests["", NoSuchRoute.status] += 1
         error = NoSuchRoute(f"There is nothing at {scope['path']}. /openapi.json lists what there is.")
-        await problem_reply(error, scope["path"]).send(send)
+        answer = problem_reply(error, scope["path"])
+        await (answer.send(send) if scope["type"] == "http" else refuse_socket(answer, receive, send))

@@ -23,5 +23,8 @@ class HttpConfig:
     publish_timeout_ms: int = 30_000
     default_partitioner: str = "key_hash"
     read_bytes_max: int = 4 * 1024 * 1024
+    # How long a WebSocket session waits for a client that was cut off; how often sockets are looked after.
+    websocket_resume_ms: int = 60_000
+    websocket_ping_ms: int = 20_000
     # Metrics have a row for each partition up to this many partitions on the node, and for each topic beyond.
     metrics_partitions_max: int = 1_000

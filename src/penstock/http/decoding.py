@@ -52,13 +52,15 @@ def decode_body(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        raise InvalidBody(f"The body is not what this call takes: {_sentence(error)}") from None
+        raise InvalidBody(f"The body is not what this call takes: {sentence_of(error)}") from None
     except RecursionError:
         raise MalformedBody("The body is nested too deeply.") from None
     except UnicodeDecodeError as error:
         raise MalformedBody(f"The body is not valid UTF-8: {error.reason} at byte {error.start} of a string.") from None
     except msgspec.DecodeError as error:
-        what = "There is no body; send JSON." if not data.strip() else f"The body is not valid JSON: {_sentence(error)}"
+        what = (
+            "There is no body; send JSON." if not data.strip() else f"The body is not valid JSON: {sentence_of(error)}"
+        )
         raise MalformedBody(what) from None
 
 
@@ -80,7 +82,7 @@ def decode_query(kind: type[T], scope: Scope) -> T:
     try:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidParameter(f"A query parameter is wrong: {_sentence(error).replace('$.', '')}") from None
+        raise InvalidParameter(f"A query parameter is wrong: {sentence_of(error).replace('$.', '')}") from None
 
 
 def refuse_foreign_page(scope: Scope) -> None:
@@ -105,6 +107,6 @@ def _too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"The body is larger than {limit} bytes, which is what this node takes. Send less at once.")
 
 
-def _sentence(error: Exception) -> str:
+def sentence_of(error: Exception) -> str:
     """msgspec's text, which names the place as a path from ``$``."""
     return f"{error}."

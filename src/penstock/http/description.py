@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from penstock import __version__
-from penstock.http.exchange import JSON
 from penstock.http.operation import Operation
 from penstock.http.problems import PROBLEM_TYPE, Problem
 
@@ -21,6 +20,7 @@ _PATH_PARAMETER: Final = re.compile(r"{(\w+)}")
 _TAGS: Final = {
     "messages": "Publish messages and read them.",
     "topics": "Create, describe, change and delete topics.",
+    "queues": "Work through a topic as a queue: receive under a lease, ack, retry; look at and steer its groups.",
     "groups": "Be a member of a consumer group; look at groups and their lag, move their offsets, delete them.",
     "transactions": "Publish from several writers at once, so that all of it is seen or nothing.",
     "cluster": "Look at the cluster and its nodes; drain and remove nodes, move replicas and leaders.",
@@ -32,7 +32,8 @@ _TAGS: Final = {
 
 def describe(operations: Sequence[Operation]) -> Json:
     """The whole description."""
-    types = {kind for operation in operations for kind in (operation.takes[0], operation.answer) if kind is not None}
+    named = (kind for operation in operations for kind in (operation.takes[0], operation.answer))
+    types = {kind for kind in named if kind is not None and kind is not bytes}
     ordered = [Problem, *sorted(types, key=lambda kind: kind.__name__)]
     _, schemas = msgspec.json.schema_components(ordered, ref_template=_REF)
     paths: dict[str, Json] = {}
@@ -64,7 +65,7 @@ def _operation(operation: Operation) -> Json:
     if parameters:
         described["parameters"] = parameters
     if body is not None:
-        content = {JSON: {"schema": _ref(body)}}
+        content = {operation.body_media_type: {"schema": {} if body is bytes else _ref(body)}}
         described["requestBody"] = {"required": not operation.is_body_optional, "content": content}
     return described
 
@@ -95,6 +96,8 @@ def _responses(operation: Operation) -> Json:
         if status != HTTPStatus.NO_CONTENT:
             schema = {} if operation.answer is None else _ref(operation.answer)
             responses[str(status)]["content"] = {operation.media_type: {"schema": schema}}
+            if operation.also_as is not None and status == operation.status:
+                responses[str(status)]["content"][operation.also_as] = {"schema": {}}
     for status in operation.errors:
         responses.setdefault(str(status), _problem(HTTPStatus(status).phrase))
     responses["default"] = _problem("Any other error.")

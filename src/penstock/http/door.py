@@ -12,6 +12,7 @@ from penstock.broker.publishing import Partitioners
 from penstock.http.config import HttpConfig
 from penstock.http.leaderships import LeadershipCount
 from penstock.http.upstream import Upstreams
+from penstock.http.websocket_sessions import Sessions
 from penstock.records import KeyHash, RoundRobin
 
 PARTITIONERS: Final = {"key_hash": KeyHash, "round_robin": RoundRobin}
@@ -30,3 +31,4 @@ class Door:
         self.stopping = asyncio.Event()
         self.upstreams = Upstreams()
         self.leaderships = LeadershipCount()
+        self.sessions = Sessions(self)

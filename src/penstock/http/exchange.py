@@ -8,6 +8,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 JSON: Final = "application/json"
+MSGPACK: Final = "application/vnd.penstock+msgpack"
 HeaderList = list[tuple[bytes, bytes]]
 
 Body = TypeVar("Body")
@@ -70,6 +71,11 @@ class Call(Generic[Body, Query]):
         client = self.scope.get("client")
         said = self.header(b"penstock-client") if self.header(b"penstock-forwarded") else ""
         return said or (client[0] if client else "")
+
+    @property
+    def wants_binary(self) -> bool:
+        """Whether the answer is asked for in MessagePack."""
+        return MSGPACK in self.header(b"accept")
 
     def header(self, name: bytes) -> str:
         """A header of the request, or an empty string."""

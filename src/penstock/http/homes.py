@@ -1,32 +1,25 @@
 """Which node answers a request: whoever coordinates the group or the transaction that it is about.
 
 Every node takes every request, and hands on those that another node has to answer. A request that was handed on already
-is answered where it is, or refused: so nothing goes round in circles while nodes disagree. Leaders change and need a
-moment to read their logs, so both ends wait for that a little before they refuse.
+is answered where it is, or refused: so nothing goes round in circles while nodes disagree.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from starlette.types import Scope
 
-from penstock.broker.broker import Broker
-from penstock.broker.coordination.coordinator import Coordinator, shard_of
+from penstock.broker import homes
 from penstock.cluster.records import NO_LEADER
-from penstock.errors import CoordinatorLoading, NotCoordinator
+from penstock.errors import NotCoordinator
 from penstock.http.door import Door
 from penstock.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 FORWARDED: Final = b"penstock-forwarded"  # by which node
 CLIENT: Final = b"penstock-client"  # and for whom
-
-_PATIENCE_SECONDS: Final = 3.0
-_PATIENCE_ELSEWHERE_SECONDS: Final = 1.5  # of a node that hears it has to answer, and does not know so itself
-_PAUSE_SECONDS: Final = 0.02
 
 
 def is_forwarded(scope: Scope) -> bool:
@@ -47,63 +40,20 @@ class Home:
     makes: bool = False
     is_any: bool = False
 
+    def _named(self, scope: Scope) -> homes.Home | None:
+        name = self.name_of(scope)
+        return None if name is None and not self.is_any else homes.Home(self.topic, name, self.makes)
+
     async def find(self, door: Door, scope: Scope) -> int:
         """The node that has to answer. A partition between two leaders is waited for, for a while."""
-        broker = door.broker
-        name = self.name_of(scope)
-        if self.makes:
-            await _make(broker, self.topic)
-        deadline = broker.clock.monotonic() + _PATIENCE_SECONDS
-        while True:
-            leader = self._leader(broker, name)
-            if leader != NO_LEADER:
-                return leader
-            if broker.clock.monotonic() >= deadline:
-                raise NotCoordinator(f"No node coordinates {name!r} now: its partition has no leader.")
-            await asyncio.sleep(_PAUSE_SECONDS)
-
-    def _leader(self, broker: Broker, name: str | None) -> int:
-        node_id = broker.config.node_id
-        topic = broker.metadata.topics.get(self.topic)
-        if topic is None:
-            return node_id  # nobody has any, and this node can say so
-        if self.is_any:
-            leaders = [at.leader for at in topic.partitions if at.leader != NO_LEADER]
-            return node_id if node_id in leaders else next(iter(leaders), NO_LEADER)
-        if name is None:
-            return node_id
-        return topic.partitions[shard_of(name, len(topic.partitions))].leader
+        named = self._named(scope)
+        return door.broker.config.node_id if named is None else await named.find(door.broker)
 
     async def settle(self, door: Door, scope: Scope) -> None:
         """Wait until this node can answer, if it is about to; if not, the answer will say so."""
-        broker = door.broker
-        name = self.name_of(scope)
-        is_possible = self.topic in broker.metadata.topics or is_forwarded(scope)  # whoever hands it on knows more
-        if name is None or not is_possible:
-            return
-        began = broker.clock.monotonic()
-        while not all(_is_ready(coordinator, name) for coordinator in _coordinators(broker, self.topic)):
-            is_here = self.topic in broker.metadata.topics and self._leader(broker, name) == broker.config.node_id
-            patience = _PATIENCE_SECONDS if is_here else _PATIENCE_ELSEWHERE_SECONDS
-            if broker.clock.monotonic() - began >= patience:
-                return
-            await asyncio.sleep(_PAUSE_SECONDS)
-
-
-async def _make(broker: Broker, topic: str) -> None:
-    await (broker.ensure_offsets_topic() if topic == OFFSETS_TOPIC else broker.ensure_transactions_topic())
-
-
-def _coordinators(broker: Broker, topic: str) -> tuple[Coordinator[Any], ...]:
-    return (broker.groups,) if topic == OFFSETS_TOPIC else (broker.transactions, broker.joint)
-
-
-def _is_ready(coordinator: Coordinator[Any], name: str) -> bool:
-    try:
-        coordinator.shard(name)
-    except (NotCoordinator, CoordinatorLoading):
-        return False
-    return True
+        named = self._named(scope)
+        if named is not None:
+            await named.settle(door.broker, is_forwarded=is_forwarded(scope))
 
 
 def _group(scope: Scope) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from penstock.broker.transactions.joint.publishing import DEFAULT_WRITER, Ticket
+from penstock.broker.transactions.joint.publishing import Ticket
+from penstock.broker.transactions.joint.writers import DEFAULT_WRITER
 from penstock.http.exchange import Call
 from penstock.http.problems import InvalidParameter
 
@@ -17,6 +18,7 @@ TICKET_HEADERS: Final = (
         "How many messages this writer has published into it before this call; a repeated call is not written twice.",
     ),
 )
+WRITER_HEADERS: Final = (("Penstock-Writer", f"As which of the transaction's writers; default: {DEFAULT_WRITER}."),)
 IDEMPOTENCY_HEADERS: Final = (
     ("Idempotency-Key", "Names this commit: repeated with the same key it is answered as the first time."),
 )

@@ -11,10 +11,11 @@ from msgspec.structs import asdict
 from penstock.broker.membership.member import OffsetToCommit, Polled, Standing
 from penstock.broker.membership.seat import Wish
 from penstock.errors import InvalidRequest
+from penstock.http.binary import polled_reply
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, no_content
 from penstock.http.groups import PlaceView, group_of
-from penstock.http.message_types import MessageView, PartitionIndex, view_of
+from penstock.http.message_types import DeliveredMessage, PartitionIndex, view_of
 from penstock.http.waiting import Waiting
 
 _WAIT_MS_MAX: Final = 30_000
@@ -104,13 +105,6 @@ class MembershipView(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[PlaceView]
 
 
-class DeliveredMessage(MessageView, frozen=True, kw_only=True):
-    """A message and where it lies."""
-
-    topic: str
-    partition: int
-
-
 class PolledView(MembershipView, frozen=True, kw_only=True):
     """Messages, in order within each partition. `rebalanced` tells that the partitions are others than last time."""
 
@@ -142,17 +136,18 @@ async def join_group(door: Door, call: Call[JoinRequest, None]) -> MembershipVie
         return MembershipView(**_standing(group_id, await waiting.result()))
 
 
-async def poll_group(door: Door, call: Call[PollRequest, None]) -> PolledView:
+async def poll_group(door: Door, call: Call[PollRequest, None]) -> PolledView | Reply:
     """Get the next messages of a member's partitions, waiting for them up to `wait_ms`."""
     body, group_id = call.body, group_of(call)
     max_bytes = min(body.max_bytes or door.config.read_bytes_max, door.config.read_bytes_max)
     with door.hosted.using(group_id, body.member_id) as member:
-        polling = member.poll(body.max_messages, max_bytes, body.wait_ms / 1000, body.last_poll)
+        wait_seconds, is_raw = body.wait_ms / 1000, call.wants_binary
+        polling = member.poll(body.max_messages, max_bytes, wait_seconds, body.last_poll, is_raw=is_raw)
         async with Waiting(door, call, polling) as waiting:
             polled = await waiting.result()
             if waiting.is_client_gone:
                 member.take_back(polled)
-    return _polled(group_id, polled)
+    return polled_reply(_standing(group_id, polled.standing), polled) if is_raw else _polled(group_id, polled)
 
 
 async def commit_group(door: Door, call: Call[CommitRequest, None]) -> CommittedView:

@@ -97,6 +97,13 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     headers_base64: HeaderBytes | UnsetType = UNSET
 
 
+class DeliveredMessage(MessageView, frozen=True, kw_only=True):
+    """A message and where it lies."""
+
+    topic: str
+    partition: int
+
+
 class MessagesPage(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of one partition; read on from `next_offset`."""
 

@@ -20,6 +20,7 @@ from penstock.http.cluster_metrics import collect_cluster, lag_of
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply
 from penstock.http.figures import TopicFigures, topic_figures
+from penstock.http.queue_metrics import Standings, collect_queues, standings_of
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -58,7 +59,8 @@ async def metrics(door: Door, call: Call[None, None]) -> Reply:
 
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    registry.register(NodeCollector(door, await _lags(door)))
+    standings = await standings_of(door.broker, door.config.metrics_partitions_max)
+    registry.register(NodeCollector(door, await _lags(door), standings))
     encode, content_type = choose_encoder(call.header(b"accept"))
     return Reply(200, encode(registry), content_type, [])
 
@@ -81,9 +83,10 @@ async def _lags(door: Door) -> Lags:
 class NodeCollector:
     """Everything one node can say in numbers."""
 
-    def __init__(self, door: Door, lags: Lags) -> None:
+    def __init__(self, door: Door, lags: Lags, standings: Standings) -> None:
         self._door = door
         self._lags = lags
+        self._standings = standings
 
     def collect(self) -> Iterable[Metric]:
         yield from self._node()
@@ -91,6 +94,7 @@ class NodeCollector:
         yield from self._topics()
         yield from collect_cluster(self._door.broker, self._door.leaderships)
         yield from self._groups()
+        yield from collect_queues(self._door.broker, self._standings, self._door.config.metrics_partitions_max)
         yield from self._transactions()
         stats = self._door.broker.stats
         yield _histogram(

@@ -35,6 +35,10 @@ class Operation:
     errors: tuple[int, ...] = ()
     # Request headers that it heeds, and what each is for.
     headers: tuple[tuple[str, str], ...] = ()
+    # What the body is, where it is not JSON but bytes (``Call[bytes, ...]``).
+    body_media_type: str = JSON
+    # A second form of the answer, for whoever asks for it with Accept.
+    also_as: str | None = None
     # Whether no body at all stands for an empty object.
     is_body_optional: bool = False
     # Finds the node that has to answer, where not every node can.

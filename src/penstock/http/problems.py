@@ -74,6 +74,13 @@ class BodyTooLarge(HttpError):
     code = "body_too_large"
 
 
+class UnsupportedMediaType(HttpError):
+    """The body is of a kind that this call does not take."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
 class ClientGone(HttpError):
     """The client went away before its request was complete."""
 
@@ -107,6 +114,25 @@ class MethodNotAllowed(HttpError):
     @property
     def headers(self) -> HeaderList:
         return [(b"allow", ", ".join(self.allowed).encode())]
+
+
+class UpgradeRequired(HttpError):
+    """This path is for WebSockets only."""
+
+    status = 426
+    code = "upgrade_required"
+
+    @property
+    def headers(self) -> HeaderList:
+        return [(b"upgrade", b"websocket"), (b"connection", b"upgrade")]
+
+
+class TooManyConnections(HttpError):
+    """There are as many connections as this node takes."""
+
+    status = 503
+    code = "too_many_connections"
+    retriable = True
 
 
 class InternalError(HttpError):
@@ -163,6 +189,9 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.OffsetMetadataTooLarge: 413,
     errors.NotCoordinator: 503,
     errors.CoordinatorLoading: 503,
+    errors.DeadLetterNotFound: 404,
+    errors.RedriveNotFound: 404,
+    errors.RedriveRunning: 409,
     errors.TransactionError: 409,
     errors.TransactionNotFound: 404,
     errors.TransactionalIdNotFound: 404,

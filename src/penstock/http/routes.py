@@ -15,17 +15,20 @@ from penstock.http import (
     membership,
     messages,
     metrics,
+    queue_types,
     status_page,
     topics,
     transactions,
 )
 from penstock.http.cluster_routes import CLUSTER_OPERATIONS
+from penstock.http.dead_letters import DEAD_LETTER_OPERATIONS
 from penstock.http.description import describe
 from penstock.http.door import Door
-from penstock.http.exchange import JSON, Call, Reply
-from penstock.http.joint import IDEMPOTENCY_HEADERS, TICKET_HEADERS
+from penstock.http.exchange import JSON, MSGPACK, Call, Reply
+from penstock.http.joint import IDEMPOTENCY_HEADERS, TICKET_HEADERS, WRITER_HEADERS
 from penstock.http.message_types import BatchReceipt, MessagesPage, PublishReceipt
 from penstock.http.operation import Operation
+from penstock.http.queue_routes import HOT_QUEUE_OPERATIONS, QUEUE_OPERATIONS
 
 
 async def openapi(_door: Door, _call: Call[None, None]) -> Reply:
@@ -65,6 +68,7 @@ OPERATIONS: Final = (
         headers=TICKET_HEADERS,
         home=homes.TICKET,
     ),
+    *HOT_QUEUE_OPERATIONS,
     Operation(
         "GET", "/v1/topics/{topic}/messages", messages.read, "messages", MessagesPage, errors=(400, 404, 416, 500, 503)
     ),
@@ -74,6 +78,7 @@ OPERATIONS: Final = (
         membership.poll_group,
         "groups",
         membership.PolledView,
+        also_as=MSGPACK,
         errors=(*_MEMBER_ERRORS, 500),
         home=homes.GROUP,
     ),
@@ -207,6 +212,17 @@ OPERATIONS: Final = (
     ),
     Operation(
         "POST",
+        "/v1/transactions/{transaction}/ack",
+        transactions.ack_in_transaction,
+        "transactions",
+        queue_types.ReceiptResults,
+        also=(207,),
+        errors=_END_ERRORS,
+        headers=WRITER_HEADERS,
+        home=homes.TRANSACTION,
+    ),
+    Operation(
+        "POST",
         "/v1/transactions/{transaction}/commit",
         transactions.commit_transaction,
         "transactions",
@@ -225,6 +241,8 @@ OPERATIONS: Final = (
         errors=_END_ERRORS,
         home=homes.TRANSACTION,
     ),
+    *QUEUE_OPERATIONS,
+    *DEAD_LETTER_OPERATIONS,
     *CLUSTER_OPERATIONS,
     Operation("GET", "/livez", health.livez, "health", health.Liveness),
     Operation("GET", "/readyz", health.readyz, "health", health.Health, also=(503,)),

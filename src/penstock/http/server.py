@@ -79,6 +79,7 @@ class HttpServer:
             log.warning("Some HTTP requests did not finish in time and are cut off.")
         finally:
             self._server.abort()
+            await self._door.sessions.stop()
             self._door.hosted.stop()
             self._door.upstreams.close()
             self._serving.cancel()
@@ -95,7 +96,11 @@ class _Server(uvicorn.server.Server):
             uvicorn.config.Config(
                 build_app(door, OPERATIONS),
                 http=type("BoundConnection", (Connection,), {"limits": config}),
-                ws="none",
+                ws="websockets-sansio",
+                ws_max_size=config.body_bytes_max,
+                ws_ping_interval=config.websocket_ping_ms / 1000,
+                ws_ping_timeout=config.websocket_ping_ms / 1000,
+                ws_per_message_deflate=False,  # what is small on the wire must not be large in memory
                 loop="none",
                 interface="asgi3",
                 lifespan="off",

@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 from penstock.broker.transactions.joint.coordinator import Lease
 from penstock.broker.transactions.joint.messages import Ended
 from penstock.broker.transactions.joint.transaction import JointTransaction
+from penstock.broker.transactions.joint.writers import DEFAULT_WRITER
 from penstock.broker.transactions.messages import Terminate
 from penstock.broker.transactions.states import State as KafkaState
 from penstock.broker.transactions.transaction import Transaction
@@ -26,11 +27,14 @@ from penstock.http.groups import PlaceView
 from penstock.http.homes import coordinators, is_forwarded
 from penstock.http.joint import idempotency_key_of
 from penstock.http.message_types import instant
+from penstock.http.queue_types import AckRequest, ReceiptResults, is_done, results_of
+from penstock.http.queues import raise_if_unanswered
 from penstock.model import TRANSACTIONS_TOPIC
 
 TIMEOUT_MS: Final = 60_000
 _TIMEOUT_MS_LIMIT: Final = (1 << 31) - 1
 _WRITERS_LIMIT: Final = 10_000
+_PARTLY: Final = 207
 
 Kind = Literal["joint", "kafka"]
 StateName = Literal["empty", "open", "committing", "aborting", "committed", "aborted"]
@@ -160,6 +164,18 @@ async def abort_transaction(door: Door, call: Call[None, KindQuery]) -> EndView:
         raise InvalidTxnState(f"{name!r} is being committed; there is nothing to abort.")
     await door.broker.transactions.ask(name, Terminate())
     return EndView(transaction=name, state="aborted", committed_writers=[], aborted_writers=[], reason="admin")
+
+
+async def ack_in_transaction(door: Door, call: Call[AckRequest, None]) -> ReceiptResults | Reply:
+    """Ack messages of a queue group with the commit of a joint transaction: until then they are nobody else's.
+
+    200 if all will be, 207 tells which will not: then abort it. An abort gives them back. Repeating the call is safe.
+    """
+    body, writer = call.body, call.header(b"penstock-writer") or DEFAULT_WRITER
+    verdicts = await door.broker.queues.ack(body.group, body.receipts, transaction=_id_of(call), writer=writer)
+    raise_if_unanswered(verdicts)
+    results = ReceiptResults(results=results_of(verdicts, call.path))
+    return results if all(map(is_done, verdicts)) else reply(results, _PARTLY)
 
 
 # -- looking -----------------------------------------------------------------------------------------------------------

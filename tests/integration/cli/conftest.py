@@ -101,7 +101,7 @@ def nodes(directory: Path) -> Iterator[StartNode]:
         data_dir = data_dir or directory / "data"
         kafka_port, http_port = free_port(), free_port()
         log = directory / f"node-{len(started)}.log"
-        listeners = ["--kafka", f"127.0.0.1:{kafka_port}", "--http", f"127.0.0.1:{http_port}"]
+        listeners = ["--kafka", f"127.0.0.1:{kafka_port}", "--http", f"127.0.0.1:{http_port}", "--grpc", "127.0.0.1:0"]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "penstock", command, "--data-dir", data_dir, *listeners, *map(str, args)],

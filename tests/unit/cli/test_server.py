@@ -38,7 +38,7 @@ class FakeNode:
 
     def __init__(self, settings: Settings, *, stop_s: float = 0.0) -> None:
         self.settings = settings
-        self.kafka_address = self.http_address = Address("127.0.0.1", 1)
+        self.kafka_address = self.http_address = self.grpc_address = Address("127.0.0.1", 1)
         self.broker = type("Broker", (), {"replicas": ()})
         self.calls: list[str] = []
         self._stop_s = stop_s
@@ -120,8 +120,8 @@ def test_a_door_that_cannot_open_closes_what_is_open(tmp_path: Path) -> None:
 def test_listening_everywhere_tells_clients_this_machines_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "here")
     everywhere, local = Address("0.0.0.0", 9092), Address("127.0.0.1", 8080)
-    kafka, http = server._endpoints(Settings(), everywhere, local, None)
+    kafka, http = server._endpoints(Settings(), everywhere, local, None, None)
     assert (kafka.door, kafka.host, kafka.port) == ("kafka", "here", 9092)
     assert (http.door, http.host, http.port) == ("http", "127.0.0.1", 8080)
     advertised = load({"PENSTOCK_BROKER__ADVERTISED_KAFKA": "public:19092"}).settings
-    assert server._endpoints(advertised, everywhere, local, None)[0].host == "public"
+    assert server._endpoints(advertised, everywhere, local, None, None)[0].host == "public"

@@ -59,6 +59,32 @@ def test_the_issues_routes_are_there() -> None:
     }
 
 
+def test_everything_about_queues_is_there() -> None:
+    settling = {"ack", "nack", "reject", "extend", "release"}
+    group = "/v1/queues/{topic}/groups/{group}"
+    assert {(method.upper(), path) for path, method, _ in _operations()} >= {
+        *(("POST", f"/v1/queues/{{topic}}/{verb}") for verb in ("receive", "purge", *settling)),
+        *(("POST", f"/v1/groups/{{group}}/{verb}") for verb in settling),
+        *((method, group) for method in ("GET", "PUT", "DELETE")),
+        *(("POST", f"{group}/{verb}") for verb in ("pause", "resume", "seek")),
+        ("GET", f"{group}/peek"),
+        ("GET", "/v1/queues"),
+        ("GET", "/v1/queues/{topic}"),
+        ("POST", "/v1/topics/{topic}/batches"),
+        ("POST", "/v1/producers"),
+        ("GET", "/v1/ws"),
+    }
+
+
+def test_second_forms_of_bodies_and_answers_are_described() -> None:
+    binary = "application/vnd.penstock+msgpack"
+    paths = DESCRIPTION["paths"]
+    batches = paths["/v1/topics/{topic}/batches"]["post"]
+    assert set(batches["requestBody"]["content"]) == set(batches["responses"]["200"]["content"]) == {binary}
+    for path in ("/v1/queues/{topic}/receive", "/v1/groups/{group}/poll"):
+        assert set(paths[path]["post"]["responses"]["200"]["content"]) == {"application/json", binary}
+
+
 def test_operation_ids_are_unique_and_every_operation_says_what_it_does() -> None:
     ids = [operation["operationId"] for _, _, operation in _operations()]
     assert len(ids) == len(set(ids))

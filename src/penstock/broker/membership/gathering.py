@@ -10,6 +10,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.groups.messages import Where
 from penstock.broker.membership.positions import Positions
 from penstock.broker.reading import read_messages
+from penstock.broker.runs import Run, read_run
 from penstock.errors import OffsetOutOfRange, PenstockError
 from penstock.records import Record
 
@@ -19,16 +20,22 @@ class Gathered:
     """Messages by partition, in order, and how far each partition was looked at."""
 
     messages: list[tuple[Where, list[Record]]] = field(default_factory=list)
+    runs: list[tuple[Where, Run]] = field(default_factory=list)  # instead, for whoever decodes them
     ends: dict[Where, int] = field(default_factory=dict)
     # Partitions whose position is outside of what their log holds.
     out_of_range: list[Where] = field(default_factory=list)
     # Why some partition could not be read; it does not keep the others from being read.
     failure: PenstockError | None = None
 
+    @property
+    def has_any(self) -> bool:
+        return bool(self.messages or self.runs)
+
     def keep_only(self, places: Iterable[Where]) -> None:
         """Leave out what was found elsewhere."""
         kept = frozenset(places)
         self.messages = [(where, records) for where, records in self.messages if where in kept]
+        self.runs = [(where, run) for where, run in self.runs if where in kept]
         self.ends = {where: end for where, end in self.ends.items() if where in kept}
 
 
@@ -54,6 +61,32 @@ async def gather(broker: Broker, positions: Positions, order: Sequence[Where], l
                 break
         queue = going_on
     gathered.messages = [(where, records) for where, records in found.items() if records]
+    return gathered
+
+
+async def gather_runs(
+    broker: Broker, positions: Positions, order: Sequence[Where], limit: int, max_bytes: int
+) -> Gathered:
+    """The same as batches, without looking into them; each partition is read once, as far as its share goes."""
+    gathered = Gathered()
+    for at, where in enumerate(order):
+        if limit <= 0 or max_bytes <= 0:
+            break
+        left = len(order) - at
+        share, share_bytes = ceil(limit / left), ceil(max_bytes / left)
+        try:
+            run = await read_run(broker, *where, positions[where].offset, limit=share, max_bytes=share_bytes)
+        except OffsetOutOfRange:
+            gathered.out_of_range.append(where)
+            continue
+        except PenstockError as error:
+            gathered.failure = error
+            continue
+        gathered.ends[where] = run.end
+        limit -= run.messages
+        max_bytes -= len(run.data)
+        if run.messages:
+            gathered.runs.append((where, run))
     return gathered
 
 

@@ -14,11 +14,12 @@ from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.broker.groups.messages import Commit, OffsetCommit, Where
-from penstock.broker.membership.gathering import Gathered, gather
+from penstock.broker.membership.gathering import Gathered, gather, gather_runs
 from penstock.broker.membership.positions import Position, Positions
 from penstock.broker.membership.seat import Seat, Wish
 from penstock.broker.reach import extents_of, led_here, locate
 from penstock.broker.remote import Extent
+from penstock.broker.runs import Run
 from penstock.errors import (
     IllegalGeneration,
     MemberBusy,
@@ -48,6 +49,7 @@ class Polled:
 
     number: int
     messages: list[tuple[Where, list[Record]]]
+    runs: list[tuple[Where, Run]]  # instead of messages, for whoever decodes them
     standing: Standing
     # Whether the partitions are others than the client was last told of.
     is_rebalanced: bool
@@ -105,8 +107,13 @@ class HostedMember:
 
     # -- polling ------------------------------------------------------------------------------------------------------
 
-    async def poll(self, limit: int, max_bytes: int, wait_seconds: float, last_number: int | None) -> Polled:
-        """Messages, as soon as there are any; none if none come in time, or if the partitions are others now."""
+    async def poll(
+        self, limit: int, max_bytes: int, wait_seconds: float, last_number: int | None, *, is_raw: bool = False
+    ) -> Polled:
+        """Messages, as soon as there are any; none if none come in time, or if the partitions are others now.
+
+        ``is_raw``: as batches, which are not looked into.
+        """
         if self.is_polling:
             raise MemberBusy(f"Member {self.seat.member_id!r} is polling already. Wait for that answer.")
         self.is_polling = True
@@ -117,12 +124,12 @@ class HostedMember:
                 # What a round keeps from being committed comes again, to us or to whoever reads it next.
                 with contextlib.suppress(RebalanceInProgress, IllegalGeneration):
                     await self.commit(None, None, None)
-            return await self._poll(limit, max_bytes, wait_seconds)
+            return await self._poll(limit, max_bytes, wait_seconds, is_raw)
         finally:
             self.is_polling = False
             self.seat.hear()
 
-    async def _poll(self, limit: int, max_bytes: int, wait_seconds: float) -> Polled:
+    async def _poll(self, limit: int, max_bytes: int, wait_seconds: float, is_raw: bool) -> Polled:
         clock = self._broker.clock
         deadline = clock.monotonic() + wait_seconds
         while True:
@@ -132,38 +139,45 @@ class HostedMember:
                 await self._follow_seat()
                 is_news = self._told != self.seat.places
                 with self._watching() as moved:
-                    gathered = await self._gather(limit, max_bytes)
+                    gathered = await self._gather(limit, max_bytes, is_raw)
                     left = deadline - clock.monotonic()
-                    if not (gathered.messages or gathered.out_of_range or is_news) and left > 0:
+                    if not (gathered.has_any or gathered.out_of_range or is_news) and left > 0:
                         await self._wait(moved, min(left, _HEARTBEAT_SECONDS))
-            if gathered.messages or is_news or clock.monotonic() >= deadline:
+            if gathered.has_any or is_news or clock.monotonic() >= deadline:
                 return self._answer(gathered)
 
-    async def _gather(self, limit: int, max_bytes: int) -> Gathered:
+    async def _gather(self, limit: int, max_bytes: int, is_raw: bool) -> Gathered:
         places = self._positions.places()
         self._turn += 1
         first = self._turn % len(places) if places else 0
-        gathered = await gather(self._broker, self._positions, places[first:] + places[:first], limit, max_bytes)
-        if gathered.failure is not None and not gathered.messages:
+        read = gather_runs if is_raw else gather
+        gathered = await read(self._broker, self._positions, places[first:] + places[:first], limit, max_bytes)
+        if gathered.failure is not None and not gathered.has_any:
             raise gathered.failure
         for where in gathered.out_of_range:
             self._positions.drop(where)
             await self._begin(where, is_reset=True)
         gathered.keep_only(self._positions.places())
-        if not gathered.messages:
+        if not gathered.has_any:
             self._positions.skip(gathered.ends)
         return gathered
 
     def _answer(self, gathered: Gathered) -> Polled:
-        number = self._positions.answer(gathered.ends) if gathered.messages else self._positions.number
+        number = self._positions.answer(gathered.ends) if gathered.has_any else self._positions.number
         places = self.seat.places
         is_rebalanced = self._told is not None and self._told != places
         self._told = places
-        return Polled(number=number, messages=gathered.messages, standing=self.standing, is_rebalanced=is_rebalanced)
+        return Polled(
+            number=number,
+            messages=gathered.messages,
+            runs=gathered.runs,
+            standing=self.standing,
+            is_rebalanced=is_rebalanced,
+        )
 
     def take_back(self, polled: Polled) -> None:
         """An answer could not be handed over: its messages come again."""
-        if polled.messages:
+        if polled.messages or polled.runs:
             self._positions.take_back(polled.number)
 
     @contextlib.contextmanager

@@ -1,0 +1,93 @@
+"""Messages without JSON: record batches as they are made and stored, in MessagePack around them.
+
+For clients that move many messages and encode on their own side. Forms: docs/reference/rest-binary.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.broker.batches import append_batches
+from penstock.broker.membership.member import Polled
+from penstock.broker.queues.leases import Lease
+from penstock.errors import PenstockError
+from penstock.http.decoding import sentence_of
+from penstock.http.door import Door
+from penstock.http.exchange import MSGPACK, Call, Reply
+from penstock.http.problems import InvalidBody, InvalidParameter, MalformedBody, UnsupportedMediaType
+
+_BATCHES_MAX: Final = 10_000
+_PARTITION_MAX: Final = (1 << 31) - 1
+
+# Each batch is a copy of its own, because whoever appends it stamps it in place.
+_batches: Final = msgspec.msgpack.Decoder(list[tuple[int, bytearray]])
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+class ProducerView(msgspec.Struct, frozen=True, kw_only=True):
+    """An identity for idempotent batches."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+async def publish_batches(door: Door, call: Call[bytes, None]) -> Reply:
+    """Publish record batches, each into its partition: MessagePack `[[partition, batch], ...]`."""
+    if not call.header(b"content-type").startswith(MSGPACK):
+        raise UnsupportedMediaType(f"Batches come as {MSGPACK}; publish JSON at `batch`.")
+    if call.header(b"penstock-transaction"):
+        raise InvalidParameter("Batches cannot be published into a joint transaction; use `publish` or `batch`.")
+    outcomes = await append_batches(
+        door.broker, call.topic, _decode(call.body), timeout_ms=door.config.publish_timeout_ms
+    )
+    results = [
+        (-1, outcome.code, outcome.message)
+        if isinstance(outcome, PenstockError)
+        else (outcome.base_offset, outcome.append_time_ms)
+        for outcome in outcomes
+    ]
+    return binary_reply(results)
+
+
+def _decode(body: bytes) -> list[tuple[int, bytearray]]:
+    try:
+        batches = _batches.decode(body)
+    except msgspec.ValidationError as error:
+        raise InvalidBody(f"The body is not [[partition, batch], ...]: {sentence_of(error)}") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise MalformedBody(f"The body is not valid MessagePack: {sentence_of(error)}") from None
+    if len(batches) > _BATCHES_MAX:
+        raise InvalidBody(f"A call takes up to {_BATCHES_MAX} batches, not {len(batches)}.")
+    for index, _ in batches:
+        if not 0 <= index <= _PARTITION_MAX:
+            raise InvalidBody(f"Partitions are numbered from 0; {index} is none.")
+    return batches
+
+
+async def create_producer(door: Door, _call: Call[None, None]) -> ProducerView:
+    """Get an identity for idempotent batches: a producer id that nobody else has."""
+    return ProducerView(producer_id=await door.broker.allocate_producer_id(), producer_epoch=0)
+
+
+def leases_reply(leases: Sequence[Lease]) -> Reply:
+    """Leases as they are: batches in bulk, and which of their messages are leased."""
+    return binary_reply(leases)
+
+
+def polled_reply(standing: dict[str, Any], polled: Polled) -> Reply:
+    """What a member polled, as whole batches."""
+    answer = {
+        **standing,
+        "partitions": polled.standing.places,
+        "poll": polled.number,
+        "rebalanced": polled.is_rebalanced,
+        "batches": [(topic, index, run.first, run.end, run.data) for (topic, index), run in polled.runs],
+    }
+    return binary_reply(answer)
+
+
+def binary_reply(answer: object) -> Reply:
+    return Reply(200, _encoder.encode(answer), MSGPACK, [])

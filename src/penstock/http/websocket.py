@@ -1,0 +1,327 @@
+"""The WebSocket at ``/v1/ws``: publish, subscribe with credits, and settle receipts over one connection.
+
+Frames are worked on side by side, so that one that waits for a disk keeps no other back; each answer repeats the id of
+its frame. Up to a limit: then nothing more is read until some are done. Frames: docs/reference/websocket.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+from starlette.types import Receive, Scope, Send
+
+from penstock.broker.publishing import publish_each
+from penstock.broker.starts import Since, Start
+from penstock.errors import InvalidRequest, NodeStarting, PenstockError
+from penstock.http import websocket_frames as frames
+from penstock.http.decoding import decode_body, decode_query, refuse_foreign_page
+from penstock.http.door import Door
+from penstock.http.exchange import Call, Reply
+from penstock.http.message_types import instant, item_of, message_of
+from penstock.http.problems import InternalError, TooManyConnections, UpgradeRequired, problem_of, problem_reply
+from penstock.http.queue_types import DEFAULT_GROUP, results_of
+from penstock.http.queues import raise_if_unanswered
+from penstock.http.websocket_sessions import Session
+from penstock.http.websocket_subscriptions import (
+    WEBSOCKET_PATH,
+    QueueSubscription,
+    StreamSubscription,
+    Subscription,
+)
+
+log = logging.getLogger(__name__)
+
+_UNDER_WAY_MAX: Final = 100
+_UNDER_WAY_BYTES_MAX: Final = 32 * 1024 * 1024
+_SUBSCRIPTIONS_MAX: Final = 100
+_STREAM_PARTITIONS_MAX: Final = 1_000
+_NORMAL_CLOSURE: Final = 1000
+_SWITCHING_PROTOCOLS: Final = 101
+
+_decoder: Final = msgspec.json.Decoder(frames.Request)
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """What can be told of a frame that is not as it should be."""
+
+    id: frames.FrameId = None
+
+
+_names: Final = msgspec.json.Decoder(_Named)
+
+
+class SocketQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    resume: Annotated[
+        Annotated[str, Meta(max_length=200)] | None, Meta(description="The token of a session that was cut off.")
+    ] = None
+    seen: Annotated[
+        Annotated[int, Meta(ge=0)] | None, Meta(description="The number of its last delivery that arrived.")
+    ] = None
+
+
+async def open_websocket(_door: Door, _call: Call[None, SocketQuery]) -> None:
+    """Open a WebSocket: JSON frames to publish, subscribe with credits, ack and more; see the WebSocket reference."""
+    raise UpgradeRequired(f"{WEBSOCKET_PATH} is a WebSocket; connect to it as one.")
+
+
+class _Socket:
+    """An accepted connection, as sessions use it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def send(self, data: bytes) -> None:
+        await self._send({"type": "websocket.send", "text": data.decode()})
+
+    async def close(self, code: int, reason: str) -> None:
+        try:
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
+        except (OSError, RuntimeError):
+            pass  # it is closed already
+
+
+class WebSocketEndpoint:
+    """Takes connections in."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        door = self._door
+        try:
+            query = self._admit(scope)
+        except Exception as error:
+            refusal = problem_reply(error, WEBSOCKET_PATH)
+            door.requests[open_websocket.__name__, refusal.status] += 1
+            await refuse_socket(refusal, receive, send)
+            return
+        await receive()  # the wish to connect
+        door.requests[open_websocket.__name__, _SWITCHING_PROTOCOLS] += 1
+        await send({"type": "websocket.accept"})
+        session = door.sessions.resume(query.resume) if query.resume is not None else None
+        is_resumed = session is not None
+        session = session or door.sessions.open()
+        socket = _Socket(send)
+        code = 0
+        try:
+            await session.attach(socket, seen=query.seen if is_resumed else None, is_resumed=is_resumed)
+            code = await _Conversation(door, session).listen(receive)
+        finally:
+            await door.sessions.detach(session, socket, is_for_good=code == _NORMAL_CLOSURE)
+
+    def _admit(self, scope: Scope) -> SocketQuery:
+        refuse_foreign_page(scope)
+        if not self._door.broker.is_started or self._door.stopping.is_set():
+            raise NodeStarting("This node is starting or stopping. Try again in a moment, or another node.")
+        if self._door.sessions.connected >= self._door.config.connections_max:
+            raise TooManyConnections("This node has as many WebSockets as it takes. Try again later, or another node.")
+        return decode_query(SocketQuery, scope)
+
+
+async def refuse_socket(answer: Reply, receive: Receive, send: Send) -> None:
+    """Answer a wish to connect with an HTTP response instead."""
+    await receive()
+    headers = [(b"content-type", answer.content_type.encode()), *answer.headers]
+    await send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": answer.body})
+    await receive()
+    await receive()  # that of the connection itself; who returns before is taken for having forgotten to answer
+
+
+class _Conversation:
+    """What one socket is used for."""
+
+    def __init__(self, door: Door, session: Session) -> None:
+        self._door = door
+        self._session = session
+        self._under_way: dict[asyncio.Task[None], int] = {}  # and how large their frames are
+
+    async def listen(self, receive: Receive) -> int:
+        """Work on what comes until the socket closes; the code it was closed with."""
+        try:
+            while True:
+                message = await receive()
+                if message["type"] != "websocket.receive":
+                    return int(message.get("code") or 0)
+                text = message.get("text")
+                data: bytes = text.encode() if text is not None else message.get("bytes") or b""
+                task = asyncio.create_task(self._work(data))
+                self._under_way[task] = len(data)
+                task.add_done_callback(self._under_way.pop)
+                while self._is_full:
+                    await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # What was asked for is done, though nobody may hear of it.
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    @property
+    def _is_full(self) -> bool:
+        sizes = self._under_way.values()
+        return len(sizes) >= _UNDER_WAY_MAX or sum(sizes) >= _UNDER_WAY_BYTES_MAX
+
+    async def _work(self, data: bytes) -> None:
+        operation, frame_id, status = "", None, 200
+        started: Subscription | None = None
+        answer: frames.Reply
+        try:
+            frame_id = _id_of(data)
+            request = decode_body(_decoder, data)
+            operation = str(type(request).__struct_config__.tag)
+            answer, started = await self._answer(request)
+        except PenstockError as error:
+            problem = problem_of(error, WEBSOCKET_PATH)
+            answer, status = frames.Failure(id=frame_id, error=problem), problem.status
+        except Exception:
+            log.exception("A WebSocket frame met a bug.")
+            problem = problem_of(InternalError("Something went wrong inside the node; its log says more."), "")
+            answer, status = frames.Failure(id=frame_id, error=problem), problem.status
+        self._door.requests[f"websocket_{operation}", status] += 1
+        await self._session.send(answer)
+        if started is not None and self._session.outlet is not None:
+            started.start()  # no message comes before the answer that names its subscription
+
+    async def _answer(self, request: frames.Request) -> tuple[frames.Reply, Subscription | None]:
+        match request:
+            case frames.Publish():
+                return await self._publish(request), None
+            case frames.Subscribe():
+                return await self._subscribe(request)
+            case frames.Next():
+                return self._next(request), None
+            case frames.Unsubscribe():
+                return await self._unsubscribe(request), None
+            case frames.Ping():
+                now = instant(self._door.broker.clock.now_ms())
+                assert now is not None
+                return frames.Result(id=request.id, time=now), None
+            case _:
+                return await self._settle(request), None
+
+    async def _publish(self, request: frames.Publish) -> frames.Result:
+        door = self._door
+        messages = [message_of(each, f"$.messages[{at}]") for at, each in enumerate(request.messages)]
+        outcomes = await publish_each(
+            door.broker,
+            request.topic,
+            messages,
+            partitioner=door.partitioners.get(request.topic),
+            timeout_ms=door.config.publish_timeout_ms,
+        )
+        failures = [outcome for outcome in outcomes if isinstance(outcome, PenstockError)]
+        if len(failures) == len(outcomes):
+            raise failures[0]
+        return frames.Result(id=request.id, results=[item_of(outcome, WEBSOCKET_PATH) for outcome in outcomes])
+
+    # -- subscriptions ------------------------------------------------------------------------------------------------
+
+    async def _subscribe(self, request: frames.Subscribe) -> tuple[frames.Result, Subscription]:
+        name = self._free_name(request.subscription)
+        if request.is_stream:
+            made: Subscription = self._stream(request, name)
+        else:
+            if request.partition is not None:
+                raise InvalidRequest("A queue is read in all partitions; `partition` goes with `from` or `since`.")
+            group = request.group or DEFAULT_GROUP
+            await self._door.broker.queues.declare(request.topic, group)
+            made = QueueSubscription(
+                self._door, self._session, name, request.topic, request.credits, group, request.visibility_timeout_ms
+            )
+        if name in self._session.subscriptions:
+            raise _taken(name)  # two came at once
+        self._session.subscriptions[name] = made
+        return frames.Result(id=request.id, subscription=name, credits=request.credits), made
+
+    def _free_name(self, wanted: str | None) -> str:
+        taken = self._session.subscriptions
+        if wanted is not None and wanted in taken:
+            raise _taken(wanted)
+        if len(taken) >= _SUBSCRIPTIONS_MAX:
+            raise InvalidRequest(f"A session has at most {_SUBSCRIPTIONS_MAX} subscriptions. End one first.")
+        return wanted or self._session.next_name()
+
+    def _stream(self, request: frames.Subscribe, name: str) -> StreamSubscription:
+        if request.group is not None or request.visibility_timeout_ms is not None:
+            raise InvalidRequest("`from` and `since` read a stream, which has no group and no leases. Leave one out.")
+        if request.start is not None and request.since is not None:
+            raise InvalidRequest("Give `from` or `since`, not both.")
+        partitions = self._door.broker.metadata.topic(request.topic).partitions
+        if request.partition is not None:
+            self._door.broker.metadata.partition(request.topic, request.partition)
+            indexes = [request.partition]
+        elif isinstance(request.start, int) and len(partitions) > 1:
+            raise InvalidRequest("An offset means something in one partition only; give `partition` as well.")
+        else:
+            indexes = [at.partition for at in partitions]
+        if len(indexes) > _STREAM_PARTITIONS_MAX:
+            raise InvalidRequest(f"A stream reads at most {_STREAM_PARTITIONS_MAX} partitions; give `partition`.")
+        start: Start = "earliest"
+        if request.since is not None:
+            start = Since(int(request.since.timestamp() * 1000))
+        elif request.start is not None:
+            start = request.start
+        places = [(index, start) for index in indexes]
+        return StreamSubscription(self._door, self._session, name, request.topic, request.credits, places)
+
+    def _next(self, request: frames.Next) -> frames.Result:
+        subscription = self._find(request.subscription)
+        if subscription.credits.amount + request.credits > frames.CREDITS_MAX:
+            raise InvalidRequest(f"A subscription has at most {frames.CREDITS_MAX} credits at a time.")
+        if request.seen is not None:
+            self._session.note_seen(request.seen)
+        subscription.credits.add(request.credits)
+        return frames.Result(id=request.id, subscription=subscription.name, credits=subscription.credits.amount)
+
+    async def _unsubscribe(self, request: frames.Unsubscribe) -> frames.Result:
+        subscription = self._find(request.subscription)
+        del self._session.subscriptions[subscription.name]
+        await subscription.stop()
+        return frames.Result(id=request.id, subscription=subscription.name)
+
+    def _find(self, name: str) -> Subscription:
+        subscription = self._session.subscriptions.get(name)
+        if subscription is None:
+            raise InvalidRequest(f"There is no subscription {name!r} here. Subscribe first.")
+        return subscription
+
+    # -- receipts -----------------------------------------------------------------------------------------------------
+
+    async def _settle(self, request: frames.Settlement) -> frames.Result:
+        queues = self._door.broker.queues
+        group, receipts = self._group_of(request), request.receipts
+        match request:
+            case frames.Ack():
+                verdicts = await queues.ack(group, receipts)
+            case frames.Nack():
+                verdicts = await queues.nack(group, receipts, delay_ms=request.delay_ms, reason=request.reason)
+            case frames.Reject():
+                verdicts = await queues.reject(group, receipts, reason=request.reason)
+            case frames.Release():
+                verdicts = await queues.release(group, receipts)
+            case frames.Extend():
+                verdicts = await queues.extend(group, receipts, visibility_timeout_ms=request.visibility_timeout_ms)
+        raise_if_unanswered(verdicts)
+        return frames.Result(id=request.id, results=results_of(verdicts, WEBSOCKET_PATH))
+
+    def _group_of(self, request: frames.Settlement) -> str:
+        if request.subscription is None:
+            return request.group or DEFAULT_GROUP
+        group = self._find(request.subscription).group
+        if group is None or request.group not in (None, group):
+            raise InvalidRequest(f"Subscription {request.subscription!r} is not one of that group.")
+        return group
+
+
+def _id_of(data: bytes) -> frames.FrameId:
+    """The id of a frame, so that even one that is refused can be answered by it."""
+    try:
+        return _names.decode(data).id
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def _taken(name: str) -> InvalidRequest:
+    return InvalidRequest(f"There is a subscription {name!r} already. Choose another name, or none.")

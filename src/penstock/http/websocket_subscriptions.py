@@ -1,0 +1,197 @@
+"""Subscriptions of a WebSocket session: messages that are sent by themselves, as long as there are credits.
+
+A queue subscription receives under leases for its group, and goes on when its session is resumed. A stream subscription
+reads partitions from a place on and keeps nothing; it ends with its socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import asdict
+
+from penstock.broker.reading import read_messages
+from penstock.broker.starts import Start
+from penstock.errors import PenstockError, UnknownPartition, UnknownTopic
+from penstock.http.message_types import DeliveredMessage, view_of
+from penstock.http.problems import InternalError, problem_of
+from penstock.http.queue_types import message_view
+from penstock.http.websocket_frames import Ended
+
+if TYPE_CHECKING:
+    from penstock.http.door import Door
+    from penstock.http.websocket_sessions import Session
+
+log = logging.getLogger(__name__)
+
+WEBSOCKET_PATH: Final = "/v1/ws"
+
+_DELIVERY_MESSAGES_MAX: Final = 500
+_DELIVERY_BYTES_MAX: Final = 1024 * 1024
+_WAIT_MS: Final = 20_000
+_PAUSE_SECONDS: Final = 0.25
+
+
+class Credits:
+    """How many messages a client is ready to take."""
+
+    def __init__(self, amount: int) -> None:
+        self._amount = amount
+        self._has_any = asyncio.Event()
+        self._line = asyncio.Lock()
+        self.add(0)
+
+    @property
+    def amount(self) -> int:
+        return self._amount
+
+    def add(self, more: int) -> None:
+        self._amount += more
+        if self._amount > 0:
+            self._has_any.set()
+
+    def spend(self, count: int) -> None:
+        self._amount -= count
+        if self._amount <= 0:
+            self._has_any.clear()
+
+    async def wait(self) -> None:
+        """Return when there are some. Who waits takes turns: whoever had some queues up behind the others."""
+        async with self._line:
+            while self._amount <= 0:
+                await self._has_any.wait()
+
+
+class Subscription:
+    """What both kinds share: credits, and tasks that run while their session has a socket."""
+
+    def __init__(self, door: Door, session: Session, name: str, topic: str, amount: int) -> None:
+        self._door = door
+        self._session = session
+        self.name = name
+        self.topic = topic
+        self.credits = Credits(amount)
+        self.group: str | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Send messages from now on; nothing happens if it does already."""
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(work) for work in self._work()]
+
+    def _work(self) -> Iterable[Coroutine[Any, Any, None]]:
+        """What it does while its session has a socket."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Send nothing more. Must not be called by its own tasks."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _outlast(self, error: PenstockError) -> bool:
+        """Whether it is worth going on after an error, which takes a moment then; if not, the client is told."""
+        if error.retriable and not isinstance(error, (UnknownTopic, UnknownPartition)):
+            await asyncio.sleep(_PAUSE_SECONDS)
+            return True
+        await self._end(error)
+        return False
+
+    async def _end(self, error: PenstockError) -> None:
+        if self._session.subscriptions.pop(self.name, None) is self:
+            await self._session.send(Ended(subscription=self.name, error=problem_of(error, WEBSOCKET_PATH)))
+
+    async def _fail(self) -> None:
+        log.exception("A subscription of %s met a bug.", self.topic)
+        await self._end(InternalError("Something went wrong inside the node; its log says more."))
+
+
+class QueueSubscription(Subscription):
+    """Messages of a topic under leases, for a group."""
+
+    def __init__(
+        self, door: Door, session: Session, name: str, topic: str, amount: int, group: str, visibility_ms: int | None
+    ) -> None:
+        super().__init__(door, session, name, topic, amount)
+        self.group = group
+        self._group = group
+        self._visibility_timeout_ms = visibility_ms
+
+    def _work(self) -> Iterable[Coroutine[Any, Any, None]]:
+        yield self._receive()
+
+    async def _receive(self) -> None:
+        while True:
+            await self.credits.wait()
+            try:
+                leases = await self._door.broker.queues.receive(
+                    self.topic,
+                    self._group,
+                    consumer=self._session.consumer,
+                    max_messages=min(self.credits.amount, _DELIVERY_MESSAGES_MAX),
+                    max_bytes=_DELIVERY_BYTES_MAX,
+                    wait_ms=_WAIT_MS,
+                    visibility_timeout_ms=self._visibility_timeout_ms,
+                )
+                if leases:
+                    messages = [message_view(message) for lease in leases for message in lease.messages()]
+                    self.credits.spend(len(messages))
+                    await self._session.deliver(self, messages, leases)
+            except PenstockError as error:
+                if not await self._outlast(error):
+                    return
+            except Exception:
+                await self._fail()
+                return
+
+
+class StreamSubscription(Subscription):
+    """Messages of partitions from a place on."""
+
+    def __init__(
+        self, door: Door, session: Session, name: str, topic: str, amount: int, places: Sequence[tuple[int, Start]]
+    ) -> None:
+        super().__init__(door, session, name, topic, amount)
+        self._places = places
+
+    def _work(self) -> Iterable[Coroutine[Any, Any, None]]:
+        return (self._read(index, start) for index, start in self._places)
+
+    async def _read(self, index: int, start: Start) -> None:
+        position = start
+        while True:
+            await self.credits.wait()
+            try:
+                result = await read_messages(
+                    self._door.broker,
+                    self.topic,
+                    index,
+                    position,
+                    limit=min(self.credits.amount, _DELIVERY_MESSAGES_MAX),
+                    wait_ms=_WAIT_MS,
+                    max_bytes=_DELIVERY_BYTES_MAX,
+                )
+                # Other partitions may have used up credits meanwhile; what is left over is read again.
+                taken = result.messages[: max(self.credits.amount, 0)]
+                is_whole = len(taken) == len(result.messages)
+                if taken:
+                    self.credits.spend(len(taken))
+                    messages = [
+                        DeliveredMessage(topic=self.topic, partition=index, **asdict(view_of(record)))
+                        for record in taken
+                    ]
+                    await self._session.deliver(self, messages, ())
+                if is_whole:
+                    position = result.next_offset
+                elif taken:
+                    position = taken[-1].offset + 1
+            except PenstockError as error:
+                if not await self._outlast(error):
+                    return
+            except Exception:
+                await self._fail()
+                return

@@ -1,0 +1,657 @@
+"""Queues through REST, WebSocket and the command line of a real node, beside Kafka clients on the same topic."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from confluent_kafka import Consumer, Producer
+from tests.acceptance.conftest import NodeMaker
+from tests.support.node import Node, penstock_command
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from penstock.records import decode_records, iter_batches
+
+MSGPACK = "application/vnd.penstock+msgpack"
+
+
+class Door:
+    """REST as a worker would use it."""
+
+    def __init__(self, node: Node) -> None:
+        self.client = httpx.Client(base_url=node.http_url, timeout=70)
+
+    def create(self, topic: str, partitions: int = 1, **configs: object) -> None:
+        body = {"name": topic, "partitions": partitions, "configs": configs}
+        assert self.client.post("/v1/topics", json=body).status_code == 201
+
+    def publish(self, topic: str, *values: str, key: str | None = None) -> None:
+        messages = [{"value": value} if key is None else {"value": value, "key": key} for value in values]
+        answer = self.client.post(f"/v1/topics/{topic}/batch", json={"messages": messages})
+        assert answer.status_code == 200, answer.text
+
+    def call(self, topic: str, verb: str, **body: Any) -> httpx.Response:
+        return self.client.post(f"/v1/queues/{topic}/{verb}", json=body)
+
+    def receive(self, topic: str, **body: Any) -> list[dict[str, Any]]:
+        answer = self.call(topic, "receive", **body)
+        assert answer.status_code == 200, answer.text
+        messages: list[dict[str, Any]] = answer.json()["messages"]
+        return messages
+
+    def statuses(self, topic: str, verb: str, receipts: Sequence[str], **body: Any) -> list[str]:
+        answer = self.call(topic, verb, receipts=list(receipts), **body)
+        assert answer.status_code in {200, 207}, answer.text
+        found = [result["status"] for result in answer.json()["results"]]
+        assert (answer.status_code == 200) == all(status == "done" for status in found)
+        return found
+
+    def group(self, topic: str, group: str = "default") -> dict[str, Any]:
+        answer = self.client.get(f"/v1/queues/{topic}/groups/{group}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def drain(self, topic: str, count: int, patience_s: float = 30.0, **body: Any) -> list[str]:
+        """Receive and ack until there are as many, and no more for a moment."""
+        values: list[str] = []
+        deadline = time.monotonic() + patience_s
+        while len(values) < count:
+            assert time.monotonic() < deadline, f"only {len(values)} of {count} came"
+            messages = self.receive(topic, max=100, wait_ms=1_000, **body)
+            values += [message["value"] for message in messages]
+            if messages:
+                group = {"group": body["group"]} if "group" in body else {}
+                receipts = [message["receipt"] for message in messages]
+                assert set(self.statuses(topic, "ack", receipts, **group)) == {"done"}
+        assert self.receive(topic, wait_ms=300, **body) == []
+        return values
+
+
+@pytest.fixture(scope="module")
+def door(node: Node) -> Iterator[Door]:
+    opened = Door(node)
+    yield opened
+    opened.client.close()
+
+
+def receipts_of(messages: list[dict[str, Any]]) -> list[str]:
+    return [message["receipt"] for message in messages]
+
+
+def code_of(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    return answer.status_code, answer.json()["code"]
+
+
+# -- REST --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_has_what_its_worker_needs(door: Door, topic: str) -> None:
+    door.create(topic)
+    body = {"key": "k", "value": {"n": 1}, "headers": {"h": "x"}}
+    assert door.client.post(f"/v1/topics/{topic}/publish", json=body).status_code == 200
+    assert door.client.post(f"/v1/topics/{topic}/publish", json={"value_base64": "/w=="}).status_code == 200
+    text, binary = door.receive(topic)
+    assert set(text) == {
+        "receipt", "topic", "partition", "offset", "key", "value", "headers", "timestamp", "delivery_count",
+        "lease_until",
+    }  # fmt: skip
+    assert text["receipt"].startswith(f"{topic}:0:0:1:")
+    assert (text["key"], text["value"], text["headers"], text["delivery_count"]) == ("k", '{"n":1}', {"h": "x"}, 1)
+    assert text["lease_until"] > text["timestamp"]
+    assert binary["value_base64"] == "/w=="
+    assert "value" not in binary
+
+
+def test_what_is_acked_never_comes_again_and_what_is_not_does(door: Door, topic: str) -> None:
+    door.create(topic, 3)
+    door.publish(topic, *map(str, range(20)))
+    first = door.receive(topic, max=10, visibility_timeout_ms=300)
+    assert len(first) == 10
+    assert set(door.statuses(topic, "ack", receipts_of(first[:6]))) == {"done"}
+    time.sleep(0.4)
+    rest = door.drain(topic, 14)
+    assert sorted(rest) == sorted(set(map(str, range(20))) - {message["value"] for message in first[:6]})
+    after = door.group(topic)
+    assert (after["ready"], after["in_flight"], after["waiting"]) == (0, 0, 0)
+    assert sum(at["committed"] for at in after["partitions"]) == 20
+
+
+def test_a_long_poll_ends_with_the_first_message(door: Door, topic: str) -> None:
+    door.create(topic)
+    assert door.receive(topic) == []
+    later = threading.Timer(0.4, door.publish, (topic, "late"))
+    began = time.monotonic()
+    later.start()
+    messages = door.receive(topic, wait_ms=20_000)
+    took = time.monotonic() - began
+    later.join()
+    assert [message["value"] for message in messages] == ["late"]
+    assert 0.3 < took < 5
+
+
+def test_nack_brings_it_again_with_a_higher_count_and_reject_buries_it(door: Door, topic: str) -> None:
+    door.create(topic)
+    door.publish(topic, "again", "never")
+    again, never = door.receive(topic)
+    assert door.statuses(topic, "nack", [again["receipt"]], delay_ms=0, reason="not now") == ["done"]
+    assert door.statuses(topic, "reject", [never["receipt"]], reason="no good") == ["done"]
+    (second,) = door.receive(topic, wait_ms=5_000)
+    assert (second["value"], second["delivery_count"]) == ("again", 2)
+    assert door.statuses(topic, "ack", [second["receipt"]]) == ["done"]
+    letters = f"{topic}.dlq"
+    deadline = time.monotonic() + 20
+    while door.client.get(f"/v1/topics/{letters}").status_code == 404:
+        assert time.monotonic() < deadline, "no dead letters"
+        time.sleep(0.1)
+    page = door.client.get(f"/v1/topics/{letters}/messages", params={"timeout_ms": 10_000}).json()
+    assert [message["value"] for message in page["messages"]] == ["never"]
+    assert page["messages"][0]["headers"]["penstock-dlq-reason"] == "no good"
+
+
+def test_released_messages_come_at_once_and_it_does_not_count(door: Door, topic: str) -> None:
+    door.create(topic)
+    door.publish(topic, "a")
+    for _ in range(5):  # more often than there are tries
+        (message,) = door.receive(topic, wait_ms=5_000)
+        assert message["delivery_count"] == 1
+        assert door.statuses(topic, "release", [message["receipt"]]) == ["done"]
+
+
+def test_extend_keeps_a_message_for_longer(door: Door, topic: str) -> None:
+    door.create(topic)
+    door.publish(topic, "slow")
+    (message,) = door.receive(topic, visibility_timeout_ms=500)
+    assert door.statuses(topic, "extend", [message["receipt"]], visibility_timeout_ms=60_000) == ["done"]
+    time.sleep(0.7)
+    assert door.receive(topic) == []
+    assert door.statuses(topic, "ack", [message["receipt"]]) == ["done"]
+
+
+def test_receive_can_ack_what_came_before(door: Door, topic: str) -> None:
+    door.create(topic)
+    door.publish(topic, "1", "2")
+    (first,) = door.receive(topic, max=1)
+    answer = door.call(topic, "receive", max=1, ack=[first["receipt"]]).json()
+    assert [result["status"] for result in answer["acked"]] == ["done"]
+    assert [message["value"] for message in answer["messages"]] == ["2"]
+    refused = door.call(topic, "receive", max=1, ack=[first["receipt"]])
+    assert refused.status_code == 207
+    assert refused.json()["messages"] == []
+    assert refused.json()["acked"][0]["status"] == "already_acked"
+
+
+def test_leases_come_in_binary_and_are_acked_as_ranges(door: Door, topic: str) -> None:
+    door.create(topic)
+    door.publish(topic, *map(str, range(100)))
+    answer = door.client.post(f"/v1/queues/{topic}/receive", json={"max": 60}, headers={"accept": MSGPACK})
+    assert answer.headers["content-type"] == MSGPACK
+    ((name, partition, nonce, until_ms, deliveries, data),) = msgspec.msgpack.decode(answer.content)
+    assert (name, partition, deliveries) == (topic, 0, [[0, 59, 1]])
+    assert until_ms > time.time() * 1000
+    values = [
+        record.value
+        for position, header in iter_batches(memoryview(data))
+        for record in decode_records(memoryview(data)[position : position + header.size])
+        if record.offset <= 59
+    ]
+    assert values == [str(at).encode() for at in range(60)]
+    assert door.statuses(topic, "ack", [f"{topic}:0:0-59:1:{nonce}"]) == ["done"]
+    assert door.group(topic)["partitions"][0]["committed"] == 60
+
+
+def test_receipts_of_several_topics_are_settled_by_group(door: Door, topic: str) -> None:
+    other = f"{topic}-other"
+    receipts = []
+    for name in (topic, other):
+        door.create(name)
+        door.publish(name, "x")
+        receipts += receipts_of(door.receive(name, group="g"))
+    answer = door.client.post("/v1/groups/g/ack", json={"receipts": receipts})
+    assert answer.status_code == 200
+    assert [result["status"] for result in answer.json()["results"]] == ["done", "done"]
+    assert code_of(door.client.post("/v1/groups/nobody/ack", json={"receipts": receipts})) == (404, "group_not_found")
+
+
+def test_a_client_that_hangs_up_leaves_no_message_with_nobody(door: Door, node: Node, topic: str) -> None:
+    door.create(topic)
+    with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=node.http_url, timeout=0.5) as hasty:
+        hasty.post(f"/v1/queues/{topic}/receive", json={"wait_ms": 20_000})
+    time.sleep(0.2)
+    door.publish(topic, "mine")
+    (message,) = door.receive(topic, wait_ms=2_000)
+    assert (message["value"], message["delivery_count"]) == ("mine", 1)
+
+
+def test_groups_are_declared_shown_steered_and_forgotten(door: Door, topic: str) -> None:
+    door.create(topic, 2)
+    door.publish(topic, "old", "old too")
+    path = f"/v1/queues/{topic}/groups/late"
+    body = {"start": "latest", "settings": {"tries": 7, "visibility.timeout.ms": "1234"}}
+    declared = door.client.put(path, json=body)
+    assert declared.status_code == 200, declared.text
+    assert declared.json()["own_settings"] == {"tries": "7", "visibility.timeout.ms": "1234"}
+    assert declared.json()["settings"]["tries"] == "7"
+    assert door.receive(topic, group="late") == []
+    paused = door.client.post(f"{path}/pause", json={"reason": "repairs"}).json()
+    assert (paused["paused"], paused["pause_reason"]) == (True, "repairs")
+    door.publish(topic, "new")
+    assert door.receive(topic, group="late") == []
+    assert door.client.post(f"{path}/resume").json()["paused"] is False
+    peeked = door.client.get(f"{path}/peek").json()["messages"]
+    assert [(message["value"], message["state"]) for message in peeked] == [("new", "ready")]
+    assert door.client.post(f"{path}/seek", json={"to": "earliest"}).json()["ready"] == 3
+    assert door.call(topic, "purge", group="late").json()["ready"] == 0
+    assert door.receive(topic, group="late") == []
+    shown = door.client.get(f"/v1/queues/{topic}").json()
+    assert [group["group"] for group in shown["groups"]] == ["late"]
+    assert {"topic": topic, "groups": ["late"]} in door.client.get("/v1/queues").json()["queues"]
+    assert door.client.delete(path).status_code == 204
+    assert code_of(door.client.get(path)) == (404, "group_not_found")
+
+
+def test_metrics_tell_of_a_queue_what_went_through_it_and_how_it_stands(door: Door, topic: str) -> None:
+    door.create(topic)
+    door.publish(topic, *map(str, range(6)))
+    messages = door.receive(topic, max=4)
+    door.statuses(topic, "ack", receipts_of(messages[:2]))
+    door.statuses(topic, "nack", receipts_of(messages[2:3]), delay_ms=60_000)
+    rows = {
+        line.split("{")[0]: float(line.split()[-1])
+        for line in door.client.get("/metrics").text.splitlines()
+        if f'topic="{topic}"' in line and 'group="default"' in line and "partition=" not in line
+    }
+    assert rows["penstock_queue_ready"] == 2
+    assert rows["penstock_queue_in_flight"] == 1
+    assert rows["penstock_queue_waiting"] == 1
+    assert rows["penstock_queue_receives_total"] == 4
+    assert rows["penstock_queue_acks_total"] == 2
+    assert rows["penstock_queue_nacks_total"] == 1
+    assert 0 <= rows["penstock_queue_oldest_age_seconds"] < 60
+    names = ("rejects", "redeliveries")
+    assert all(rows[f"penstock_queue_{name}_total"] == 0 for name in names)
+    assert rows["penstock_visibility_timeout_total"] == rows["penstock_dlq_total"] == 0
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def test_stale_forged_foreign_and_repeated_receipts_are_told_and_harm_nobody(door: Door, topic: str) -> None:
+    door.create(topic)
+    other = f"{topic}-other"
+    door.create(other)
+    door.publish(topic, "a", "b")
+    door.publish(other, "c")
+    old, kept = receipts_of(door.receive(topic, visibility_timeout_ms=200))
+    (elsewhere,) = receipts_of(door.receive(other))
+    time.sleep(0.3)
+    assert door.statuses(topic, "ack", [old]) == ["lease_over"]
+    new = receipts_of(door.receive(topic, wait_ms=5_000))
+    assert len(new) == 2
+    forged = new[0][:-1] + ("0" if new[0][-1] != "0" else "1")
+    found = door.statuses(topic, "ack", [kept, forged, elsewhere, "nonsense", "", new[0], new[0]])
+    assert found == ["redelivered", "unknown", "foreign", "malformed", "malformed", "done", "repeated"]
+    assert door.statuses(topic, "ack", [new[0]]) == ["already_acked"]
+    for verb in ("nack", "reject", "extend", "release"):
+        assert door.statuses(topic, verb, [new[0], forged]) == ["already_acked", "unknown"]
+    assert door.statuses(topic, "ack", [new[1]]) == ["done"]
+    # Of another group: it never gave out such a receipt.
+    (theirs,) = receipts_of(door.receive(other, group="theirs"))
+    assert door.statuses(other, "ack", [elsewhere], group="theirs") == ["unknown"]
+    assert door.statuses(other, "ack", [theirs], group="theirs") == ["done"]
+    assert door.statuses(other, "ack", [elsewhere]) == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        ("receive", {"max": 0}),
+        ("receive", {"max": -1}),
+        ("receive", {"max": 1_000_000}),
+        ("receive", {"max": "10"}),
+        ("receive", {"wait_ms": -1}),
+        ("receive", {"wait_ms": 10**12}),
+        ("receive", {"visibility_timeout_ms": 0}),
+        ("receive", {"visibility_timeout_ms": -5}),
+        ("receive", {"visibility_timeout_ms": 10**15}),
+        ("receive", {"visibility_timeout_ms": 10**30}),
+        ("receive", {"max_bytes": 0}),
+        ("receive", {"group": ""}),
+        ("receive", {"group": "g" * 300}),
+        ("receive", {"consumer": "c" * 300}),
+        ("receive", {"no": "such field"}),
+        ("ack", {}),
+        ("ack", {"receipts": []}),
+        ("ack", {"receipts": "a:0:0:1:x"}),
+        ("ack", {"receipts": [1]}),
+        ("ack", {"receipts": ["x" * 1_001]}),
+        ("ack", {"receipts": ["x"] * 10_001}),
+        ("nack", {"receipts": ["x"], "delay_ms": -1}),
+        ("nack", {"receipts": ["x"], "delay_ms": 10**15}),
+        ("nack", {"receipts": ["x"], "reason": "r" * 1_001}),
+        ("extend", {"receipts": ["x"], "visibility_timeout_ms": -1}),
+        ("extend", {"receipts": ["x"], "visibility_timeout_ms": 10**15}),
+        ("purge", {"group": 5}),
+    ],
+)
+def test_input_out_of_range_is_refused_before_anything_happens(door: Door, verb: str, body: dict[str, Any]) -> None:
+    name = "bad-input"
+    if door.client.get(f"/v1/topics/{name}").status_code == 404:
+        door.create(name)
+    assert code_of(door.call(name, verb, **body)) == (422, "invalid_body")
+
+
+def test_unknown_topics_and_groups_are_not_found_and_not_made(door: Door, topic: str) -> None:
+    for verb, body in (("receive", {}), ("ack", {"receipts": ["x"]}), ("purge", {})):
+        assert code_of(door.call(topic, verb, **body)) == (404, "unknown_topic")
+    assert code_of(door.client.get(f"/v1/queues/{topic}")) == (404, "unknown_topic")
+    assert door.client.get(f"/v1/topics/{topic}").status_code == 404
+    door.create(topic)
+    path = f"/v1/queues/{topic}/groups/nobody"
+    for method, tail, body in (
+        ("GET", "", None),
+        ("DELETE", "", None),
+        ("GET", "/peek", None),
+        ("POST", "/pause", {}),
+        ("POST", "/resume", None),
+        ("POST", "/seek", {"to": 0}),
+    ):
+        assert code_of(door.client.request(method, path + tail, json=body)) == (404, "group_not_found")
+    assert code_of(door.call(topic, "purge", group="nobody")) == (404, "group_not_found")
+    receipt = f"{topic}:0:0:1:1" + "0" * 16
+    assert code_of(door.call(topic, "ack", group="nobody", receipts=[receipt])) == (404, "group_not_found")
+    assert door.client.get(f"/v1/queues/{topic}").json()["groups"] == []
+
+
+def test_the_brokers_own_topics_are_no_queues(door: Door, topic: str) -> None:
+    door.create(topic)
+    door.publish(topic, "x")
+    door.receive(topic)
+    for name in (f"__queue.{topic}", "__consumer_offsets"):
+        answer = door.call(name, "receive")
+        assert answer.status_code in {403, 404}, answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"settings": {"tries": "-1"}},
+        {"settings": {"tries": "many"}},
+        {"settings": {"no.such.setting": "1"}},
+        {"settings": {"visibility.timeout.ms": 0}},
+        {"start": -1},
+        {"start": "middle"},
+        {"start": "earliest", "since": "2026-01-01T00:00:00Z"},
+        {"since": "yesterday"},
+    ],
+)
+def test_a_group_is_not_declared_with_settings_that_make_no_sense(door: Door, body: dict[str, Any]) -> None:
+    if door.client.get("/v1/topics/bad-groups").status_code == 404:
+        door.create("bad-groups")
+    answer = door.client.put("/v1/queues/bad-groups/groups/g", json=body)
+    assert answer.status_code == 422, answer.text
+    assert door.client.get("/v1/queues/bad-groups/groups/g").status_code == 404
+
+
+def test_oversized_messages_and_bodies_are_refused(door: Door, topic: str) -> None:
+    door.create(topic, **{"max.message.bytes": 1_000})
+    answer = door.client.post(f"/v1/topics/{topic}/publish", json={"value": "x" * 2_000})
+    assert code_of(answer) == (413, "message_too_large")
+    huge = b'{"receipts": ["' + b"x" * (17 * 1024 * 1024) + b'"]}'
+    assert door.client.post(f"/v1/queues/{topic}/ack", content=huge).status_code == 413
+    assert door.receive(topic) == []
+
+
+def test_pages_of_other_sites_receive_nothing(door: Door, topic: str) -> None:
+    door.create(topic)
+    headers = {"origin": "http://elsewhere.example"}
+    answer = door.client.post(f"/v1/queues/{topic}/receive", json={}, headers=headers)
+    assert code_of(answer) == (403, "cross_origin")
+
+
+# -- three readers -----------------------------------------------------------------------------------------------------
+
+
+def test_a_kafka_group_a_queue_group_and_a_rest_reader_each_get_everything(door: Door, node: Node, topic: str) -> None:
+    """One topic, read at once in three ways while it is being written; none disturbs another."""
+    door.create(topic, 3)
+    count = 3_000
+    wanted = {f"{at}" for at in range(count)}
+    found: dict[str, list[str]] = {"kafka": [], "queue": [], "rest": []}
+
+    def produce() -> None:
+        producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 5})
+        for at in range(count):
+            producer.produce(topic, key=str(at % 17), value=str(at))
+            producer.poll(0)
+        producer.flush(30)
+
+    def read_kafka() -> None:
+        config = {"bootstrap.servers": node.bootstrap, "group.id": f"kafka-{topic}", "auto.offset.reset": "earliest"}
+        consumer = Consumer(config)
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + 45
+        while len(found["kafka"]) < count and time.monotonic() < deadline:
+            found["kafka"] += [each.value().decode() for each in consumer.consume(500, 0.5) if not each.error()]
+        consumer.close()
+
+    def work_queue() -> None:
+        own = Door(node)
+        deadline = time.monotonic() + 45
+        receipts: list[str] = []
+        while len(found["queue"]) < count and time.monotonic() < deadline:
+            answer = own.call(topic, "receive", group="workers", max=200, wait_ms=500, ack=receipts)
+            assert answer.status_code == 200, answer.text
+            found["queue"] += [message["value"] for message in answer.json()["messages"]]
+            receipts = receipts_of(answer.json()["messages"])
+        if receipts:
+            own.statuses(topic, "ack", receipts, group="workers")
+        own.client.close()
+
+    def read_rest() -> None:
+        own = Door(node)
+        offsets = dict.fromkeys(range(3), 0)
+        deadline = time.monotonic() + 45
+        while len(found["rest"]) < count and time.monotonic() < deadline:
+            for partition, offset in offsets.items():
+                params = {"partition": partition, "offset": offset, "limit": 500, "timeout_ms": 50}
+                page = own.client.get(f"/v1/topics/{topic}/messages", params=params).json()
+                found["rest"] += [message["value"] for message in page["messages"]]
+                offsets[partition] = page["next_offset"]
+        own.client.close()
+
+    threads = [threading.Thread(target=work) for work in (produce, read_kafka, work_queue, read_rest)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    for reader, values in found.items():
+        assert len(values) == count, reader
+        assert set(values) == wanted, reader
+    stats = door.group(topic, "workers")
+    assert (stats["ready"], stats["in_flight"], stats["waiting"]) == (0, 0, 0)
+    # Kafka's tools see the queue group as a group without lag.
+    deadline = time.monotonic() + 15
+    while True:
+        answer = door.client.get("/v1/groups/workers")
+        rows = answer.json()["offsets"] if answer.status_code == 200 else []
+        if sum(row["committed_offset"] or 0 for row in rows if row["topic"] == topic) == count:
+            break
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.2)
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+class Command:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __call__(self, *args: str, stdin: str = "", code: int = 0) -> str:
+        ended = subprocess.run(
+            [penstock_command(), "queue", *args, "--url", self._node.http_url],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ended.returncode == code, f"{args}: {ended.stdout}\n{ended.stderr}"
+        return ended.stdout if code == 0 else ended.stderr
+
+    def lines(self, *args: str, stdin: str = "") -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self(*args, stdin=stdin).splitlines()]
+
+
+@pytest.fixture
+def queue(node: Node) -> Command:
+    return Command(node)
+
+
+def test_the_command_line_walks_through_a_queue(door: Door, queue: Command, topic: str) -> None:
+    door.create(topic)
+    queue("send", topic, "one", "two", "-k", "key")
+    queue("send", topic, stdin="three\nfour\nfive\n")
+    (first,) = queue.lines("receive", topic)
+    assert (first["value"], first["key"]) == ("one", "key")
+    assert queue.lines("ack", first["receipt"]) == [{"receipt": first["receipt"], "status": "done"}]
+    assert queue("receive", topic, "-n", "2", "--ack", "-o", "value") == "two\nthree\n"
+    (fourth,) = queue.lines("receive", topic, "-t", "1h")
+    queue("extend", fourth["receipt"], "-t", "2m")
+    queue("nack", fourth["receipt"], "-d", "0s", "-r", "not now")
+    again, fifth = queue.lines("receive", topic, "-n", "2", "-w", "5s")
+    assert {again["value"], fifth["value"]} == {"four", "five"}
+    (stats,) = queue.lines("stats", topic)
+    assert (stats["ready"], stats["in_flight"]) == (0, 2)
+    # What receive prints can be acked as it is.
+    statuses = queue.lines("ack", stdin="\n".join(map(json.dumps, (again, fifth))))
+    assert [row["status"] for row in statuses] == ["done", "done"]
+    assert "already_acked" in queue("ack", first["receipt"], code=1)
+    assert "malformed" in queue("ack", "nonsense", code=1)
+
+
+def test_the_command_line_steers_groups(door: Door, queue: Command, topic: str) -> None:
+    door.create(topic, 2)
+    queue("send", topic, *map(str, range(4)))
+    (declared,) = queue.lines("declare", topic, "-g", "g", "-s", "tries=9")
+    assert declared["own_settings"] == {"tries": "9"}
+    assert {"topic": topic, "group": "g"} in queue.lines("groups")
+    table = queue("stats", topic, "-o", "table")
+    assert table.splitlines()[0].split() == ["TOPIC", "GROUP", "READY", "IN", "FLIGHT", "WAITING", "DYING", "OLDEST"]
+    assert table.splitlines()[1].split()[:3] == [topic, "g", "4"]
+    assert max(map(len, table.splitlines())) <= 100
+    detail = queue("stats", topic, "-g", "g", "-o", "table")
+    assert "tries=9" in detail
+    assert len(queue.lines("peek", topic, "-g", "g", "-n", "3")) == 3
+    queue("pause", topic, "-g", "g", "-r", "repairs")
+    assert "paused (repairs)" in queue("stats", topic, "-g", "g", "-o", "table")
+    assert queue.lines("receive", topic, "-g", "g") == []
+    queue("resume", topic, "-g", "g")
+    queue("purge", topic, "-g", "g", "--yes")
+    assert queue.lines("receive", topic, "-g", "g") == []
+    queue("seek", topic, "-g", "g", "--to", "earliest", "--yes")
+    assert len(queue.lines("receive", topic, "-g", "g", "-n", "10")) == 4
+    assert "say --yes" in queue("forget", topic, "-g", "g", code=2)
+    queue("forget", topic, "-g", "g", "--yes")
+    queue("stats", topic, "-g", "g", code=3)
+    queue("receive", f"{topic}-nowhere", code=3)
+    queue("seek", topic, "--yes", code=2)
+    queue("receive", topic, "-w", "long", code=2)
+
+
+# -- WebSocket ---------------------------------------------------------------------------------------------------------
+
+
+class Talk:
+    """A WebSocket client that keeps what it did not ask for yet."""
+
+    def __init__(self, node: Node, query: str = "") -> None:
+        url = node.http_url.replace("http", "ws") + f"/v1/ws{query}"
+        self.socket = connect(url, legacy=True)
+        self._early: list[dict[str, Any]] = []
+        self.hello = self.next("hello")
+
+    def next(self, kind: str) -> dict[str, Any]:
+        for at, frame in enumerate(self._early):
+            if frame["type"] == kind:
+                return self._early.pop(at)
+        while True:
+            frame = json.loads(self.socket.recv(20))
+            if frame["type"] == kind:
+                found: dict[str, Any] = frame
+                return found
+            self._early.append(frame)
+
+    def ask(self, op: str, **members: Any) -> dict[str, Any]:
+        self.socket.send(json.dumps({"op": op, "id": op, **members}))
+        return self.next("result")
+
+    def cut(self) -> None:
+        self.socket.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+def test_a_socket_that_breaks_again_and_again_loses_nothing_and_gets_nothing_twice(
+    door: Door, node: Node, topic: str
+) -> None:
+    door.create(topic, 3)
+    count = 600
+    door.publish(topic, *map(str, range(count)))
+    client = Talk(node)
+    consumer = client.hello["consumer"]
+    client.ask("subscribe", topic=topic, group="g", credits=40, subscription="s")
+    done: list[str] = []
+    seen = 0
+    while len(done) < count:
+        delivery = client.next("messages")
+        assert delivery["number"] == seen + 1
+        seen = delivery["number"]
+        receipts = receipts_of(delivery["messages"])
+        results = client.ask("ack", subscription="s", receipts=receipts)["results"]
+        assert {result["status"] for result in results} == {"done"}
+        done += [message["value"] for message in delivery["messages"]]
+        client.ask("next", subscription="s", credits=len(receipts), seen=seen)
+        if seen % 4 == 0:
+            client.cut()
+            client = Talk(node, f"?resume={client.hello['token']}&seen={seen}")
+            assert (client.hello["resumed"], client.hello["consumer"]) == (True, consumer)
+    assert sorted(done, key=int) == [str(at) for at in range(count)]
+    client.socket.close()
+    after = door.group(topic, "g")
+    assert (after["ready"], after["in_flight"], after["waiting"]) == (0, 0, 0)
+
+
+def test_receipts_are_good_after_the_node_was_killed(make_node: NodeMaker, topic: str) -> None:
+    with make_node() as node:
+        door = Door(node)
+        door.create(topic)
+        door.publish(topic, "a", "b", "c")
+        client = Talk(node)
+        client.ask("subscribe", topic=topic, credits=2, visibility_timeout_ms=120_000)
+        delivery = client.next("messages")
+        node.kill()
+        with pytest.raises(ConnectionClosed):
+            client.next("result")
+        node.restart()
+        back = Talk(node, f"?resume={client.hello['token']}")
+        assert back.hello["resumed"] is False
+        back.ask("subscribe", topic=topic, credits=10)
+        assert [message["value"] for message in back.next("messages")["messages"]] == ["c"]
+        results = back.ask("ack", receipts=receipts_of(delivery["messages"]))["results"]
+        assert [result["status"] for result in results] == ["done", "done"]
+        began = time.monotonic()
+        assert node.stop() == 0
+        assert time.monotonic() - began < 10
+        with pytest.raises(ConnectionClosed):
+            back.next("result")
