@@ -108,7 +108,12 @@ def prepare(options: argparse.Namespace, console: Console) -> tuple[list[Target]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["queues"]:
+        from bench.queues.run import main as bench_queues  # its own servers and clients, needed by nobody else
+
+        return bench_queues(given[1:])
+    options = parse(given)
     console = Console(width=None if sys.stdout.isatty() else 140)
     if options.list:
         for work in choose(all_workloads(), quick=options.quick, only=options.only):

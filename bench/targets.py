@@ -99,7 +99,7 @@ class Penstock:
         kafka, http = free_port(), free_port()
         data = directory / "data"
         command = [str(self.command), "serve", "--node-id", "1", "--data-dir", str(data)]
-        command += ["--kafka", f"127.0.0.1:{kafka}", "--http", f"127.0.0.1:{http}"]
+        command += ["--kafka", f"127.0.0.1:{kafka}", "--http", f"127.0.0.1:{http}", "--grpc", "127.0.0.1:0"]
         # Like everybody's Python it keeps what it compiled, so that only the very first start pays for it.
         left_out = ("PENSTOCK_", "PYTHONDONTWRITEBYTECODE")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}

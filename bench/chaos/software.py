@@ -78,7 +78,7 @@ class PenstockNodes:
 
     def command(self, place: Place, first: Sequence[Place]) -> tuple[list[str], Mapping[str, str]]:
         command = [str(self.executable), "serve", "--node-id", str(place.number), "--data-dir", str(place.data_dir)]
-        command += ["--kafka", place.kafka, "--http", place.http]
+        command += ["--kafka", place.kafka, "--http", place.http, "--grpc", "null"]
         if place.number not in {each.number for each in first}:
             command += ["--internal", place.internal, "--join", first[0].internal]
         elif len(first) > 1:

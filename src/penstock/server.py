@@ -15,7 +15,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final, Union
 
 from penstock import __version__
 from penstock.broker.broker import Broker
@@ -27,15 +27,20 @@ from penstock.broker.surroundings import Surroundings
 from penstock.broker.transactions.config import TransactionConfig
 from penstock.broker.transactions.joint.config import JointConfig
 from penstock.clock import Clock, SystemClock
+from penstock.cluster.queue_config import Order, QueueSettings
 from penstock.cluster.records import Endpoint
 from penstock.cluster.topic_config import TopicSettings
 from penstock.config import Address, Settings
 from penstock.errors import StartupError
+from penstock.grpc.config import GrpcConfig
 from penstock.http.server import HttpConfig, HttpServer
 from penstock.kafka.server import KafkaConfig, KafkaServer
 from penstock.peers.tcp import TcpPeers
 from penstock.storage.config import LogConfig
 from penstock.storage.files import DiskFiles, Files
+
+if TYPE_CHECKING:
+    from penstock.grpc.server import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +50,7 @@ _DOOR_GRACE_SHARE: Final = 0.5  # of the time to stop; the rest is for the disk
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
 
 OnReady = Callable[["Node"], Awaitable[None]]
+Door = Union[KafkaServer, HttpServer, "GrpcServer"]
 
 
 class Node:
@@ -54,6 +60,7 @@ class Node:
         self.settings = settings
         self.kafka_address = _with_port(settings.broker.kafka)
         self.http_address = _with_port(settings.broker.http)
+        self.grpc_address = None if settings.broker.grpc is None else _with_port(settings.broker.grpc)
         self.internal_address = None if settings.broker.internal is None else _with_port(settings.broker.internal)
         clock = clock or SystemClock()
         self._peers = TcpPeers(
@@ -63,34 +70,50 @@ class Node:
             token=settings.cluster.token,
             clock=clock,
         )
-        endpoints = _endpoints(settings, self.kafka_address, self.http_address, self.internal_address)
+        endpoints = _endpoints(
+            settings, self.kafka_address, self.http_address, self.grpc_address, self.internal_address
+        )
         surroundings = Surroundings(peers=self._peers, files=files or DiskFiles(), clock=clock)
         self.broker = Broker(broker_config(settings, endpoints), surroundings)
         serve_report(self.broker)
         self._kafka = KafkaServer(self.broker, kafka_config(settings, self.kafka_address))
         self._http = HttpServer(self.broker, http_config(settings, self.http_address))
-        self._doors: list[KafkaServer | HttpServer] = []  # those that are open
+        self._grpc = None if self.grpc_address is None else self._make_grpc(self.grpc_address)
+        self._doors: list[Door] = []  # those that are open
 
     async def start(self) -> None:
         """Take part in the cluster and open the doors. If anything fails, all is closed again before the error is
-        raised. The HTTP door opens first: it can tell what the node is waiting for.
+        raised. The HTTP and gRPC doors open first: they can tell what the node is waiting for.
         """
         try:
+            if self._grpc is not None:
+                await self._open(self._grpc)
+            # As soon as other nodes can call, this one has to be about to answer.
             await self._peers.start()
             await self._open(self._http)
             await self.broker.start()
             await self._open(self._kafka)
+            if self._grpc is not None:
+                self._grpc.announce_start()
         except BaseException:
             await self.stop()
             raise
 
-    async def _open(self, door: KafkaServer | HttpServer) -> None:
+    def _make_grpc(self, address: Address) -> GrpcServer:
+        # The library is large: who does not need it does not load it, and who does, before anything runs.
+        from penstock.grpc.server import GrpcServer
+
+        return GrpcServer(self.broker, grpc_config(self.settings, address))
+
+    async def _open(self, door: Door) -> None:
         await door.start()
         self._doors.append(door)
 
     async def stop(self) -> None:
         """Hand over what is led, take nothing more, answer what was taken, and close everything in good order."""
         grace_seconds = self.settings.broker.shutdown_timeout_ms / 1000 * _DOOR_GRACE_SHARE
+        if self._grpc is not None:
+            await self._grpc.announce_stop()
         await self.broker.leave()
         doors, self._doors = self._doors, []
         await self.broker.groups.stop()  # members waiting for each other would hold their connections open
@@ -125,6 +148,7 @@ async def _serve(node: Node, on_ready: OnReady | None) -> int:
             "node_id": node.settings.broker.node_id,
             "kafka": str(node.kafka_address),
             "http": str(node.http_address),
+            "grpc": None if node.grpc_address is None else str(node.grpc_address),
             "data_dir": str(node.settings.broker.data_dir),
             "partitions": len(node.broker.replicas),
         },
@@ -293,6 +317,21 @@ def topic_settings(settings: Settings) -> TopicSettings:
         max_message_bytes=topic.max_message_bytes,
         min_insync_replicas=topic.min_insync_replicas or 0,
         has_append_time=topic.timestamp_type == "append",
+        queue=queue_settings(settings),
+    )
+
+
+def queue_settings(settings: Settings) -> QueueSettings:
+    delivery = settings.defaults.delivery
+    return QueueSettings(
+        order=Order(delivery.order),
+        visibility_timeout_ms=delivery.visibility_timeout_ms,
+        tries=delivery.max_retries if delivery.dead_letters else 0,
+        retry_base_ms=delivery.retry_base_ms,
+        retry_factor=delivery.retry_factor,
+        retry_cap_ms=delivery.retry_cap_ms,
+        in_flight_consumer_max=delivery.in_flight_consumer_max,
+        in_flight_group_max=delivery.in_flight_group_max,
     )
 
 
@@ -320,9 +359,24 @@ def http_config(settings: Settings, address: Address) -> HttpConfig:
     )
 
 
-def _endpoints(settings: Settings, kafka: Address, http: Address, internal: Address | None) -> tuple[Endpoint, ...]:
+def grpc_config(settings: Settings, address: Address) -> GrpcConfig:
+    broker = settings.broker
+    return GrpcConfig(
+        host=address.host,
+        port=address.port,
+        message_bytes_max=broker.max_body_bytes,
+        idle_timeout_ms=broker.idle_timeout_ms,
+        stop_timeout_ms=max(int(broker.shutdown_timeout_ms * _DOOR_GRACE_SHARE) - 1_000, 100),
+    )
+
+
+def _endpoints(
+    settings: Settings, kafka: Address, http: Address, grpc: Address | None, internal: Address | None
+) -> tuple[Endpoint, ...]:
     broker = settings.broker
     doors = [("kafka", kafka, broker.advertised_kafka), ("http", http, broker.advertised_http)]
+    if grpc is not None:
+        doors.append(("grpc", grpc, broker.advertised_grpc))
     if internal is not None:
         doors.append((INTERNAL_DOOR, internal, broker.advertised_internal))
     return tuple(_endpoint(door, listener, advertised) for door, listener, advertised in doors)

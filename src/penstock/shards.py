@@ -53,12 +53,13 @@ def shard_environments(settings: Settings, shards: int) -> list[dict[str, str]]:
             "broker.data_dir": str(broker.data_dir / "shards" / str(shard)),
             "broker.kafka": str(_further(broker.kafka, shard)),
             "broker.http": str(_further(broker.http, shard)),
+            "broker.grpc": "null" if broker.grpc is None else str(_further(broker.grpc, shard)),
             "broker.internal": str(_further(internal, shard)),
             "cluster.peers": "",
             "cluster.join": str(reached_at),
             **shared,
         }
-        for name in ("advertised_kafka", "advertised_http", "advertised_internal"):
+        for name in ("advertised_kafka", "advertised_http", "advertised_grpc", "advertised_internal"):
             advertised = getattr(broker, name)
             if advertised is not None:
                 chosen[f"broker.{name}"] = str(_further(advertised, shard))

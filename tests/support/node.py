@@ -46,7 +46,7 @@ def penstock_command() -> str:
 
 
 class Node:
-    """One node: a data directory, two ports and, while it runs, a process."""
+    """One node: a data directory, three ports and, while it runs, a process."""
 
     def __init__(self, directory: Path, *, data_dir: Path | None = None, node_id: int = 1, **settings: object) -> None:
         """``settings`` are dotted paths with ``__`` for the dot: ``storage__segment_bytes=4096``."""
@@ -56,6 +56,7 @@ class Node:
         self.node_id = node_id
         self.kafka_port = free_port()
         self.http_port = free_port()
+        self.grpc_port = free_port()
         self.settings: Mapping[str, object] = settings
         self.command: Sequence[str] = (penstock_command(),)
         self.arguments: Sequence[str] = ()  # for `penstock serve`, beside the usual ones
@@ -73,6 +74,10 @@ class Node:
     @property
     def http_url(self) -> str:
         return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def grpc(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
 
     @property
     def is_running(self) -> bool:
@@ -104,7 +109,8 @@ class Node:
         """Start the process and return at once."""
         assert not self.is_running, "the node runs already"
         command = [*self.command, "serve", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)]
-        command += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}", *self.arguments]
+        command += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}", "--grpc", self.grpc]
+        command += self.arguments
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         chosen = {f"PENSTOCK_{name.upper()}": str(value) for name, value in self.settings.items()}
         with self.log_path.open("ab") as out:

@@ -1,0 +1,1 @@
+"""Made from `proto/` by `./dev proto`; not to be edited."""

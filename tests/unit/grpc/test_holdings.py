@@ -1,0 +1,68 @@
+"""What a subscriber holds is what it was sent and has not settled."""
+
+from __future__ import annotations
+
+from penstock.broker.queues.leases import LeasedMessage, Verdict
+from penstock.broker.queues.messages import Fate, Part
+from penstock.errors import NotLeader
+from penstock.grpc.holdings import Holdings
+
+NONCE, LATER = "1" + "0" * 16, "2" + "0" * 16
+
+
+def receipt(offset: int | str, nonce: str = NONCE, count: int = 1, partition: int = 0) -> str:
+    return f"t:{partition}:{offset}:{count}:{nonce}"
+
+
+def message(offset: int, nonce: str = NONCE, count: int = 1, until_ms: int = 100) -> LeasedMessage:
+    return LeasedMessage(receipt(offset, nonce, count), "t", 0, offset, None, b"", (), 0, count, until_ms)
+
+
+def done(text: str, fate: Fate = Fate.DONE) -> Verdict:
+    return Verdict(text, (Part(0, 0, fate),))
+
+
+def test_what_is_settled_is_held_no_more() -> None:
+    holdings = Holdings()
+    holdings.add([message(1), message(2), message(3)], 0)
+    holdings.settled([done(receipt(2))])
+    assert holdings.receipts() == [receipt(1), receipt(3)]
+
+
+def test_a_receipt_for_neighbours_settles_each() -> None:
+    holdings = Holdings()
+    holdings.add([message(1), message(2), message(5)], 0)
+    holdings.settled([done(receipt("1-4"))])
+    assert holdings.receipts() == [receipt(5)]
+
+
+def test_a_huge_range_is_no_work() -> None:
+    holdings = Holdings()
+    holdings.add([message(1), message(7)], 0)
+    holdings.settled([done(receipt(f"2-{(1 << 63) - 1}"))])
+    assert holdings.receipts() == [receipt(1)]
+
+
+def test_what_nothing_is_known_of_is_held_still() -> None:
+    holdings = Holdings()
+    holdings.add([message(1)], 0)
+    holdings.settled([Verdict(receipt(1), (), NotLeader("moved")), Verdict("nonsense")])
+    assert len(holdings) == 1
+
+
+def test_an_old_receipt_does_not_settle_a_later_delivery() -> None:
+    holdings = Holdings()
+    holdings.add([message(1)], 0)
+    holdings.add([message(1, LATER, 2)], 0)
+    holdings.settled([done(receipt(1), Fate.REDELIVERED)])
+    assert holdings.receipts() == [receipt(1, LATER, 2)]
+
+
+def test_leases_that_are_over_do_not_pile_up_but_extended_ones_stay() -> None:
+    holdings = Holdings()
+    holdings.add([message(0)], 0)
+    holdings.extended([done(receipt(0))], 0)
+    for begin in range(1, 100_001, 1_000):
+        holdings.add([message(offset) for offset in range(begin, begin + 1_000)], 200)
+    assert len(holdings) < 20_000
+    assert receipt(0) in holdings.receipts()
