@@ -100,7 +100,8 @@ class Formation:
             self._say("Waiting for the other nodes of the cluster.")
 
     async def _found(self, greetings: Sequence[Greeting]) -> None:
-        others = {greeting.node_id: greeting for greeting in greetings}
+        # Whoever wants to join is heard as well, and has no say in who the first nodes are.
+        others = {greeting.node_id: greeting for greeting in greetings if greeting.node_id in self._first}
         missing = [node_id for node_id in self._first if node_id != self._me.node_id and node_id not in others]
         if missing:
             self._say(f"Waiting for {_nodes(missing)} to form the cluster.")

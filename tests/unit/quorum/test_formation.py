@@ -210,6 +210,24 @@ def test_a_node_joins_by_the_address_of_any_other() -> None:
     run(story())
 
 
+def test_a_node_that_asks_to_join_before_there_is_a_cluster_holds_nobody_up() -> None:
+    """It knows none of the first nodes but one, which is no reason for them to be at odds."""
+
+    async def story() -> None:
+        cluster = Cluster(1)
+        cluster.nodes[1].build()  # it can be greeted, and has not begun yet
+        joiner = cluster.add_joiner(4, 1)
+        joining = asyncio.ensure_future(joiner.start())
+        await asyncio.sleep(0.3)
+        assert not joiner.quorum.store.is_formed
+        await asyncio.wait_for(cluster.nodes[1].formation.begin(), 5)
+        await joining
+        await until(lambda: joiner.quorum.members.knows(joiner.member) and joiner.quorum.leader_id is not None)
+        await cluster.stop()
+
+    run(story())
+
+
 def test_a_quorum_of_one_grows() -> None:
     async def story() -> None:
         cluster = Cluster(1)
