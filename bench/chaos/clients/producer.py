@@ -24,8 +24,10 @@ class SteadyProducer:
         self._topic = topic
         self._number = 0
         self._fatal: KafkaError | None = None
+        # Whatever librdkafka gives up on by itself makes it begin a new epoch, in which it sends again what may have
+        # been stored already: duplicates that no broker can tell. So it does not give up.
         self._producer = Producer(
-            client.settings(enable_idempotence=True, acks="all", message_timeout_ms=30_000, linger_ms=5)
+            client.settings(enable_idempotence=True, acks="all", message_timeout_ms=300_000, linger_ms=5)
             | {"error_cb": self._on_error, "queue.buffering.max.messages": 2 * IN_HAND_MAX}
         )
 
