@@ -67,6 +67,9 @@ class Client:
             "socket.connection.setup.timeout.ms": 3_000,
             "topic.metadata.refresh.interval.ms": 5_000,
             "topic.metadata.refresh.fast.interval.ms": 100,
+            # When the one node that it is connected to closes the connection, librdkafka 2.16 begins again from the
+            # bootstrap servers, and may stand still for good if it lets go of the coordinator while it commits.
+            "metadata.recovery.strategy": "none",
             "log_level": 0,
             "error_cb": self.note,
             **{name.replace("_", "."): value for name, value in more.items()},

@@ -185,8 +185,8 @@ class Partition(Replica):
             try:
                 first = log.producers.check(header)
             except OutOfOrderSequence:
-                if self._unwritten is not None:
-                    raise self._unwritten from None  # the batch before it could not be written: try both again
+                if (unwritten := self._unwritten or log.failure) is not None:
+                    raise unwritten from None  # the batch before it could not be written, or is elsewhere: try again
                 if (refusal := self.refusals.behind(header.producer_id)) is not None:
                     raise refusal from None
                 raise

@@ -24,8 +24,8 @@ from penstock.broker.disk import Disk
 from penstock.broker.partition import Partition
 from penstock.broker.replication.followers import Assigned, Followers
 from penstock.broker.replication.watermarks import NOTHING_KNOWN, Known, Watermarks
-from penstock.broker.shelf import Shelf
-from penstock.broker.soundness import cut_torn, doubt_of
+from penstock.broker.shelf import Shelf, close_log
+from penstock.broker.soundness import cut_torn, distrust, doubt_of
 from penstock.broker.stats import BrokerStats
 from penstock.clock import Clock, SystemClock
 from penstock.cluster.commands import DoubtedReplica
@@ -331,7 +331,10 @@ class Replicas:
 
     def _take_role(self, partition: Partition, assigned: PartitionAssigned) -> None:
         """Lead or follow, as the assignment says."""
-        leads = assigned.leader == self._config.node_id and self._is_let_in()
+        is_let_in = self._is_let_in()
+        leads = assigned.leader == self._config.node_id and is_let_in
+        if is_let_in and (latest := self.assigned(partition)) is not None:
+            distrust(partition.id, partition.log, latest.leader_epoch)
         partition.in_sync_count = len(assigned.in_sync)
         if partition.is_leader and (not leads or assigned.leader_epoch > partition.leader_epoch):
             self._resign(partition)
@@ -429,7 +432,7 @@ class Replicas:
         for partition in self:
             if partition.is_leader:
                 partition.resign()
-        for failed in filter(None, self._threads.map(_close, [partition.log for partition in self])):
+        for failed in filter(None, self._threads.map(close_log, [partition.log for partition in self])):
             log.error("A log could not be closed in good order: %s", failed.message)
         try:
             self._watermarks.save(committed)
@@ -440,11 +443,3 @@ class Replicas:
 
 def _in_sync(assigned: PartitionAssigned) -> Assigned:
     return Assigned(assigned.replicas, assigned.in_sync, assigned.partition_epoch)
-
-
-def _close(log: Log) -> PenstockError | None:
-    try:
-        log.close()
-    except PenstockError as error:
-        return error
-    return None

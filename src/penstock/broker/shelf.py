@@ -80,3 +80,12 @@ class Shelf:
                 self._files.remove_tree(directory)
             elif directory.name not in topics and _STRAY not in directory.name:
                 log.warning("%s belongs to no topic of this cluster; it is left as it is.", directory)
+
+
+def close_log(log: Log) -> PenstockError | None:
+    """Sync and close a log; what the disk had against it, if anything."""
+    try:
+        log.close()
+    except PenstockError as error:
+        return error
+    return None

@@ -2,6 +2,9 @@
 
 A write that a power cut tore and damage to batches that were acknowledged cannot be told apart. So every copy that was
 cut, or is good only up to less than it once knew to be committed, is doubtful, and the controller is told.
+
+A batch whose leader epoch is damaged is damage like any other where there are more copies, and is dated anew where
+there are none: its records are good (penstock.storage.dates).
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from uuid import UUID
 
 from penstock.cluster.commands import DoubtedReplica
 from penstock.model import TopicPartition
+from penstock.storage.dates import redate
 from penstock.storage.doubt import note_doubt
+from penstock.storage.holes import Hole
 from penstock.storage.log import Log
 
 log = logging.getLogger(__name__)
@@ -28,6 +33,40 @@ def cut_torn(name: TopicPartition, opened: Log, high_watermark: int) -> None:
         note_doubt(opened.files, opened.directory)
         opened.truncate(damage)
         opened.is_doubtful = True
+
+
+def is_damaged(opened: Log) -> bool:
+    """Whether anything is known to be wrong with what is there. Costs nothing where nothing ever was."""
+    return opened.opened.has_damage and any(segment.holes or segment.misdated for segment in opened.segments)
+
+
+def is_misdated(opened: Log) -> bool:
+    """Whether leader epochs are known to be damaged, so that nobody can be told where histories part."""
+    return opened.opened.has_damage and any(segment.misdated for segment in opened.segments)
+
+
+def distrust(name: TopicPartition, opened: Log, leader_epoch: int) -> None:
+    """Take batches of epochs that have not begun yet for what they are. ``leader_epoch`` has to be what is true now."""
+    start = opened.epochs.start_after(leader_epoch)
+    if start is None:
+        return
+    log.error(
+        "%s has batches of epoch %d from offset %d on, but is led in epoch %d: the epoch is damaged.",
+        name,
+        opened.epochs.latest,
+        start,
+        leader_epoch,
+    )
+    opened.epochs.cut(start)
+    for segment in opened.segments:
+        if segment.next_offset > start:
+            segment.note_misdated(Hole(segment.locate(max(start, segment.base_offset)), segment.size))
+
+
+def date_anew(opened: Log) -> None:
+    """Give the only copy leader epochs in place of damaged ones. Runs in any thread."""
+    for segment in opened.segments:
+        redate(segment, opened.epochs)
 
 
 def doubt_of(name: TopicPartition, topic_id: UUID, opened: Log, high_watermark: int) -> DoubtedReplica | None:

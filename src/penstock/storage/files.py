@@ -55,6 +55,9 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None: ...
 
+    def patch(self, position: int, data: Buffer) -> None:
+        """Write a few bytes over others. A crash may leave the old ones, the new ones or some of each."""
+
     def changed_ns(self) -> int:
         """When somebody, we or a stranger, last changed the file's bytes."""
 
@@ -201,6 +204,10 @@ class DiskFile:
         with _disk_errors("truncate", self.path):
             os.ftruncate(self._fd, size)
         self.size = size
+
+    def patch(self, position: int, data: Buffer) -> None:
+        with _disk_errors("write", self.path):
+            os.pwrite(self._fd, data, position)
 
     def changed_ns(self) -> int:
         with _disk_errors("look at", self.path):

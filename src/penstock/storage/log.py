@@ -206,6 +206,7 @@ class Log:
                 self.files.sync_directory(self.directory)
         except StorageError as error:
             raise self._fail(error.message) from error
+        self.epochs.try_to_save()
         self.durable_offset = end
         if sealed:
             self._finish_sealing(sealed)
@@ -213,7 +214,7 @@ class Log:
 
     def begin_sync(self) -> PlainSync | None:
         """What `sync` comes down to, if that is to sync one file; for those who can have it done without a thread."""
-        if self.failure is not None or self._is_directory_dirty or len(self._dirty) != 1:
+        if self.failure is not None or self._is_directory_dirty or len(self._dirty) != 1 or not self.epochs.is_saved:
             return None
         end = self.end_offset  # before the file: what is written up to here lies in it, or the list had grown
         active = self._dirty[0]
@@ -274,7 +275,6 @@ class Log:
         self.sync()
         try:
             self._save_producers(self.end_offset, self.producers.encode(self.end_offset))
-            self.epochs.save()
             self.aborted.save()
             self._segments.active.save_index()
         except StorageError as error:
@@ -310,7 +310,7 @@ class Log:
     def first_damage(self) -> int | None:
         """The offset from which on records are known to be damaged; None if all that was looked at is good."""
         for segment in self._segments:
-            for hole in segment.holes:
+            for hole in segment.damage:
                 return segment.offset_before(hole.start)
         return None
 
@@ -443,7 +443,7 @@ class Log:
         self._recover()
 
     def _cut(self, segment: Segment, offset: int) -> None:
-        position = segment.locate(offset)
+        position = segment.position_to_cut(offset)
         self.files.remove(index_path(self.directory, segment.base_offset))
         self.files.sync_directory(self.directory)
         segment.file.truncate(position)

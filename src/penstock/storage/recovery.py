@@ -17,6 +17,7 @@ from typing import Final
 from penstock.records import BatchHeader
 from penstock.storage.aborted import AbortedTransactions, note_marker
 from penstock.storage.config import LogConfig
+from penstock.storage.dates import Dates
 from penstock.storage.doubt import is_doubt_noted, note_doubt
 from penstock.storage.epochs import LeaderEpochs
 from penstock.storage.files import Files
@@ -69,6 +70,8 @@ class _Recovery:
         self._snapshots = sorted(self._sizes["producers"])
         self._segments = self._list_segments(opened)
         self._epochs = LeaderEpochs(files, directory / EPOCHS_FILE)
+        self._dates = Dates(self._epochs)
+        self._opened = opened
         self._aborted = AbortedTransactions(files, directory)
         self._producers = ProducerTable()
         # Where the file of aborted transactions is of no use: who had one open, from the first batch there is on. The
@@ -94,7 +97,7 @@ class _Recovery:
         ]
 
     def run(self) -> Recovered:
-        has_files = self._epochs.load()
+        has_files = has_epochs = self._epochs.load()
         if not self._aborted.load():
             has_files = False
             self._witness = ProducerTable()
@@ -105,12 +108,15 @@ class _Recovery:
             last.is_sealed = False
             clean_end = self._load_clean(last) if has_files else None
             self._load_producers(self._segments[tail].base_offset, clean_end)
-            self._replay_sealed(tail, has_files=has_files)
+            self._replay_sealed(tail, has_files=has_files, has_epochs=has_epochs)
             if clean_end is None or self._replay_from < clean_end:
                 self._scan_tail(tail)
                 self._drop_empty(tail)
+            self._dates.settle()
             end = self._segments[-1].next_offset
         self._epochs.cut(end)
+        self._epochs.save_or_remove()
+        self._opened.epochs = self._epochs
         self._aborted.cut(end)
         self._remove_strays(end)
         return Recovered(
@@ -165,7 +171,7 @@ class _Recovery:
                 self._producers, self._replay_from = table, offset
                 return
 
-    def _replay_sealed(self, tail: int, *, has_files: bool) -> None:
+    def _replay_sealed(self, tail: int, *, has_files: bool, has_epochs: bool) -> None:
         """Walk sealed segments again where a file that would have spared it is missing or damaged."""
         for segment, following in zip(self._segments[:tail], self._segments[1:], strict=False):
             if has_files and self._replay_from >= following.base_offset:
@@ -175,10 +181,11 @@ class _Recovery:
             for found in scan(view, 0, segment.base_offset, following.base_offset):
                 if not isinstance(found, Hole):
                     self._note(view, *found)
+                    if not has_epochs:
+                        self._dates.add(segment, *found)
 
     def _scan_tail(self, tail: int) -> None:
         # What was saved of the tail may tell of batches that are lost: those that are there know better.
-        self._epochs.cut(self._segments[tail].base_offset)
         self._aborted.cut(self._segments[tail].base_offset)
         for at, segment in enumerate(self._segments[tail:], tail):
             end_offset = None if segment is self._segments[-1] else self._segments[at + 1].base_offset
@@ -223,6 +230,7 @@ class _Recovery:
             else:
                 index.add(found[1], found[1].base_offset, found[0], self._config.index_interval_bytes)
                 self._note(view, *found)
+                self._dates.add(segment, *found)
         if may_cut and holes and holes[-1].end == size:
             size = holes.pop().start
             self._cut(segment, size)
@@ -245,8 +253,6 @@ class _Recovery:
         segment.file.truncate(size)
 
     def _note(self, view: memoryview, position: int, header: BatchHeader) -> None:
-        if header.leader_epoch > self._epochs.latest:
-            self._epochs.begin(header.leader_epoch, header.base_offset)
         if header.producer_id < 0:
             return
         batch = view[position : position + header.size]

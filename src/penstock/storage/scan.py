@@ -3,6 +3,9 @@
 A scan yields every batch that proves itself by its checksum, and a `Hole` for every stretch that does not. A hole at
 the very end is a torn tail if nothing valid follows it; a hole with a valid batch behind it is corruption. Who scans
 decides what to do about either: recovery cuts a torn tail, and nobody ever cuts anything else.
+
+A batch's leader epoch is covered by no checksum. Where it is known which epoch wrote what, `pass_good` stops at a batch
+that says otherwise; `penstock.storage.dates` finds those out where it is not.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Final
 import crc32c
 
 from penstock.records import HEADER_BYTES, BatchHeader, parse_header
+from penstock.storage.epochs import FOR_EVER, LeaderEpochs
 from penstock.storage.holes import Hole
 
 _MAGIC: Final = 2
@@ -21,7 +25,7 @@ _MAGIC_POSITION: Final = 16
 _MAGIC_BYTE: Final = bytes([_MAGIC])
 _CRC_START: Final = 21
 _LENGTH_OVERHEAD: Final = 12
-_PROOF: Final = Struct(">qi4xbI2xi30xi")  # base offset, length, magic, crc, last offset delta, count
+_PROOF: Final = Struct(">qiibI2xi30xi")  # base offset, length, leader epoch, magic, crc, last offset delta, count
 _OFFSET_SPAN_MAX: Final = 1 << 31  # no segment spans more offsets, so nothing further away belongs to this one
 _SEARCH_STEP_BYTES: Final = 1 << 20
 
@@ -56,15 +60,20 @@ def scan(
         position, next_offset = after, header.next_offset
 
 
-def pass_good(view: memoryview, position: int, next_offset: int, end: int) -> tuple[int, int]:
+def pass_good(
+    view: memoryview, position: int, next_offset: int, end: int, epochs: LeaderEpochs | None = None
+) -> tuple[int, int]:
     """Skip correct batches without gaps as fast as that can be checked; where it stopped, and the offset due there."""
     unpack, crc_of, size = _PROOF.unpack_from, crc32c.crc32c, len(view)
+    due_epoch, known_until = -1, 0 if epochs is not None else FOR_EVER
     while position < end and size - position >= HEADER_BYTES:
-        base_offset, length, magic, crc, delta, count = unpack(view, position)
+        base_offset, length, epoch, magic, crc, delta, count = unpack(view, position)
         after = position + length + _LENGTH_OVERHEAD
         if base_offset != next_offset or magic != _MAGIC or not position + HEADER_BYTES <= after <= size:
             break
-        if not 0 <= count <= delta + 1 or crc_of(view[position + _CRC_START : after]) != crc:
+        if base_offset >= known_until and epochs is not None:
+            due_epoch, known_until = epochs.span_at(base_offset)
+        if epoch != due_epoch >= 0 or not 0 <= count <= delta + 1 or crc_of(view[position + _CRC_START : after]) != crc:
             break
         position, next_offset = after, base_offset + delta + 1
     return position, next_offset

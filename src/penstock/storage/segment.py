@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.records import BatchHeader
+from penstock.storage.epochs import LeaderEpochs
 from penstock.storage.files import File, Files, FileSlice
 from penstock.storage.holes import Hole, Holes
 from penstock.storage.index import NO_TIMESTAMP, Index, peek_index, stated_size
@@ -42,10 +43,11 @@ def index_path(directory: Path, base_offset: int) -> Path:
 class OpenSegments:
     """Keeps a log from holding a file and an index open for every sealed segment that was ever read."""
 
-    __slots__ = ("_limit", "_opened", "has_damage")
+    __slots__ = ("_limit", "_opened", "epochs", "has_damage")
 
     def __init__(self, limit: int = 16) -> None:
         self._limit = limit
+        self.epochs: LeaderEpochs | None = None  # which of them wrote what, once that is known
         self.has_damage = False  # a hole was found in one of the log's segments, if perhaps not any more
         self._opened: deque[Segment] = deque()
 
@@ -82,6 +84,7 @@ class Segment:
         "holes",
         "index_interval_bytes",
         "is_sealed",
+        "misdated",
         "size",
     )
 
@@ -104,6 +107,7 @@ class Segment:
         self.is_sealed = is_sealed
         self.index_interval_bytes = index_interval_bytes
         self.holes = Holes()
+        self.misdated = Holes()  # whole batches whose leader epoch is damaged: they are served, but not copied
         self.created_ms: int | None = None  # when retention first saw a record in it: segments also roll by age
         self._file: File | None = None
         self._index: Index | None = None
@@ -330,6 +334,11 @@ class Segment:
             due = next_offset
         return due
 
+    def position_to_cut(self, offset: int) -> int:
+        """Where the file has to end so that nothing of ``offset`` or behind is left, nor damage that may have been."""
+        behind = (hole.start for hole in self.damage if self.offset_before(hole.start) >= offset)
+        return min(self.locate(offset), *behind, self.size)
+
     def offset_behind(self, position: int) -> int:
         """The offset of the first good batch at or behind a position; -1 if there is none here."""
         return next((int.from_bytes(self.file.read(start, 8), "big") for start, _, _ in self.walk(position)), -1)
@@ -360,11 +369,30 @@ class Segment:
             whole.end,
         )
 
+    @property
+    def damage(self) -> list[Hole]:
+        """All that is wrong here, in order, served or not."""
+        return sorted((*self.holes, *self.misdated))
+
+    def note_misdated(self, batches: Hole) -> None:
+        """Remember whole batches that carry a leader epoch which cannot have written them, once."""
+        if self.misdated.add(batches) is None:
+            return
+        if self._opened is not None:
+            self._opened.has_damage = True
+        log.error(
+            "%s has a damaged leader epoch in bytes %d to %d. The records themselves are good.",
+            log_path(self.directory, self.base_offset),
+            batches.start,
+            batches.end,
+        )
+
     def _verify(self, start: int, end: int) -> None:
         """Check the suspect batches of a range, unless that was done before, and note its holes."""
         if self.is_sealed and (stamp_ns := self.file.changed_ns()) != self._stamp_ns:
             self._stamp_ns, self._suspect_to, self._checked_to = stamp_ns, self.size, 0
             self.holes.clear()
+            self.misdated.clear()
             if self._missing is not None:
                 self.note_hole(self._missing)
         if start >= self._suspect_to:
@@ -379,7 +407,8 @@ class Segment:
     def _check(self, start: int, end: int) -> int:
         """Note every hole of a range or a little more; how far it looked."""
         view = self.file.view()[: self.size]
-        reached, next_offset = pass_good(view, *self.index.row_before(start), end)
+        epochs = None if self._opened is None else self._opened.epochs
+        reached, next_offset = pass_good(view, *self.index.row_before(start), end, epochs)
         if reached >= end:
             return reached
         for found in scan(view, reached, next_offset, self.next_offset):
@@ -388,6 +417,8 @@ class Segment:
                 reached = found.end
             else:
                 reached = found[0] + found[1].size
+                if epochs is not None and found[1].leader_epoch != epochs.epoch_at(found[1].base_offset) >= 0:
+                    self.note_misdated(Hole(found[0], reached))
             if reached >= end:
                 return reached
         if reached < self.size:  # somebody cut the file

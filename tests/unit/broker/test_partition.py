@@ -171,6 +171,15 @@ def test_what_comes_behind_a_batch_that_could_not_be_written_is_told_the_same() 
     assert stage.partition.high_watermark == 3
 
 
+def test_a_log_that_takes_no_more_writes_does_not_judge_what_it_lacks() -> None:
+    """Others may lead by now, and have what is missing here."""
+    stage = Stage()
+    stage.append(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    stage.partition.log.fail("The disk fails.")
+    with pytest.raises(LogFailed):
+        stage.append(b"d", producer_id=7, producer_epoch=0, base_sequence=3)
+
+
 def test_whoever_resigns_sends_those_who_wait_to_the_new_leader() -> None:
     stage = Stage()
     stage.append(b"a")

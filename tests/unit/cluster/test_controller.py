@@ -659,6 +659,19 @@ def test_a_move_is_not_called_off_if_only_newcomers_have_everything() -> None:
     assert world.partition().leader == 4
 
 
+def test_a_move_is_not_redirected_while_a_newcomer_is_one_of_the_few_that_have_everything() -> None:
+    world = World(5, ((5, 1), (5,), (1,), 5), fenced=(1,), configs={"min.insync.replicas": "2"})
+    world.obey(move(4, 1))
+    world.in_sync(5, 4, by=5)
+    assert set(world.partition().in_sync) == {4, 5}, "what is acknowledged from now on is on these two"
+    assert world.outcome(move(3, 1)).error == "InvalidReplicaAssignment"
+    assert world.outcome(CANCEL).error == "InvalidReplicaAssignment"
+    assert set(world.partition().in_sync) == {4, 5}
+    world.unfence(1)
+    world.in_sync(5, 4, 1, by=world.partition().leader)
+    assert world.outcome(move(3, 1)).error is None
+
+
 def test_fewer_replicas_only_if_enough_of_those_that_stay_are_in_sync() -> None:
     world = World(3, (R3, (1, 3), (), 1))
     world.obey(move(1, 2))

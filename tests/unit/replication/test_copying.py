@@ -445,6 +445,24 @@ def test_a_damaged_leader_does_not_hand_its_gaps_to_others() -> None:
     tell(story)
 
 
+@pytest.mark.parametrize("factor", [1, 2])
+def test_a_replica_that_fetches_before_its_leader_knows_of_it_joins_without_a_write(factor: int) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.start()
+        await stage.create(factor=factor)
+        leader = stage.leader()
+        leader.has_controller = False
+        stage.decide(Reassign(moves=(Move(topic=TOPIC, partition=0, replicas=(1, 2, 3)),)))
+        await asyncio.sleep(2)
+        assert len(stage.assigned().in_sync) == factor
+        leader.has_controller = True
+        assert leader.life is not None
+        leader.life.run(leader.catch_up)
+        await stage.in_sync(3)
+
+    tell(story)
+
+
 def test_an_idle_cluster_says_next_to_nothing() -> None:
     async def story(stage: Stage) -> None:
         await stage.start()

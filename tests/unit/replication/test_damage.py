@@ -8,6 +8,7 @@ import pytest
 from tests.unit.replication.stage import Node, Stage, tell, values_of
 
 from penstock.cluster.records import NO_LEADER
+from penstock.records import iter_batches
 
 
 async def three(stage: Stage, **configs: str) -> None:
@@ -256,5 +257,83 @@ def test_a_dead_follower_that_lagged_does_not_come_back_by_what_it_said_before()
         for _ in range(50):
             await asyncio.sleep(0.1)
             assert dead.id not in stage.assigned().in_sync
+
+    tell(story)
+
+
+def flip_epoch(node: Node, bit: int, *, batch: int = -1) -> None:
+    """Flip a bit of the leader epoch of a batch that a dead node left, the last one unless another is named."""
+    path = max(path for path in node.files.paths() if path.suffix == ".log" and "t" in path.parts)
+    data = node.files.open(path).read(0, node.files.size(path))
+    positions = [position for position, _ in iter_batches(memoryview(data))]
+    node.files.flip_bit(path, positions[batch] + 15 - bit // 8, bit % 8)
+
+
+@pytest.mark.parametrize("bit", [0, 1, 3, 20, 31])
+@pytest.mark.parametrize("batch", [-1, -2, 0])
+def test_a_follower_whose_leader_epochs_are_damaged_copies_them_again(bit: int, batch: int) -> None:
+    async def story(stage: Stage) -> None:
+        await three(stage)
+        await write(stage, 10)
+        damaged = stage.followers()[0]
+        damaged.end()
+        stage.fence(damaged.id)
+        flip_epoch(damaged, bit, batch=batch)
+        await stage.start(damaged.id)
+        await stage.in_sync(3)
+        stage.check_acked()
+        stage.check_agreement()
+        await write(stage, 3)
+        stage.check_agreement()
+
+    tell(story)
+
+
+@pytest.mark.parametrize("bit", [0, 1, 3, 20, 31])
+@pytest.mark.parametrize("batch", [-1, -2, 0])
+def test_a_leader_whose_leader_epochs_are_damaged_gives_way(bit: int, batch: int) -> None:
+    async def story(stage: Stage) -> None:
+        await three(stage)
+        await write(stage, 10)
+        leader = stage.leader()
+        for node in stage.nodes.values():
+            node.end()
+        stage.fence(*stage.nodes)
+        flip_epoch(leader, bit, batch=batch)
+        first, second = (node_id for node_id in sorted(stage.nodes) if node_id != leader.id)
+        await stage.start(leader.id)
+        await stage.start(first)
+        await stage.start(second)
+        await stage.in_sync(3)
+        await stage.until(lambda: stage.leader().partition().is_watermark_known)
+        stage.check_acked()
+        await write(stage, 3)
+        stage.check_agreement()
+
+    tell(story)
+
+
+@pytest.mark.parametrize("bit", [0, 3, 20, 31])
+@pytest.mark.parametrize("batch", [-1, -2, 0])
+def test_the_only_copy_keeps_its_records_when_leader_epochs_are_damaged(bit: int, batch: int) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.start()
+        await stage.create(factor=1)
+        await write(stage, 10)
+        node = stage.leader()
+        node.end()
+        stage.fence(node.id)
+        flip_epoch(node, bit, batch=batch)
+        await stage.start(node.id)
+        await write(stage, 3)
+        stage.check_acked()
+        await asyncio.sleep(2)
+        node.end()
+        stage.fence(node.id)
+        await stage.start(node.id)
+        assert node.partition().log.first_damage() is None
+        assert node.partition().log.epochs.latest < 100
+        await write(stage, 3)
+        stage.check_acked()
 
     tell(story)

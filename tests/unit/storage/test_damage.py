@@ -207,3 +207,35 @@ def test_a_batch_whose_records_make_no_sense_does_not_stop_a_search_by_time() ->
     seal(batch)
     append(log, batch)
     assert log.find_time(5_001) == (0, 5_002, 0)
+
+
+@pytest.mark.parametrize("part", [7, 30, -3])
+def test_a_log_that_is_cut_where_it_is_damaged_keeps_nothing_of_the_damage(part: int) -> None:
+    """Not even a batch that is whole but for its offset, which no checksum covers."""
+    files, log, stored = filled(50)
+    log.close()
+    active = log.segments[-1]
+    in_active = [batch for batch in stored if base_of(batch) >= active.base_offset]
+    victim = next(batch for batch in in_active[2:] if base_of(batch) % 2 == 0)
+    start = sum(len(batch) for batch in in_active if base_of(batch) < base_of(victim))
+    files.flip_bit(log_path(DIRECTORY, active.base_offset), start + part % len(victim))
+    log = open_log(files)
+    read_all(log)
+    assert log.first_damage() == base_of(victim)
+    for offset in (base_of(victim), base_of(in_active[1])):
+        log.truncate(offset)
+        assert log.end_offset == offset
+        assert read_all(log) == [batch for batch in stored if base_of(batch) < offset]
+
+
+def test_a_log_that_is_cut_before_its_damage_ends_where_it_should() -> None:
+    files, log, stored = filled(50)
+    log.close()
+    active = log.segments[-1]
+    in_active = [batch for batch in stored if base_of(batch) >= active.base_offset]
+    files.flip_bit(log_path(DIRECTORY, active.base_offset), sum(map(len, in_active[:4])) + 30)
+    log = open_log(files)
+    read_all(log)
+    log.truncate(base_of(in_active[2]))
+    assert log.end_offset == base_of(in_active[2])
+    assert read_all(log) == [batch for batch in stored if base_of(batch) < base_of(in_active[2])]

@@ -14,7 +14,7 @@ from typing import Final
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.replication.proposals import Controller
-from penstock.broker.soundness import doubt_of
+from penstock.broker.soundness import date_anew, doubt_of, is_damaged, is_misdated
 from penstock.clock import Clock
 from penstock.cluster.commands import DoubtedReplica, DoubtReplicas
 from penstock.cluster.records import NO_LEADER
@@ -52,10 +52,12 @@ class Doubts:
         told = replicas.doubtful
         doubtful = list(told)
         for partition in replicas:
-            if partition.log.opened.has_damage and partition.log.corrupt_bytes:
+            if is_damaged(partition.log):
                 found = self._judge(partition)
                 if found is not None:
                     doubtful.append(found)
+                elif is_misdated(partition.log) and self._is_only_copy(partition):
+                    await self._redate(partition)
         if not doubtful:
             return
         command = DoubtReplicas(node_id=self._node_id, epoch=replicas.node_epoch, doubtful=tuple(doubtful))
@@ -78,6 +80,18 @@ class Doubts:
         if self._replicas.copier is not None and not partition.is_leader:
             self._replicas.copier.follow(partition, assigned.leader)  # which copies it anew from the damage on
         return None
+
+    def _is_only_copy(self, partition: Partition) -> bool:
+        assigned = self._replicas.assigned(partition)
+        return assigned is not None and partition.is_leader and assigned.in_sync == (self._node_id,)
+
+    async def _redate(self, partition: Partition) -> None:
+        """Nobody else has the records that go with damaged leader epochs."""
+        async with self._replicas.upkeep(partition):
+            try:
+                await asyncio.to_thread(date_anew, partition.log)
+            except PenstockError as error:
+                log.warning("Leader epochs of %s could not be written anew: %s", partition.id, error.message)
 
     # -- reading through ----------------------------------------------------------------------------------------------
 

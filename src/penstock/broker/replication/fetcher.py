@@ -29,6 +29,7 @@ from penstock.broker.replication.following import (
 from penstock.broker.replication.messages import DURABLE, FETCH, NUDGE, Added, Fetch, Kept, News, Nudge, Stable
 from penstock.broker.replication.sessions import FollowerSession
 from penstock.broker.replication.throttle import Throttle
+from penstock.broker.soundness import is_damaged
 from penstock.broker.stats import ReplicationStats
 from penstock.clock import Clock
 from penstock.errors import DiskFull, LogFailed, PenstockError
@@ -118,7 +119,7 @@ class Fetcher:
             self._following[partition] = Following(self._leader_id, partition.leader_epoch)
             self._attempts.pop(partition, None)
             partition.on_stable = partial(self._on_stable, partition)
-        if partition.log.opened.has_damage and partition.log.corrupt_bytes and not partition.is_held:
+        if is_damaged(partition.log) and not partition.is_held:
             self._heal(partition)
         elif not is_known:
             self._add(partition)

@@ -198,6 +198,10 @@ class Followers:
 
     # -- what followers tell ------------------------------------------------------------------------------------------
 
+    def has(self, node_id: int) -> bool:
+        """Whether a node is a replica, as far as is known here."""
+        return node_id in self._others
+
     def report(self, node_id: int, node_epoch: int, end: int, stable: int, leader_end: int, now: float) -> bool:
         """A follower has everything before ``end`` and keeps what is before ``stable``; whether it was believed.
 

@@ -45,6 +45,7 @@ class Judgement(NamedTuple):
 
 GOOD: Final = Judgement(Problem.NONE, None)
 TRIMMED: Final = Judgement(Problem.TRIMMED, None)
+FAILED: Final = Judgement(Problem.FAILED, None)
 
 
 def judge(position: Position, epochs: LeaderEpochs, start_offset: int, end_offset: int) -> Judgement:

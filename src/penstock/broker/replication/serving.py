@@ -12,9 +12,10 @@ from typing import Final
 
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
-from penstock.broker.replication.following import GOOD, TRIMMED, Judgement, Position, Problem, judge
+from penstock.broker.replication.following import FAILED, GOOD, TRIMMED, Judgement, Position, Problem, judge
 from penstock.broker.replication.messages import Added, Fetch, Fetched, Kept, Moved, News, Nudge
 from penstock.broker.replication.sessions import LeaderSession
+from penstock.broker.soundness import is_misdated
 from penstock.broker.stats import ReplicationStats
 from penstock.clock import Clock
 from penstock.errors import PenstockError
@@ -59,14 +60,19 @@ class Interest:
             return Problem.NOT_LEADER
         if self.leader_epoch < partition.leader_epoch:
             return Problem.FENCED
-        return Problem.UNKNOWN_EPOCH if self.leader_epoch > partition.leader_epoch else Problem.NONE
+        if self.leader_epoch > partition.leader_epoch:
+            return Problem.UNKNOWN_EPOCH
+        # It may have heard sooner than we that it is to be a replica. It has to ask again: it tells where it is only
+        # when that changes, and what we do not take down now we would never hear of.
+        is_replica = partition.followers is not None and partition.followers.has(self._attendant.node_id)
+        return Problem.NONE if is_replica else Problem.UNKNOWN
 
 
 class Attendant:
     """One follower node: its session, and the fetch of it that waits."""
 
     def __init__(self, node_id: int, serving: Serving) -> None:
-        self._node_id = node_id
+        self.node_id = node_id
         self._serving = serving
         self._session: LeaderSession[Interest] | None = None
         self._fetch: Fetch | None = None
@@ -91,7 +97,7 @@ class Attendant:
         for slot in fetch.refused:
             interest = session.interests.get(slot)
             if interest is not None and interest.partition is not None and interest.problem is Problem.NONE:
-                wants_change = interest.partition.on_refused(self._node_id, session.node_epoch)
+                wants_change = interest.partition.on_refused(self.node_id, session.node_epoch)
                 self._serving.on_report(interest.partition, wants_change)
         for slot in fetch.dropped:
             self._drop(slot)
@@ -132,11 +138,14 @@ class Attendant:
         assert partition is not None
         log = partition.log
         interest.position = Position(at.offset, at.last_epoch)
+        if is_misdated(log):  # nobody cuts anything because of that: it gives way soon, or dates its batches anew
+            interest.judgement = FAILED
+            return
         interest.judgement = judge(interest.position, log.epochs, log.start_offset, log.end_offset)
         if interest.judgement is GOOD:
             self._serving.on_report(
                 partition,
-                partition.on_fetched(self._node_id, session.node_epoch, at.offset, at.stable, self._serving.now()),
+                partition.on_fetched(self.node_id, session.node_epoch, at.offset, at.stable, self._serving.now()),
             )
 
     def kept(self, kept: Kept) -> None:
@@ -152,7 +161,7 @@ class Attendant:
             if partition is not None and interest.problem is Problem.NONE:
                 self._serving.on_report(
                     partition,
-                    partition.on_kept(self._node_id, session.node_epoch, stable.offset, self._serving.now()),
+                    partition.on_kept(self.node_id, session.node_epoch, stable.offset, self._serving.now()),
                 )
 
     def nudge(self, nudge: Nudge) -> None:
@@ -249,7 +258,7 @@ class Attendant:
 
     def _is_in_sync(self, interest: Interest) -> bool:
         followers = None if interest.partition is None else interest.partition.followers
-        return followers is not None and self._node_id in followers.in_sync
+        return followers is not None and self.node_id in followers.in_sync
 
     def _tell(self, interest: Interest, room: int) -> tuple[News | None, FileSlice | None]:
         problem = interest.problem

@@ -174,7 +174,7 @@ class Draft:
             try:
                 self.redirect(companion, target)
             except InvalidReplicaAssignment:
-                pass  # none of those that have everything would stay: others have to catch up first
+                pass  # too few of those that have everything would stay: others have to catch up first
         companion = self.partition(companion)
         is_apart = companion.leader != parent.leader and parent.leader in companion.in_sync
         if is_apart or (is_moving(companion) and not is_moving(parent)):
@@ -188,9 +188,10 @@ class Draft:
         removing = tuple(node_id for node_id in origin if node_id not in target)
         replicas = (*target, *removing)
         in_sync = tuple(node_id for node_id in partition.in_sync if node_id in replicas)
-        if partition.in_sync and not in_sync:
+        if len(in_sync) < min(len(partition.in_sync), max(self.min_in_sync(partition), 1)):
+            # Newcomers of the move that is under way may have what was acknowledged, and few others.
             raise InvalidReplicaAssignment(
-                f"Only replicas {list(partition.in_sync)} are in sync, and none of them would stay. "
+                f"Only replicas {list(partition.in_sync)} are in sync, and too few of them would stay. "
                 "Wait until others are."
             )
         wanted = replace(
