@@ -388,6 +388,7 @@ def test_groups_are_declared_paused_moved_purged_and_forgotten(client: GrpcClien
     (stats,) = queues.GetStats(queues_pb2.GetStatsRequest(topic=topic, group="g"), timeout=T_S).groups
     assert (stats.settings["tries"], stats.partitions[0].committed, stats.partitions[0].ready) == ("7", 2, 1)
     assert stats.partitions[0].HasField("oldest_age")
+    assert stats.partitions[0].oldest_age.seconds < 60
     queues.PauseGroup(queues_pb2.PauseGroupRequest(topic=topic, group="g", reason="tests"), timeout=T_S)
     (stats,) = queues.GetStats(queues_pb2.GetStatsRequest(topic=topic, group="g"), timeout=T_S).groups
     assert (stats.is_paused, stats.pause_reason) == (True, "tests")

@@ -422,71 +422,136 @@ def test_pages_of_other_sites_receive_nothing(door: Door, topic: str) -> None:
 # -- three readers -----------------------------------------------------------------------------------------------------
 
 
-def test_a_kafka_group_a_queue_group_and_a_rest_reader_each_get_everything(door: Door, node: Node, topic: str) -> None:
-    """One topic, read at once in three ways while it is being written; none disturbs another."""
-    door.create(topic, 3)
-    count = 3_000
-    wanted = {f"{at}" for at in range(count)}
-    found: dict[str, list[str]] = {"kafka": [], "queue": [], "rest": []}
+READ_PARTITIONS = 3
+READ_COUNT = 3_000
+READ_LIMIT_S = 60
+Place = tuple[int, int]  # partition and offset
 
-    def produce() -> None:
-        producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 5})
-        for at in range(count):
-            producer.produce(topic, key=str(at % 17), value=str(at))
+
+class Readers:
+    """Three ways to read one topic at once. Each notes where every message was that it got, in order.
+
+    The queue has two consumers, who nack every fiftieth message the first time: that must not be seen elsewhere.
+    """
+
+    def __init__(self, node: Node, topic: str) -> None:
+        self._node = node
+        self._topic = topic
+        self._deadline = time.monotonic() + READ_LIMIT_S
+        self._lock = threading.Lock()
+        self.values: dict[Place, str] = {}  # as the producer was told
+        self.kafka: list[tuple[Place, str]] = []
+        self.rest: list[tuple[Place, str]] = []
+        self.acked: list[tuple[Place, str]] = []
+        self.nacked: list[Place] = []
+        self.deliveries: dict[Place, int] = {}  # the one that was acked
+
+    def run(self) -> None:
+        works = (self._produce, self._read_kafka, self._read_rest, self._work_queue, self._work_queue)
+        threads = [threading.Thread(target=work) for work in works]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(READ_LIMIT_S + 30)
+        assert not any(thread.is_alive() for thread in threads)
+
+    def _goes_on(self, so_far: Sequence[object]) -> bool:
+        return len(so_far) < READ_COUNT and time.monotonic() < self._deadline
+
+    def _produce(self) -> None:
+        producer = Producer({"bootstrap.servers": self._node.bootstrap, "linger.ms": 5, "enable.idempotence": True})
+
+        def note(error: object, message: Any) -> None:
+            assert error is None, error
+            self.values[message.partition(), message.offset()] = message.value().decode()
+
+        for at in range(READ_COUNT):
+            producer.produce(self._topic, key=str(at % 17), value=str(at), on_delivery=note)
             producer.poll(0)
-        producer.flush(30)
+            if at % 100 == 0:
+                time.sleep(0.02)  # so that all of them read while it is being written
+        assert producer.flush(READ_LIMIT_S) == 0
 
-    def read_kafka() -> None:
-        config = {"bootstrap.servers": node.bootstrap, "group.id": f"kafka-{topic}", "auto.offset.reset": "earliest"}
-        consumer = Consumer(config)
-        consumer.subscribe([topic])
-        deadline = time.monotonic() + 45
-        while len(found["kafka"]) < count and time.monotonic() < deadline:
-            found["kafka"] += [each.value().decode() for each in consumer.consume(500, 0.5) if not each.error()]
+    def _read_kafka(self) -> None:
+        config = {"group.id": f"kafka-{self._topic}", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        consumer = Consumer({"bootstrap.servers": self._node.bootstrap, **config})
+        consumer.subscribe([self._topic])
+        while self._goes_on(self.kafka):
+            self.kafka += self._consumed(consumer, 500, 0.5)
+        self.kafka += self._consumed(consumer, 1, 1.0)  # there is no more
+        consumer.commit(asynchronous=False)
         consumer.close()
 
-    def work_queue() -> None:
-        own = Door(node)
-        deadline = time.monotonic() + 45
-        receipts: list[str] = []
-        while len(found["queue"]) < count and time.monotonic() < deadline:
-            answer = own.call(topic, "receive", group="workers", max=200, wait_ms=500, ack=receipts)
-            assert answer.status_code == 200, answer.text
-            found["queue"] += [message["value"] for message in answer.json()["messages"]]
-            receipts = receipts_of(answer.json()["messages"])
-        if receipts:
-            own.statuses(topic, "ack", receipts, group="workers")
-        own.client.close()
+    def _consumed(self, consumer: Consumer, count: int, wait_s: float) -> list[tuple[Place, str]]:
+        messages = [each for each in consumer.consume(count, wait_s) if not each.error()]
+        return [((each.partition(), each.offset()), each.value().decode()) for each in messages]
 
-    def read_rest() -> None:
-        own = Door(node)
-        offsets = dict.fromkeys(range(3), 0)
-        deadline = time.monotonic() + 45
-        while len(found["rest"]) < count and time.monotonic() < deadline:
+    def _read_rest(self) -> None:
+        own = Door(self._node)
+        offsets = dict.fromkeys(range(READ_PARTITIONS), 0)
+        is_last = False
+        while not is_last:
+            is_last = not self._goes_on(self.rest)  # and once more, as there may be too many
             for partition, offset in offsets.items():
                 params = {"partition": partition, "offset": offset, "limit": 500, "timeout_ms": 50}
-                page = own.client.get(f"/v1/topics/{topic}/messages", params=params).json()
-                found["rest"] += [message["value"] for message in page["messages"]]
+                page = own.client.get(f"/v1/topics/{self._topic}/messages", params=params).json()
+                self.rest += [((partition, each["offset"]), each["value"]) for each in page["messages"]]
                 offsets[partition] = page["next_offset"]
         own.client.close()
 
-    threads = [threading.Thread(target=work) for work in (produce, read_kafka, work_queue, read_rest)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(90)
-    for reader, values in found.items():
-        assert len(values) == count, reader
-        assert set(values) == wanted, reader
+    def _work_queue(self) -> None:
+        own = Door(self._node)
+        while self._goes_on(self.acked):
+            messages = own.receive(self._topic, group="workers", max=100, wait_ms=300)
+            failed = [each for each in messages if int(each["value"]) % 50 == 0 and each["delivery_count"] == 1]
+            done = [each for each in messages if each not in failed]
+            if failed:
+                statuses = own.statuses(self._topic, "nack", receipts_of(failed), group="workers", delay_ms=50)
+                assert set(statuses) == {"done"}
+            if done:
+                statuses = own.statuses(self._topic, "ack", receipts_of(done), group="workers")
+                assert set(statuses) == {"done"}
+            with self._lock:
+                self.acked += [((each["partition"], each["offset"]), each["value"]) for each in done]
+                self.nacked += [(each["partition"], each["offset"]) for each in failed]
+                self.deliveries |= {(each["partition"], each["offset"]): each["delivery_count"] for each in done}
+        own.client.close()
+
+
+def test_a_kafka_group_a_queue_group_and_a_rest_reader_each_get_everything(door: Door, node: Node, topic: str) -> None:
+    """One topic, read at once in three ways while it is being written; none disturbs another."""
+    door.create(topic, READ_PARTITIONS)
+    readers = Readers(node, topic)
+    readers.run()
+    wanted = sorted(readers.values.items())
+    assert sorted(int(value) for _, value in wanted) == list(range(READ_COUNT))
+    for partition in range(READ_PARTITIONS):
+        # Streams are read in order, each message once.
+        expected = [row for row in wanted if row[0][0] == partition]
+        assert [row for row in readers.kafka if row[0][0] == partition] == expected
+        assert [row for row in readers.rest if row[0][0] == partition] == expected
+    # The queue is done with each message once; what failed came once more, and nothing else did.
+    assert sorted(readers.acked) == wanted
+    assert sorted(readers.nacked) == [place for place, value in wanted if int(value) % 50 == 0]
+    assert readers.deliveries == {place: 2 if int(value) % 50 == 0 else 1 for place, value in wanted}
     stats = door.group(topic, "workers")
-    assert (stats["ready"], stats["in_flight"], stats["waiting"]) == (0, 0, 0)
-    # Kafka's tools see the queue group as a group without lag.
+    assert (stats["ready"], stats["in_flight"], stats["waiting"], stats["dying"]) == (0, 0, 0, 0)
+    assert door.receive(topic, group="workers", wait_ms=300) == []
+    ends = [max(place[1] for place, _ in wanted if place[0] == at) + 1 for at in range(READ_PARTITIONS)]
+    assert [at["committed"] for at in stats["partitions"]] == ends
+    # Kafka's tools see both as groups without lag.
+    for group in ("workers", f"kafka-{topic}"):
+        await_offsets(door, group, topic, ends)
+
+
+def await_offsets(door: Door, group: str, topic: str, wanted: list[int]) -> None:
     deadline = time.monotonic() + 15
     while True:
-        answer = door.client.get("/v1/groups/workers")
+        answer = door.client.get(f"/v1/groups/{group}")
         rows = answer.json()["offsets"] if answer.status_code == 200 else []
-        if sum(row["committed_offset"] or 0 for row in rows if row["topic"] == topic) == count:
-            break
+        found = {row["partition"]: row["committed_offset"] for row in rows if row["topic"] == topic}
+        if [found.get(at) for at in range(len(wanted))] == wanted:
+            return
         assert time.monotonic() < deadline, answer.text
         time.sleep(0.2)
 

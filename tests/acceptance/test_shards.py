@@ -26,6 +26,7 @@ def nodes_up(node: Node) -> list[int]:
 def test_shards_share_partitions_and_one_that_dies_comes_back(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.http_port = node.kafka_port + 10 if node.kafka_port < 65_000 else node.kafka_port - 10
+    node.grpc_port = node.kafka_port + 20 if node.kafka_port < 65_000 else node.kafka_port - 20
     node.arguments = ("--shards", "2")
     with node:
         eventually(lambda: nodes_up(node) == [1, 1001], 30, "two shards")

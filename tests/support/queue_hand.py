@@ -4,8 +4,9 @@
 
 KIND is how it reads: ``sync`` and ``async`` are workers of the SDK that ack each message themselves and so know the
 answer, ``auto`` and ``batch`` are workers that return and are acked, ``rest`` and ``websocket`` use these doors. A
-message whose value begins with ``poison`` fails every time. The journal has a JSON object a line, each written at once.
-It works until SIGTERM, and goes on through every death of a node.
+message whose value begins with ``poison`` fails every time. It works until SIGTERM, and goes on through every death of
+a node. The journal has a JSON object a line, each written at once: ``got`` a delivery, ``did`` the work, and then told
+that it is ``acked``, or ``acked by me`` where the door tells the two apart.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from penstock.errors import LeaseLost
 
 GROUP = "hands"
 POISON = "poison"
-_PAUSE_S = 0.05
-_SETTLED = {"done", "already_acked"}
+_PAUSE_S = 0.2
+_SETTLED = {"done": "acked by me", "already_acked": "acked"}  # what to note of an answer
 
 
 class Journal:
@@ -87,6 +88,7 @@ def work(kind: str, topic: str, visibility_s: float, journal: Journal, urls: Seq
         journal.got(message)
         _fail_if_poison(message.text)
         time.sleep(seconds())
+        journal.note("did", receipt=message.receipt)
         try:
             message.ack()
         except LeaseLost:
@@ -97,6 +99,7 @@ def work(kind: str, topic: str, visibility_s: float, journal: Journal, urls: Seq
         journal.got(message)
         _fail_if_poison(message.text)
         await asyncio.sleep(seconds())
+        journal.note("did", receipt=message.receipt)
         try:
             await message.ack()
         except LeaseLost:
@@ -142,12 +145,12 @@ class RestHand:
 
     def run(self) -> None:
         turn = 0
+        clients = [httpx.Client(base_url=url, timeout=10) for url in self._urls]  # to make one takes long
         while True:
             turn += 1
             try:
-                with httpx.Client(base_url=self._urls[turn % len(self._urls)], timeout=10) as client:
-                    while True:
-                        self._turn(client)
+                while True:
+                    self._turn(clients[turn % len(clients)])
             except (httpx.HTTPError, ConnectionError):
                 time.sleep(_PAUSE_S)
 
@@ -159,7 +162,11 @@ class RestHand:
         wanted = {"group": GROUP, "max": 20, "wait_ms": 500, "visibility_timeout_ms": self._visibility_ms}
         for message in self._post(client, "receive", wanted)["messages"]:
             self._journal.got_json(message)
-            self._open["nack" if message["value"].startswith(POISON) else "ack"].append(message["receipt"])
+            if message["value"].startswith(POISON):
+                self._open["nack"].append(message["receipt"])
+            else:
+                self._journal.note("did", receipt=message["receipt"])
+                self._open["ack"].append(message["receipt"])
 
     def _settle(self, client: httpx.Client, verb: str, receipts: list[str]) -> None:
         body = {"group": GROUP, "receipts": receipts, **({"delay_ms": 0} if verb == "nack" else {})}
@@ -168,7 +175,7 @@ class RestHand:
             raise ConnectionError("not all of it could be told")
         for result in results:
             if verb == "ack" and result["status"] in _SETTLED:
-                self._journal.note("acked", receipt=result["receipt"])
+                self._journal.note(_SETTLED[result["status"]], receipt=result["receipt"])
 
     def _post(self, client: httpx.Client, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         answer = client.post(f"{self._path}/{verb}", json=body)
@@ -223,7 +230,7 @@ class WebSocketHand:
             elif frame["type"] == "result" and frame.get("id") == "ack":
                 for result in frame["results"]:
                     if result["status"] in _SETTLED:
-                        self._journal.note("acked", receipt=result["receipt"])
+                        self._journal.note(_SETTLED[result["status"]], receipt=result["receipt"])
             elif frame["type"] in {"error", "ended"}:
                 raise OSError(frame)
 
@@ -233,6 +240,8 @@ class WebSocketHand:
             self._journal.got_json(message)
         bad = [each["receipt"] for each in messages if each["value"].startswith(POISON)]
         good = [each["receipt"] for each in messages if not each["value"].startswith(POISON)]
+        for receipt in good:
+            self._journal.note("did", receipt=receipt)
         if good:
             socket.send(json.dumps({"op": "ack", "id": "ack", "group": GROUP, "receipts": good}))
         if bad:

@@ -20,7 +20,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 class ReflectionClient:
     """Calls whatever the server says that it offers."""
 
-    def __init__(self, address: str, version: str = "v1") -> None:
+    def __init__(self, address: str, version: str = "v1", *, keeps_names: bool = True) -> None:
+        """``keeps_names``: whether members are called as in the definitions, or in camel case as in protobuf's JSON."""
+        self._keeps_names = keeps_names
         self._channel = grpc.insecure_channel(address)
         self._path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
         self._pool = DescriptorPool()
@@ -74,13 +76,13 @@ class ReflectionClient:
         """A request, an answer: ``call("penstock.v1.Topics/CreateTopic", {"name": "t"})``."""
         described, path = self._described(method)
         call = self._channel.unary_unary(path, *self._codecs(described))
-        return _told(call(self._request(described, request or {}), timeout=timeout))
+        return self._told(call(self._request(described, request or {}), timeout=timeout))
 
     def stream(self, method: str, request: dict[str, Any], timeout: float = 20) -> Iterator[dict[str, Any]]:
         """A request, any number of answers."""
         described, path = self._described(method)
         call = self._channel.unary_stream(path, *self._codecs(described))
-        return map(_told, call(self._request(described, request), timeout=timeout))
+        return map(self._told, call(self._request(described, request), timeout=timeout))
 
     def converse(
         self, method: str, requests: Iterable[dict[str, Any]], timeout: float = 20
@@ -88,7 +90,7 @@ class ReflectionClient:
         """Any number of requests, any number of answers."""
         described, path = self._described(method)
         call = self._channel.stream_stream(path, *self._codecs(described))
-        return map(_told, call((self._request(described, each) for each in requests), timeout=timeout))
+        return map(self._told, call((self._request(described, each) for each in requests), timeout=timeout))
 
     def _described(self, method: str) -> tuple[MethodDescriptor, str]:
         service, _, name = method.partition("/")
@@ -102,7 +104,6 @@ class ReflectionClient:
     def _request(self, described: MethodDescriptor, request: dict[str, Any]) -> Any:
         return json_format.ParseDict(request, GetMessageClass(described.input_type)(), descriptor_pool=self._pool)
 
-
-def _told(answer: Any) -> dict[str, Any]:
-    told: dict[str, Any] = json_format.MessageToDict(answer, preserving_proto_field_name=True)
-    return told
+    def _told(self, answer: Any) -> dict[str, Any]:
+        told: dict[str, Any] = json_format.MessageToDict(answer, preserving_proto_field_name=self._keeps_names)
+        return told
