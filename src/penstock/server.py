@@ -7,9 +7,11 @@ from the inside out (data, broker, doors) and stops from the outside in, so that
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
+import platform
 import resource
 import signal
 import socket
@@ -45,6 +47,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ANY_HOST: Final = {"0.0.0.0", "::", "*"}
+# From malloc.h.
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_KEPT_BYTES: Final = 16 * 1024 * 1024
 _DOOR_GRACE_SHARE: Final = 0.5  # of the time to stop; the rest is for the disk
 # Batches and frames hold no cycles, so the collector finds next to nothing however often it runs.
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
@@ -130,6 +136,7 @@ class Node:
 def run(settings: Settings, on_ready: OnReady | None = None) -> int:
     """Run a node until SIGTERM or SIGINT, and return the exit code. A second signal ends it at once."""
     raise_file_limit()
+    keep_heap()
     node = Node(settings)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(node, on_ready))
@@ -218,6 +225,19 @@ def raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def keep_heap() -> None:
+    """Have the C library hold on to a few free megabytes.
+
+    It gives memory back as soon as a large request is done, and the next one of half a megabyte then waits for the
+    kernel to clear its pages: a third of the processor time of publishing in bulk.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    library = ctypes.CDLL(None)
+    library.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+    library.mallopt(_MMAP_THRESHOLD, _KEPT_BYTES // 4)  # or the first setting would have all large ones mapped apart
 
 
 def settle_memory() -> None:

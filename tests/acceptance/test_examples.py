@@ -62,8 +62,8 @@ def test_every_order_is_billed_once_although_one_try_failed(node: Node) -> None:
 
 def test_tests_with_the_fixtures_pass() -> None:
     example = ROOT / "examples" / "test_with_penstock.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(example)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(example)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 

@@ -20,12 +20,17 @@ from penstock.errors import CorruptRecords, InvalidRecord, InvalidRequest, Penst
 from penstock.records import accept_batch, peek_transaction
 
 BatchOutcome = Appended | PenstockError
+Stampable = bytearray | memoryview
 
 _WRONG: Final = (InvalidRequest, CorruptRecords)  # the batch itself; those behind it need not be
 
 
 async def append_batches(
-    broker: Broker, topic: str, batches: Sequence[tuple[int, bytearray]], *, timeout_ms: int = COMMIT_TIMEOUT_MS
+    broker: Broker,
+    topic: str,
+    batches: Sequence[tuple[int, Stampable]],
+    *,
+    timeout_ms: int = COMMIT_TIMEOUT_MS,
 ) -> list[BatchOutcome]:
     """Append (partition, batch) pairs and tell of each what became of it; raises only where the topic is the problem.
 
@@ -45,7 +50,7 @@ async def append_batches(
 class _Delivery:
     """One call's batches, and what became of each."""
 
-    def __init__(self, broker: Broker, topic: str, batches: Sequence[tuple[int, bytearray]]) -> None:
+    def __init__(self, broker: Broker, topic: str, batches: Sequence[tuple[int, Stampable]]) -> None:
         self._broker = broker
         self._topic = topic
         self._batches = batches

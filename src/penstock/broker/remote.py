@@ -38,6 +38,7 @@ from penstock.errors import (
 )
 from penstock.peers.port import Method, Nothing, Peers, Reply
 from penstock.records import parse_header
+from penstock.records.varint import ReadableBuffer
 from penstock.storage.aborted import AbortedTransaction
 
 T = TypeVar("T")
@@ -193,7 +194,7 @@ class RemotePartitions:
         self._clock = clock
 
     async def append(
-        self, topic: str, index: int, batch: bytes | bytearray, *, timeout_ms: int, is_internal: bool = False
+        self, topic: str, index: int, batch: ReadableBuffer, *, timeout_ms: int, is_internal: bool = False
     ) -> Appended:
         """Append a batch and return once it is committed, at most ``timeout_ms`` after it was written."""
         data = bytes(batch)  # whoever appends stamps it in place, and it may have to be sent again

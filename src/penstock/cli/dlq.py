@@ -25,7 +25,7 @@ _LOOK_EVERY_S: Final = 0.3
 _BAR_CHARS: Final = 30
 
 _FILTERS: Final = (
-    click.option("-g", "--group", metavar="NAME", help="Only of this queue group."),
+    click.option("-g", "--group", metavar="NAME", help="Only of this queue group; also where it has its own topic."),
     click.option("--reason", metavar="TEXT", help="Only with exactly this reason."),
     click.option("--contains", metavar="TEXT", help="Only with this in their reason."),
     click.option("-k", "--key", help="Only with this key."),
@@ -33,6 +33,11 @@ _FILTERS: Final = (
     click.option("--until", type=Moment(), help="Only those that died before this time."),
     click.option("-p", "--partition", type=click.IntRange(min=0), help="Only from this partition of TOPIC."),
     click.option("--offsets", metavar="FIRST-LAST", help="Only those that had these offsets in TOPIC."),
+)
+
+
+_group_option: Final = click.option(
+    "-g", "--group", metavar="NAME", help="The queue group, where it has a dead-letter topic of its own."
 )
 
 
@@ -104,12 +109,14 @@ def _row(letter: dict[str, Any]) -> list[object]:
 @dlq.command()
 @click.argument("topic")
 @click.argument("place", metavar="PARTITION:OFFSET")
+@_group_option
 @output_option
 @url_option
-def show(topic: str, place: str, output: str | None, url: str) -> None:
+def show(topic: str, place: str, group: str | None, output: str | None, url: str) -> None:
     """Show one dead letter, by its place as `list` tells it. Exit code 3 if there is none."""
     at = _place(place)
-    letter = Rest(url).get("v1", "queues", topic, "dead-letters", str(at["partition"]), str(at["offset"]))
+    where = (str(at["partition"]), str(at["offset"]))
+    letter = Rest(url).get("v1", "queues", topic, "dead-letters", *where, group=group)
     if not is_for_people(output):
         echo_json(letter)
         return
@@ -203,7 +210,7 @@ def redrive(
     job = rest.post("v1", "queues", topic, "redrive", body={**body, "rate": rate, "limit": limit, "by": _user()})[
         "redrive"
     ]
-    _tell_end(_await_end(rest, topic, job) if wait else job, output)
+    _tell_end(_await_end(rest, topic, job, filters["group"]) if wait else job, output)
 
 
 def _tell_rehearsal(found: dict[str, Any], limit: int | None, output: str | None) -> None:
@@ -240,14 +247,14 @@ def _user() -> str:
         return ""
 
 
-def _await_end(rest: Rest, topic: str, job: dict[str, Any]) -> dict[str, Any]:
+def _await_end(rest: Rest, topic: str, job: dict[str, Any], group: str | None) -> dict[str, Any]:
     is_shown = sys.stderr.isatty()
     try:
         while job["state"] in ("running", "cancelling"):
             if is_shown:
                 click.echo(f"\r\x1b[K{_bar(job)}", nl=False, err=True)
             time.sleep(_LOOK_EVERY_S)
-            job = rest.get("v1", "queues", topic, "redrives", job["id"])
+            job = rest.get("v1", "queues", topic, "redrives", job["id"], group=group)
     except KeyboardInterrupt:
         click.echo(f"\nIt goes on by itself; `penstock dlq cancel {topic} {job['id']}` stops it.", err=True)
         raise
@@ -279,11 +286,12 @@ def _tell_end(job: dict[str, Any], output: str | None) -> None:
 
 @dlq.command()
 @click.argument("topic")
+@_group_option
 @output_option
 @url_option
-def redrives(topic: str, output: str | None, url: str) -> None:
+def redrives(topic: str, group: str | None, output: str | None, url: str) -> None:
     """List what was sent back: when, by whom, how many; and what is under way."""
-    jobs = Rest(url).get("v1", "queues", topic, "redrives")["redrives"]
+    jobs = Rest(url).get("v1", "queues", topic, "redrives", group=group)["redrives"]
     if not is_for_people(output):
         for job in jobs:
             echo_json(job)
@@ -308,13 +316,14 @@ def _job_row(job: dict[str, Any]) -> list[object]:
 @dlq.command()
 @click.argument("topic")
 @click.argument("redrive_id", metavar="REDRIVE")
+@_group_option
 @output_option
 @url_option
-def cancel(topic: str, redrive_id: str, output: str | None, url: str) -> None:
+def cancel(topic: str, redrive_id: str, group: str | None, output: str | None, url: str) -> None:
     """Stop a redrive. What was sent stays sent. Exit code 3 if there is none of that id."""
     rest = Rest(url)
-    job = rest.post("v1", "queues", topic, "redrives", redrive_id, "cancel", body=None)
-    _tell_end(_await_end(rest, topic, job), output)
+    job = rest.post("v1", "queues", topic, "redrives", redrive_id, "cancel", body=None, group=group)
+    _tell_end(_await_end(rest, topic, job, group), output)
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from penstock.cli.consume import as_text
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.moments import Moment
 from penstock.cli.options import assignments_of, output_option, url_option
-from penstock.cli.output import echo_json, echo_table, is_for_people, printable
+from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
 from penstock.cli.rest import Rest
 from penstock.cli.spans import span_text
 
@@ -36,7 +36,8 @@ def stats(topic: str | None, group: str | None, output: str | None, url: str) ->
         _show(rest.get("v1", "queues", topic, "groups", group), output)
         return
     topics = [topic] if topic is not None else [found["topic"] for found in rest.get("v1", "queues")["queues"]]
-    groups = [row for name in topics for row in rest.get("v1", "queues", name)["groups"]]
+    queues = [rest.get("v1", "queues", name) for name in topics]
+    groups = [row for found in queues for row in found["groups"]]
     if not is_for_people(output):
         for row in groups:
             echo_json(row)
@@ -45,6 +46,10 @@ def stats(topic: str | None, group: str | None, output: str | None, url: str) ->
         [row["topic"], printable(row["group"]), "paused" if row["paused"] else "", *_figures(row)] for row in groups
     ]
     echo_table(("topic", "group", "", *_HEADS), rows)
+    for found in queues:
+        if found["dead_letters"]:
+            dead = count_of(found["dead_letters"], "dead letter")
+            click.echo(f"{found['topic']} has about {dead}: penstock dlq list {found['topic']}", err=True)
 
 
 @click.command()

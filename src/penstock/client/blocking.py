@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Literal, TypeVar
 
@@ -91,7 +91,7 @@ class Client:
 
     def publish_many(
         self, topic: str, values: Iterable[Value | Draft], *, partition: int | None = None
-    ) -> list[Published]:
+    ) -> Sequence[Published]:
         """Publish many messages and return when all are safe; see `AsyncClient.publish_many`."""
         return self._portal.call(self._client.publish_many(topic, values, partition=partition))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, Literal
 
 from penstock.client.consuming import AsyncConsumer, Membership
-from penstock.client.drafts import Draft, outgoing_of
+from penstock.client.drafts import Draft, outgoing_of, values_of
 from penstock.client.messages import Message, Published
 from penstock.client.parcels import Outgoing, SingleParcel
 from penstock.client.publishing import PublishConfig, Publisher
@@ -104,12 +104,16 @@ class AsyncClient:
 
     async def publish_many(
         self, topic: str, values: Iterable[Value | Draft], *, partition: int | None = None
-    ) -> list[Published]:
+    ) -> Sequence[Published]:
         """Publish many messages, values or `Draft`s, and return when all are safe, in their order.
 
         If one is refused this raises; others may have been written.
         """
-        return await self._publisher.send_many(topic, outgoing_of(values), partition)
+        given = list(values)
+        bare = values_of(given)
+        if bare is not None:
+            return await self._publisher.send_values(topic, bare, partition)
+        return await self._publisher.send_many(topic, outgoing_of(given), partition)
 
     async def flush(self) -> None:
         """Return when everything that was sent before is safe or refused."""

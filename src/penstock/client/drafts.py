@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from penstock.client.parcels import Outgoing
 from penstock.client.values import GivenHeaders, Key, Moment, Value, header_pairs, key_bytes, moment_ms, value_bytes
@@ -29,3 +30,13 @@ def outgoing_of(values: Iterable[Value | Draft]) -> Sequence[Outgoing]:
         else Outgoing(None, value_bytes(value))
         for value in values
     ]
+
+
+def values_of(values: Sequence[Value | Draft]) -> Sequence[bytes] | None:
+    """The values as bytes, where all are values and none is missing; None where there is more to some of them."""
+    kinds = set(map(type, values))
+    if kinds == {bytes}:
+        return cast("Sequence[bytes]", values)
+    if type(None) in kinds or any(issubclass(kind, Draft) for kind in kinds):
+        return None
+    return [value for value in map(value_bytes, values) if value is not None]

@@ -24,7 +24,7 @@ class LeaseForm(NamedTuple):
     nonce: str
     until_ms: int
     deliveries: list[tuple[int, int, int]]
-    batches: bytes
+    batches: memoryview
 
 
 class Refused(NamedTuple):
@@ -47,21 +47,11 @@ class Lease:
         self.queue = queue
 
 
-class LeasedMessage(Message):
+class LeasedMessage(Message, eq=False, gc=False):
     """A message that is this consumer's until its lease ends."""
 
-    __slots__ = ("_lease", "delivery_count")
-
     delivery_count: int
-
-    def __init__(self, lease: Lease, offset: int, delivery_count: int, source: Batch) -> None:
-        # Not through super(): these are made by the hundred thousand a second.
-        self.topic = lease.topic
-        self.partition = lease.partition
-        self.offset = offset
-        self.delivery_count = delivery_count
-        self._source = source
-        self._lease = lease
+    _lease: Lease
 
     @property
     def receipt(self) -> str:
@@ -75,10 +65,8 @@ class LeasedMessage(Message):
         return instant(self._lease.until_ms)
 
 
-class AsyncQueueMessage(LeasedMessage):
+class AsyncQueueMessage(LeasedMessage, eq=False, gc=False):
     """A message of an `AsyncQueue`. Each verb raises `LeaseLost` if the message is no longer this consumer's."""
-
-    __slots__ = ()
 
     async def ack(self) -> None:
         """It is done; it never comes back."""
@@ -97,10 +85,8 @@ class AsyncQueueMessage(LeasedMessage):
         raise_refused(await self._lease.queue.extend((self,), visibility_timeout))
 
 
-class QueueMessage(LeasedMessage):
+class QueueMessage(LeasedMessage, eq=False, gc=False):
     """A message of a `Queue`. Each verb raises `LeaseLost` if the message is no longer this consumer's."""
-
-    __slots__ = ()
 
     def ack(self) -> None:
         """It is done; it never comes back."""
@@ -124,17 +110,27 @@ Leased_co = TypeVar("Leased_co", bound=LeasedMessage, covariant=True)
 
 
 class MakesMessages(Protocol, Generic[Leased_co]):
-    def __call__(self, lease: Lease, offset: int, delivery_count: int, source: Batch) -> Leased_co: ...
+    def __call__(
+        self, topic: str, partition: int, offset: int, source: Batch, delivery_count: int, lease: Lease, /
+    ) -> Leased_co: ...
 
 
-def leased_messages(body: bytes, make: MakesMessages[Leased], queue: object) -> list[Leased]:
-    """The messages in a node's answer to receive; ``queue`` is where their verbs go."""
+class Received(NamedTuple, Generic[Leased]):
+    """The messages in a node's answer, and those among them that cannot be unpacked, by the reason."""
+
+    messages: list[Leased]
+    unreadable: dict[str, list[Leased]]
+
+
+def leased_messages(body: bytes | bytearray, make: MakesMessages[Leased], queue: object) -> Received[Leased]:
+    """What is in a node's answer to receive; ``queue`` is where the verbs of messages go."""
     found: list[Leased] = []
-    for form in unpacked(body, list[LeaseForm]):
-        lease = Lease(form.topic, form.partition, form.nonce, form.until_ms, queue)
-        batches = iter(batches_of(form.batches))
+    unreadable: dict[str, list[Leased]] = {}
+    for topic, partition, nonce, until_ms, deliveries, data in unpacked(body, list[LeaseForm]):
+        lease = Lease(topic, partition, nonce, until_ms, queue)
+        batches = iter(batches_of(data))
         header, batch = next(batches, (None, None))
-        for first, last, count in form.deliveries:
+        for first, last, count in deliveries:
             offset = first
             while offset <= last:
                 while header is not None and header.next_offset <= offset:
@@ -142,31 +138,46 @@ def leased_messages(body: bytes, make: MakesMessages[Leased], queue: object) -> 
                 if header is None or batch is None:
                     break
                 end = min(last + 1, header.next_offset)
-                found += [make(lease, each, count, batch) for each in range(offset, end)]
+                problem = batch.problem()
+                into = found if problem is None else unreadable.setdefault(problem, [])
+                into += [make(topic, partition, each, batch, count, lease) for each in range(offset, end)]
                 offset = end
-    return found
+    return Received(found, unreadable)
 
 
 def receipts_of(messages: Iterable[LeasedMessage]) -> list[tuple[str, Sequence[LeasedMessage]]]:
     """Receipts for all of these, neighbours of one delivery joined into one, and which messages each is for."""
+    messages = list(messages)
+    if not messages:
+        return []
+    offsets = list(map(_BY_OFFSET, messages))
+    if offsets == list(range(offsets[0], offsets[0] + len(offsets))) and len(set(map(_BY_DELIVERY, messages))) == 1:
+        return [_receipt(messages)]  # all of one lease, as they were received
     deliveries: dict[tuple[Lease, int], list[LeasedMessage]] = {}
     for message in messages:
         deliveries.setdefault((message._lease, message.delivery_count), []).append(message)
     receipts: list[tuple[str, Sequence[LeasedMessage]]] = []
-    for (lease, count), members in deliveries.items():
+    for members in deliveries.values():
         members.sort(key=_BY_OFFSET)
         begin = 0
         for at in range(1, len(members) + 1):
             if at < len(members) and members[at].offset <= members[at - 1].offset + 1:
                 continue
-            first, last = members[begin].offset, members[at - 1].offset
-            where = f"{first}-{last}" if last > first else f"{first}"
-            receipts.append((f"{lease.topic}:{lease.partition}:{where}:{count}:{lease.nonce}", members[begin:at]))
+            receipts.append(_receipt(members[begin:at]))
             begin = at
     return receipts
 
 
+def _receipt(members: Sequence[LeasedMessage]) -> tuple[str, Sequence[LeasedMessage]]:
+    """The receipt of neighbours of one delivery, and who they are."""
+    lease, count = _BY_DELIVERY(members[0])
+    first, last = members[0].offset, members[-1].offset
+    where = f"{first}-{last}" if last > first else f"{first}"
+    return f"{lease.topic}:{lease.partition}:{where}:{count}:{lease.nonce}", members
+
+
 _BY_OFFSET = attrgetter("offset")
+_BY_DELIVERY = attrgetter("_lease", "delivery_count")
 
 
 def raise_refused(refused: Sequence[Refused]) -> None:

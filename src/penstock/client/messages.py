@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
-from penstock.errors import CorruptRecords
-from penstock.records import BatchHeader, Record, decode_records, iter_batches
+from penstock.errors import CorruptRecords, PenstockError
+from penstock.records import BatchHeader, Record, decode_records, decode_values, iter_batches
 from penstock.records.batch import Headers
+from penstock.records.varint import ReadableBuffer
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -43,19 +44,38 @@ class Published(NamedTuple):
 
 
 class Batch:
-    """One record batch, decoded when it is asked for a record."""
+    """One record batch, decoded when it is asked for a record; values alone come out quicker."""
 
-    __slots__ = ("_data", "_records", "base_offset")
+    __slots__ = ("_data", "_records", "_values", "base_offset")
 
     def __init__(self, base_offset: int, data: memoryview) -> None:
         self.base_offset = base_offset
         self._data: memoryview | None = data
         self._records: Sequence[Record] = ()
+        self._values: Sequence[bytes] | None = None
+
+    def problem(self) -> str | None:
+        """Why nobody can unpack it, None if it can be; whatever is found is kept for those who ask for more."""
+        try:
+            if self._values is None and self._data is not None:
+                # Where there is more to the messages than a value, they have to be taken apart after all.
+                self._values = decode_values(self._data) or ()
+            if not self._values:
+                self.records()
+        except PenstockError as error:
+            return error.message
+        return None
 
     def records(self) -> Sequence[Record]:
         if self._data is not None:
             self._records, self._data = decode_records(self._data), None
         return self._records
+
+    def value(self, offset: int) -> bytes | None:
+        values = self._values
+        if values is None and self._data is not None:
+            values = self._values = decode_values(self._data) or ()
+        return values[offset - self.base_offset] if values else self.record(offset).value
 
     def record(self, offset: int) -> Record:
         records = self.records()
@@ -69,7 +89,7 @@ class Batch:
         raise CorruptRecords(f"The answer has no record of offset {offset}.")
 
 
-def batches_of(data: bytes) -> list[tuple[BatchHeader, Batch]]:
+def batches_of(data: ReadableBuffer) -> list[tuple[BatchHeader, Batch]]:
     """The batches of records in what a node sent, in order."""
     view = memoryview(data)
     return [
@@ -90,26 +110,22 @@ class Decoded:
     def record(self, offset: int) -> Record:  # noqa: ARG002
         return self._record
 
+    def value(self, offset: int) -> bytes | None:  # noqa: ARG002
+        return self._record.value
 
-class Message:
+
+class Message(msgspec.Struct, eq=False, gc=False):  # a struct, because these are made by the hundred thousand a second
     """A message, where it lies and what it holds."""
-
-    __slots__ = ("_source", "offset", "partition", "topic")
 
     topic: str
     partition: int
     offset: int
-
-    def __init__(self, topic: str, partition: int, offset: int, source: Batch | Decoded) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
-        self._source = source
+    _source: Batch | Decoded
 
     @property
     def value(self) -> bytes | None:
         """The value as it was published; None is a tombstone where the topic is compacted."""
-        return self._source.record(self.offset).value
+        return self._source.value(self.offset)
 
     @property
     def key(self) -> bytes | None:

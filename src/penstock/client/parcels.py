@@ -70,12 +70,30 @@ class SingleParcel:
 class Order:
     """Many messages that one call hands over: what became of them all, in their order."""
 
-    __slots__ = ("future", "left", "published")
+    __slots__ = ("count", "future", "left", "published")
 
     def __init__(self, count: int) -> None:
-        self.left = count
-        self.published: list[Published | None] = [None] * count
-        self.future: asyncio.Future[list[Published]] = asyncio.get_running_loop().create_future()
+        self.count = self.left = count
+        self.published: list[Published | None] = []  # as long as all of them, once there is more than one batch
+        self.future: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
+
+    def settle(self, places: Sequence[int], published: Sequence[Published]) -> None:
+        """Some of the messages are safe, and these are their places in the order."""
+        self.left -= len(published)
+        if len(published) == self.count:
+            if not self.future.done():
+                self.future.set_result(published)  # all of them in one batch, as is usual
+            return
+        if not self.published:
+            self.published = [None] * self.count
+        for place, each in zip(places, published, strict=True):
+            self.published[place] = each
+        if not self.left and not self.future.done():
+            self.future.set_result([each for each in self.published if each is not None])
+
+    def fail(self, error: PenstockError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class OrderParcel:
@@ -89,20 +107,31 @@ class OrderParcel:
         self.messages = messages
 
     def succeed(self, begin: int, published: Sequence[Published]) -> None:
-        order = self._order
-        places = self._places
-        if len(published) == len(order.published):
-            order.published = list(published)  # all of them in one batch, as is usual
-        else:
-            for at, each in enumerate(published, begin):
-                order.published[places[at]] = each
-        order.left -= len(published)
-        if not order.left and not order.future.done():
-            order.future.set_result([each for each in order.published if each is not None])
+        self._order.settle(self._places[begin : begin + len(published)], published)
 
     def fail(self, error: PenstockError) -> None:
-        if not self._order.future.done():
-            self._order.future.set_exception(error)
+        self._order.fail(error)
+
+
+class ValuesParcel:
+    """All messages of an order, where they are values and nothing else and go to one partition."""
+
+    __slots__ = ("_order", "values")
+
+    def __init__(self, order: Order, values: Sequence[bytes]) -> None:
+        self._order = order
+        self.values = values
+
+    @property
+    def messages(self) -> Sequence[Outgoing]:
+        """The same one by one, for where they have to be looked at that way."""
+        return [Outgoing(None, value) for value in self.values]
+
+    def succeed(self, begin: int, published: Sequence[Published]) -> None:
+        self._order.settle(range(begin, begin + len(published)), published)
+
+    def fail(self, error: PenstockError) -> None:
+        self._order.fail(error)
 
 
 class Span(NamedTuple):
@@ -126,6 +155,10 @@ class Span(NamedTuple):
 
 def spans_of(parcel: Parcel, size_max: int) -> list[Span]:
     """A parcel in spans that fit a batch each; a message that is larger than that is alone."""
+    if isinstance(parcel, ValuesParcel):
+        whole = sum(map(len, parcel.values)) + MESSAGE_OVERHEAD_BYTES * len(parcel.values)
+        if whole <= size_max:
+            return [Span(parcel, 0, len(parcel.values), whole)]
     spans: list[Span] = []
     begin = size = 0
     for at, message in enumerate(parcel.messages):
@@ -134,7 +167,7 @@ def spans_of(parcel: Parcel, size_max: int) -> list[Span]:
             spans.append(Span(parcel, begin, at, size))
             begin, size = at, 0
         size += message_size
-    spans.append(Span(parcel, begin, len(parcel.messages), size))
+    spans.append(Span(parcel, begin, at + 1, size))
     return spans
 
 

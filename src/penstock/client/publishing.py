@@ -14,8 +14,19 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.client.backoff import Backoff
+from penstock.client.contents import Contents, batches_body, contents_of
 from penstock.client.messages import Published
-from penstock.client.parcels import Lane, Order, OrderParcel, Outgoing, Parcel, SingleParcel, Span, records_of, spans_of
+from penstock.client.parcels import (
+    Lane,
+    Order,
+    OrderParcel,
+    Outgoing,
+    Parcel,
+    SingleParcel,
+    Span,
+    ValuesParcel,
+    spans_of,
+)
 from penstock.client.problems import error_named
 from penstock.client.topics import Topics
 from penstock.client.transport import MSGPACK, Transport, unpacked
@@ -33,7 +44,7 @@ from penstock.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from penstock.records import Codec, Record, encode_batch, key_hash
+from penstock.records import Codec, key_hash
 
 _REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 _SEQUENCES: Final = 1 << 31
@@ -69,13 +80,13 @@ class _Producer:
 class _Shipment:
     """A batch under way."""
 
-    __slots__ = ("data", "lane", "producer", "records", "spans", "tries")
+    __slots__ = ("contents", "data", "lane", "producer", "spans", "tries")
 
-    def __init__(self, lane: Lane, spans: list[Span], records: list[Record]) -> None:
+    def __init__(self, lane: Lane, spans: list[Span], contents: Contents) -> None:
         self.lane = lane
         self.spans = spans
-        self.records = records
-        self.data = b""
+        self.contents = contents
+        self.data = bytearray()
         self.producer: _Producer | None = None
         self.tries = 0
 
@@ -127,7 +138,17 @@ class Publisher:
         lane.add(Span(parcel, 0, 1, size))
         self._depart(road, lane, is_urgent=is_urgent)
 
-    async def send_many(self, topic: str, messages: Sequence[Outgoing], partition: int | None) -> list[Published]:
+    async def send_values(self, topic: str, values: Sequence[bytes], partition: int | None) -> Sequence[Published]:
+        """Publish all of these, which have no keys, and return when they are safe, in their order."""
+        if not values:
+            return []
+        road, count = await self._road(topic)
+        order = Order(len(values))
+        lane = road.lane(self._partition(road, None, partition, count), self._batch_bytes)
+        await self._load(road, lane, ValuesParcel(order, values))
+        return await order.future
+
+    async def send_many(self, topic: str, messages: Sequence[Outgoing], partition: int | None) -> Sequence[Published]:
         """Publish all of these and return when they are safe, in their order."""
         if not messages:
             return []
@@ -142,12 +163,14 @@ class Publisher:
             share[0].append(message)
             share[1].append(place)
         for chosen, (members, places) in shares.items():
-            lane = road.lane(chosen, self._batch_bytes)
-            for span in spans_of(OrderParcel(order, members, places), self._batch_bytes):
-                await self._take_room(span.size)
-                lane.add(span)
-                self._depart(road, lane, is_urgent=True)
+            await self._load(road, road.lane(chosen, self._batch_bytes), OrderParcel(order, members, places))
         return await order.future
+
+    async def _load(self, road: _Road, lane: Lane, parcel: Parcel) -> None:
+        for span in spans_of(parcel, self._batch_bytes):
+            await self._take_room(span.size)
+            lane.add(span)
+            self._depart(road, lane, is_urgent=True)
 
     async def flush(self) -> None:
         """Return when everything that was handed over before is safe or refused."""
@@ -230,7 +253,7 @@ class Publisher:
                 continue
             spans = lane.take()
             lane.is_busy = True
-            shipments.append(_Shipment(lane, spans, records_of(spans, self._clock.now_ms())))
+            shipments.append(_Shipment(lane, spans, contents_of(spans, self._clock.now_ms())))
             size += sum(span.size for span in spans)
             road.turn += 1
             if size >= _REQUEST_BYTES_MAX:
@@ -297,7 +320,7 @@ class Publisher:
 
     async def _ask(self, topic: str, shipments: Sequence[_Shipment]) -> Sequence[tuple[int, int] | PenstockError]:
         """Ask once: whether a batch may have been written before decides what an error means."""
-        body = msgspec.msgpack.encode([(shipment.lane.partition, shipment.data) for shipment in shipments])
+        body = batches_body([(shipment.lane.partition, shipment.data) for shipment in shipments])
         for shipment in shipments:
             shipment.tries += 1
         path = ("v1", "topics", topic, "batches")
@@ -322,9 +345,9 @@ class Publisher:
         topic, lane, producer = road.topic, shipment.lane, shipment.producer
         if not isinstance(outcome, PenstockError):
             assert producer is not None
-            taken = producer.sequences.get((topic, lane.partition), 0) + len(shipment.records)
+            taken = producer.sequences.get((topic, lane.partition), 0) + len(shipment.contents)
             producer.sequences[topic, lane.partition] = taken % _SEQUENCES
-            lane.settled += len(shipment.records)
+            lane.settled += len(shipment.contents)
             _succeed(topic, shipment, *outcome)
             return True
         is_first = shipment.tries <= 1
@@ -346,21 +369,14 @@ class Publisher:
             return False
         if producer is not None and not (is_first and not outcome.retriable):
             self._forget(producer)  # it may have been written after all, so its numbers must not be used again
-        lane.settled += len(shipment.records)
+        lane.settled += len(shipment.contents)
         _fail(shipment, outcome)
         return True
 
     def _seal(self, topic: str, shipment: _Shipment, producer: _Producer) -> None:
         """Make the bytes of a batch, numbered; they stay the same however often it is sent."""
-        shipment.data = bytes(
-            encode_batch(
-                shipment.records,
-                codec=self._config.codec,
-                producer_id=producer.id,
-                producer_epoch=producer.epoch,
-                base_sequence=producer.sequences.get((topic, shipment.lane.partition), 0),
-            )
-        )
+        sequence = producer.sequences.get((topic, shipment.lane.partition), 0)
+        shipment.data = shipment.contents.encode(self._config.codec, producer.id, producer.epoch, sequence)
         shipment.producer = producer
 
     async def _identity(self) -> _Producer:
@@ -387,23 +403,15 @@ def _outcome(result: list[int | str]) -> tuple[int, int] | PenstockError:
 def _can_be_parted(shipment: _Shipment, error: PenstockError) -> bool:
     """Whether others of a batch that was refused may be taken without the message at fault."""
     if isinstance(error, MessageTooLarge):
-        return len(shipment.records) > 1
+        return len(shipment.contents) > 1
     return isinstance(error, InvalidRequest) and len(shipment.spans) > 1
 
 
 def _succeed(topic: str, shipment: _Shipment, base_offset: int, append_time_ms: int) -> None:
-    partition = shipment.lane.partition
-    if append_time_ms >= 0:
-        published = [
-            Published(topic, partition, base_offset + at, append_time_ms) for at in range(len(shipment.records))
-        ]
-    else:
-        published = [
-            Published(topic, partition, base_offset + record.offset, record.timestamp) for record in shipment.records
-        ]
+    published = shipment.contents.published(topic, shipment.lane.partition, base_offset, append_time_ms)
     at = 0
     for parcel, begin, end, _ in shipment.spans:
-        parcel.succeed(begin, published[at : at + end - begin])
+        parcel.succeed(begin, published if len(published) == end - begin else published[at : at + end - begin])
         at += end - begin
 
 

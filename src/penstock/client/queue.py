@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import random
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
@@ -12,6 +15,7 @@ from penstock.client.leases import (
     AsyncQueueMessage,
     LeasedMessage,
     MakesMessages,
+    Received,
     Refused,
     leased_messages,
     raise_refused,
@@ -22,11 +26,14 @@ from penstock.client.transport import MSGPACK, Transport
 from penstock.errors import PenstockError, UnexpectedAnswer
 from penstock.model import check_topic_name
 
+log = logging.getLogger(__name__)
+
 DEFAULT_GROUP: Final = "default"
 _RECEIPTS_MAX: Final = 10_000
 _REASON_CHARS_MAX: Final = 1_000
 _PARTLY: Final = 207
 _DONE: Final = frozenset({"done", "repeated"})
+_CHANCE: Final = random.Random()  # names of attempts; nothing depends on nobody guessing them
 
 Leased = TypeVar("Leased", bound=LeasedMessage)
 
@@ -96,20 +103,40 @@ class QueueCalls(Generic[Leased]):
             body["visibility_timeout_ms"] = round(visibility_timeout * 1000)
         if self.consumer:
             body["consumer"] = self.consumer
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            messages, unreadable = await self._receive(body, ack)
+            for problem, poisoned in unreadable.items():
+                log.warning("%r rejects %d messages that cannot be unpacked: %s", self, len(poisoned), problem)
+                await self.reject(poisoned, reason=f"It cannot be unpacked: {problem}")
+            if messages or not unreadable:
+                return messages
+            ack, body["wait_ms"] = (), max(round(1000 * (deadline - loop.time())), 0)
+
+    async def _receive(self, body: dict[str, Any], ack: Iterable[LeasedMessage]) -> Received[Leased]:
         receipts = receipts_of(ack)
         if len(receipts) > _RECEIPTS_MAX:
             raise_refused(await self.ack(message for _, members in receipts for message in members))
             receipts = []
-        answer = await self._receive(body, [receipt for receipt, _ in receipts], wait)
+        body = {**body, "attempt": f"{_CHANCE.getrandbits(96):x}"}
+        answer = await self._ask({**body, "ack": [receipt for receipt, _ in receipts]} if receipts else body)
         if answer.status == _PARTLY:
             raise_refused(_told(receipts, _decoded_acks(answer.body), {"already_acked"}))
             # All of these were acked before, by a call whose answer was lost.
-            answer = await self._receive(body, [], wait)
+            answer = await self._ask({**body, "is_repeat": True})
         return leased_messages(answer.body, self._make, self.front)
 
-    async def _receive(self, body: dict[str, Any], receipts: list[str], wait: float) -> Answer:
-        payload = msgspec.json.encode({**body, "ack": receipts} if receipts else body)
-        return await self._transport.call("POST", (*self._path, "receive"), body=payload, accept=MSGPACK, wait_s=wait)
+    async def _ask(self, body: dict[str, Any]) -> Answer:
+        """Receive. If the answer is lost, the next try has the node take back what the first one got."""
+        return await self._transport.call(
+            "POST",
+            (*self._path, "receive"),
+            body=msgspec.json.encode(body),
+            body_again=msgspec.json.encode({**body, "is_repeat": True}),
+            accept=MSGPACK,
+            wait_s=body["wait_ms"] / 1000,
+        )
 
     async def ack(self, messages: Iterable[LeasedMessage]) -> list[Refused]:
         """These are done and never come back. Returns those for which it was too late."""
@@ -160,7 +187,7 @@ class AsyncQueue(QueueCalls[AsyncQueueMessage]):
         super().__init__(transport, topic, group, AsyncQueueMessage, consumer=consumer)
 
 
-def _decoded_acks(body: bytes) -> list[_Result]:
+def _decoded_acks(body: bytes | bytearray) -> list[_Result]:
     try:
         return msgspec.json.decode(body, type=_Acked).acked
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

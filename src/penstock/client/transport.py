@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
 from penstock.client.backoff import Backoff
-from penstock.client.connections import Address, Answer, Connections, HeaderList
+from penstock.client.connections import Address, Answer, Body, Connections, HeaderList
 from penstock.client.problems import error_of
 from penstock.errors import ClientClosed, InvalidRequest, NodesUnreachable, PenstockError, UnexpectedAnswer
 
@@ -76,7 +77,8 @@ class Transport:
         path: Sequence[str],
         *,
         query: str = "",
-        body: bytes = b"",
+        body: Body = b"",
+        body_again: Body | None = None,
         content_type: bytes = JSON,
         accept: bytes = JSON,
         headers: HeaderList | None = None,
@@ -85,12 +87,13 @@ class Transport:
         is_once: bool = False,
     ) -> Answer:
         """An answer that is no error. ``wait_s`` is what the node was asked to wait, ``patience_s`` for how long
-        to try; default: the client's timeout. ``is_once``: whoever calls sees to other tries.
+        to try; default: the client's timeout. ``body_again`` is what to say after the first try, where that makes a
+        difference. ``is_once``: whoever calls sees to other tries.
         """
         loop = asyncio.get_running_loop()
         patience_s = self.timeout_s if patience_s is None else patience_s
         deadline = loop.time() + patience_s + wait_s
-        target = "/".join(["", *(quote(part, safe="") for part in path)]) + (f"?{query}" if query else "")
+        target = _target(tuple(path)) + (f"?{query}" if query else "")
         given = [(b"accept", accept), *(headers or [])]
         if method != "GET":
             given.append((b"content-type", content_type))
@@ -111,6 +114,7 @@ class Transport:
                 failures[node.url] = problem.strerror or str(problem) or type(problem).__name__
                 error = _unreachable(failures, patience_s)
             self._leave(node)
+            body = body if body_again is None else body_again
             tries += 1
             pause_s = 0.0 if tries % len(self._nodes) else backoff.next()
             if is_once or loop.time() + pause_s >= deadline:
@@ -123,7 +127,7 @@ class Transport:
         method: str,
         target: str,
         headers: HeaderList,
-        body: bytes,
+        body: Body,
         timeout_s: float,
         *,
         can_repeat: bool,
@@ -138,14 +142,19 @@ class Transport:
             self._at = (self._at + 1) % len(self._nodes)
 
 
-def _decoded(body: bytes, kind: type[T]) -> T:
+@lru_cache(1024)
+def _target(path: tuple[str, ...]) -> str:
+    return "/".join(["", *(quote(part, safe="") for part in path)])
+
+
+def _decoded(body: bytes | bytearray, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnexpectedAnswer(f"The answer is not what a Penstock node says: {error}") from None
 
 
-def unpacked(body: bytes, kind: Any) -> Any:
+def unpacked(body: bytes | bytearray, kind: Any) -> Any:
     """What a MessagePack answer holds."""
     try:
         return msgspec.msgpack.decode(body, type=kind)

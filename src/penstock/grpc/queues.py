@@ -77,6 +77,7 @@ async def declare_group(
 
 async def get_stats(door: Door, _call: Call, request: queues_pb2.GetStatsRequest) -> queues_pb2.GetStatsResponse:
     found = await door.broker.queues.stats(needed(request.topic, "topic"), request.group or None)
+    now_ms = door.broker.clock.now_ms()
     return queues_pb2.GetStatsResponse(
         groups=[
             queues_pb2.GroupStats(
@@ -95,7 +96,7 @@ async def get_stats(door: Door, _call: Call, request: queues_pb2.GetStatsRequest
                         waiting=part.waiting,
                         dying=part.dying,
                         acked_ahead=part.acked_ahead,
-                        oldest_age=None if part.oldest_ms is None else duration(part.oldest_ms),
+                        oldest_age=None if part.oldest_ms is None else duration(max(now_ms - part.oldest_ms, 0)),
                     )
                     for part in stats.partitions
                 ],

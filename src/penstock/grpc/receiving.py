@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.broker.queues.leases import Lease, LeasedMessage
+from penstock.broker.queues.receipts import Receipt
+from penstock.broker.queues.unpacking import reject_unreadable, unpack
 from penstock.errors import PenstockError
 from penstock.grpc.call import Call
 from penstock.grpc.door import Door
@@ -29,6 +31,17 @@ class Wanted:
 
 async def receive_for(door: Door, call: Call, wanted: Wanted, wait_ms: int) -> list[LeasedMessage]:
     """Messages for a client that waits for them; none if the node stops before there are any."""
+    clock = door.broker.clock
+    deadline = clock.monotonic() + wait_ms / 1000
+    while True:
+        left_ms = max(round(1000 * (deadline - clock.monotonic())), 0)
+        leases = await _leases_for(door, call, wanted, left_ms)
+        messages = messages_in(door, wanted, leases)
+        if messages or not leases:
+            return messages
+
+
+async def _leases_for(door: Door, call: Call, wanted: Wanted, wait_ms: int) -> list[Lease]:
     asking = ask(door, wanted, wait_ms)
     stopping = asyncio.ensure_future(door.stopping.wait())
     try:
@@ -41,11 +54,10 @@ async def receive_for(door: Door, call: Call, wanted: Wanted, wait_ms: int) -> l
     if not asking.done():
         abandon(door, wanted, asking)
         return []
-    messages = messages_in(door, wanted, asking.result())
     if call.is_gone:
-        give_back(door, wanted, messages)
+        door.errand(release(door, wanted, _receipts_of(asking.result())))
         return []
-    return messages
+    return asking.result()
 
 
 def ask(door: Door, wanted: Wanted, wait_ms: int) -> asyncio.Future[list[Lease]]:
@@ -66,9 +78,12 @@ def ask(door: Door, wanted: Wanted, wait_ms: int) -> asyncio.Future[list[Lease]]
 def messages_in(door: Door, wanted: Wanted, leases: Sequence[Lease]) -> list[LeasedMessage]:
     """The messages of leases, as many as fit into an answer: compressed batches can hold much more than they weigh.
 
-    The first one is among them however large it is; what does not fit is given back.
+    The first one is among them however large it is; what does not fit is given back, and what cannot be unpacked goes
+    to the dead letters.
     """
-    messages = [message for lease in leases for message in lease.messages()]
+    messages, unreadable = unpack(leases)
+    if unreadable:
+        door.errand(reject_unreadable(door.broker.queues, wanted.group, unreadable))
     size = 0
     for at, message in enumerate(messages):
         size += size_of(message)
@@ -93,7 +108,15 @@ def abandon(door: Door, wanted: Wanted, asking: asyncio.Future[list[Lease]]) -> 
 async def _abandoned(door: Door, wanted: Wanted, asking: asyncio.Future[list[Lease]]) -> None:
     await asyncio.wait((asking,))
     if not asking.cancelled() and asking.exception() is None:
-        await release(door, wanted, [message.receipt for lease in asking.result() for message in lease.messages()])
+        await release(door, wanted, _receipts_of(asking.result()))
+
+
+def _receipts_of(leases: Sequence[Lease]) -> list[str]:
+    return [
+        str(Receipt(lease.topic, lease.partition, *delivery, lease.nonce))
+        for lease in leases
+        for delivery in lease.deliveries
+    ]
 
 
 def give_back(door: Door, wanted: Wanted, messages: Sequence[LeasedMessage]) -> None:
@@ -103,6 +126,8 @@ def give_back(door: Door, wanted: Wanted, messages: Sequence[LeasedMessage]) -> 
 
 
 async def release(door: Door, wanted: Wanted, receipts: Sequence[str]) -> None:
+    if not receipts:
+        return
     try:
         await door.broker.queues.release(wanted.group, receipts, topic=wanted.topic)
     except PenstockError as error:

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import NodeStarting
-from penstock.http.decoding import decode_body, decode_query, read_body, refuse_foreign_page
+from penstock.http.decoding import decode_body, decode_query, read_body, read_parts, refuse_foreign_page
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, reply
 from penstock.http.forwarding import hand_on
@@ -68,7 +68,7 @@ class Runner:
         self._door = door
         self.operation = operation
         body, self._query = operation.takes
-        self._is_raw = body is bytes  # the handler makes of it what it will
+        self._is_raw = body is bytearray  # the handler makes of it what it will
         is_json = body is not None and not self._is_raw
         self._decoder: msgspec.json.Decoder[Any] | None = msgspec.json.Decoder(body) if is_json else None
         self._without_body = b"{}" if operation.is_body_optional else b""
@@ -92,7 +92,7 @@ class Runner:
         query = None if self._query is None else decode_query(self._query, scope)
         body = None
         if self._is_raw:
-            body = await read_body(scope, receive, door.config.body_bytes_max)
+            body = bytearray().join(await read_parts(scope, receive, door.config.body_bytes_max))
         elif self._decoder is not None:
             data = await read_body(scope, receive, door.config.body_bytes_max)
             body = decode_body(self._decoder, data or self._without_body)

@@ -55,6 +55,13 @@ class ReasonsQuery(FilterFields, frozen=True, kw_only=True, forbid_unknown_field
     pass
 
 
+class GroupQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    group: Annotated[
+        Annotated[str, Meta(max_length=249)] | None,
+        Meta(description="The queue group that they died in; needed where it has a dead-letter topic of its own."),
+    ] = None
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a dead letter is among the dead letters."""
 

@@ -36,10 +36,11 @@ async def list_dead_letter_reasons(door: Door, call: Call[None, types.ReasonsQue
     return types.reasons_view(await door.broker.dead_letters.reasons(call.topic, types.filter_of(call.query)))
 
 
-async def get_dead_letter(door: Door, call: Call[None, None]) -> types.DeadLetterView:
+async def get_dead_letter(door: Door, call: Call[None, types.GroupQuery]) -> types.DeadLetterView:
     """Show one dead letter, by its partition and offset among the dead letters."""
     partition, offset = (_number(call, name) for name in ("partition", "offset"))
-    return types.letter_view(await door.broker.dead_letters.get(call.topic, partition, offset))
+    found = await door.broker.dead_letters.get(call.topic, partition, offset, group=call.query.group)
+    return types.letter_view(found)
 
 
 async def still_dead(broker: Broker, topic: str) -> int | None:
@@ -51,7 +52,7 @@ async def still_dead(broker: Broker, topic: str) -> int | None:
     return 0 if found.topic == topic else found.dead
 
 
-def _number(call: Call[None, None], name: str) -> int:
+def _number(call: Call[None, Any], name: str) -> int:
     text: str = call.scope["path_params"][name]
     if not (text.isdecimal() and text.isascii() and len(text) <= _OFFSET_DIGITS_MAX):
         raise DeadLetterNotFound(f"{text!r} is no {name}; give a number from 0 on.")
@@ -73,33 +74,33 @@ async def redrive_dead_letters(door: Door, call: Call[types.RedriveRequest, None
     deadline = door.broker.clock.monotonic() + body.wait_ms / 1000
     while not job.state.is_over and door.broker.clock.monotonic() < deadline and not door.stopping.is_set():
         await asyncio.sleep(_LOOK_SECONDS)
-        job = await _find(door, call, job.id)
+        job = await _find(door, call, job.id, wanted.group)
     report = types.RedriveReport(redrive=types.redrive_view(job))
     return report if job.state.is_over else reply(report, _ACCEPTED)
 
 
-async def _find(door: Door, call: Call[Any, Any], job_id: str) -> Job:
-    for job in await door.broker.dead_letters.redrives(call.topic):
+async def _find(door: Door, call: Call[Any, Any], job_id: str, group: str | None) -> Job:
+    for job in await door.broker.dead_letters.redrives(call.topic, group=group):
         if job.id == job_id:
             return job
     raise RedriveNotFound(f"There is no redrive {job_id!r} of {call.topic!r}, or it ended too long ago.")
 
 
-async def list_redrives(door: Door, call: Call[None, None]) -> types.RedriveList:
+async def list_redrives(door: Door, call: Call[None, types.GroupQuery]) -> types.RedriveList:
     """List what was sent back: who asked for it, when, which, how many, and what came of it."""
-    jobs = await door.broker.dead_letters.redrives(call.topic)
+    jobs = await door.broker.dead_letters.redrives(call.topic, group=call.query.group)
     return types.RedriveList(redrives=[types.redrive_view(job) for job in jobs])
 
 
-async def get_redrive(door: Door, call: Call[None, None]) -> types.RedriveView:
+async def get_redrive(door: Door, call: Call[None, types.GroupQuery]) -> types.RedriveView:
     """Show one redrive, and how far it is."""
-    return types.redrive_view(await _find(door, call, call.scope["path_params"]["redrive"]))
+    return types.redrive_view(await _find(door, call, call.scope["path_params"]["redrive"], call.query.group))
 
 
-async def cancel_redrive(door: Door, call: Call[None, None]) -> types.RedriveView:
+async def cancel_redrive(door: Door, call: Call[None, types.GroupQuery]) -> types.RedriveView:
     """Stop a redrive. What it has begun is brought to its end first; what was sent stays sent."""
-    job = await _find(door, call, call.scope["path_params"]["redrive"])
-    return types.redrive_view(await door.broker.dead_letters.cancel(call.topic, job.id))
+    job = await _find(door, call, call.scope["path_params"]["redrive"], call.query.group)
+    return types.redrive_view(await door.broker.dead_letters.cancel(call.topic, job.id, group=call.query.group))
 
 
 _LOOK_ERRORS: Final = (400, 404, 422, 500, 503)

@@ -29,6 +29,12 @@ _QUERY_FIELDS_MAX: Final = 100
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body, unless it is larger than ``limit`` bytes. One that takes too long ends with its connection."""
+    parts = await read_parts(scope, receive, limit)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def read_parts(scope: Scope, receive: Receive, limit: int) -> list[bytes]:
+    """The same, as it arrived."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value[:20]) > limit:
             raise _too_large(limit)
@@ -44,7 +50,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
             raise _too_large(limit)
         parts.append(part)
         if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return parts
 
 
 def decode_body(decoder: msgspec.json.Decoder[T], data: bytes) -> T:

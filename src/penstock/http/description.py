@@ -65,7 +65,7 @@ def _operation(operation: Operation) -> Json:
     if parameters:
         described["parameters"] = parameters
     if body is not None:
-        content = {operation.body_media_type: {"schema": {} if body is bytes else _ref(body)}}
+        content = {operation.body_media_type: {"schema": {} if body is bytearray else _ref(body)}}
         described["requestBody"] = {"required": not operation.is_body_optional, "content": content}
     return described
 

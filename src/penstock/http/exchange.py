@@ -7,6 +7,8 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from penstock.http.connection import answer_whole
+
 JSON: Final = "application/json"
 MSGPACK: Final = "application/vnd.penstock+msgpack"
 HeaderList = list[tuple[bytes, bytes]]
@@ -14,6 +16,7 @@ HeaderList = list[tuple[bytes, bytes]]
 Body = TypeVar("Body")
 Query = TypeVar("Query")
 
+_OK: Final = 200
 _NO_CONTENT: Final = 204
 _encoder: Final = msgspec.json.Encoder()
 
@@ -25,17 +28,21 @@ class Reply(NamedTuple):
     body: bytes
     content_type: str
     headers: HeaderList
+    more: tuple[bytes, ...] = ()  # of the body, where it is in pieces too large to be copied together
 
     async def send(self, send: Send) -> None:
         headers = self.headers
+        body = (self.body, *self.more)
+        if not headers and self.status == _OK and answer_whole(send, _OK, self.content_type.encode(), body):
+            return
         if self.status != _NO_CONTENT:
             headers = [
                 (b"content-type", self.content_type.encode()),
-                (b"content-length", str(len(self.body)).encode()),
+                (b"content-length", str(sum(map(len, body))).encode()),
                 *headers,
             ]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body})
+        await send({"type": "http.response.body", "body": b"".join(body)})
 
 
 def reply(answer: object, status: int = 200, headers: HeaderList | None = None) -> Reply:

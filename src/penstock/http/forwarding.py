@@ -74,7 +74,7 @@ async def _forward(door: Door, node_id: int, scope: Scope, receive: Receive, bod
         answer = await waiting.result()
     content_type = next((value for name, value in answer.headers if name == b"content-type"), b"")
     kept = [header for header in answer.headers if header[0] not in _HOP_BY_HOP | _OWN]
-    return Reply(answer.status, answer.body, content_type.decode("latin-1"), kept)
+    return Reply(answer.status, bytes(answer.body), content_type.decode("latin-1"), kept)
 
 
 async def gather(door: Door, call: Call[Any, Any], node_ids: Iterable[int], kind: type[T]) -> list[T]:

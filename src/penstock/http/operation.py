@@ -35,7 +35,7 @@ class Operation:
     errors: tuple[int, ...] = ()
     # Request headers that it heeds, and what each is for.
     headers: tuple[tuple[str, str], ...] = ()
-    # What the body is, where it is not JSON but bytes (``Call[bytes, ...]``).
+    # What the body is, where it is not JSON but bytes (``Call[bytearray, ...]``).
     body_media_type: str = JSON
     # A second form of the answer, for whoever asks for it with Accept.
     also_as: str | None = None

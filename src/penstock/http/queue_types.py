@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict
 
+from penstock.broker.queues.attempts import ATTEMPT_CHARS_MAX
 from penstock.broker.queues.leases import LeasedMessage, Verdict
 from penstock.broker.queues.messages import Fate
 from penstock.broker.queues.reports import Peeked
@@ -66,6 +67,17 @@ class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         str, Meta(max_length=249, description="Who receives; limits of a consumer count for each name.")
     ] = ""
     ack: Annotated[list[Annotated[str, Meta(max_length=1_000)]], Meta(max_length=_RECEIPTS_MAX)] = []
+    attempt: Annotated[
+        str,
+        Meta(
+            max_length=ATTEMPT_CHARS_MAX,
+            description="A name that no other call has. Made again under it within two minutes, a call whose answer "
+            "was lost gives back what it got before, which does not count as a try.",
+        ),
+    ] = ""
+    is_repeat: Annotated[
+        bool, Meta(description="This attempt was made before, maybe at another node; needed only in a cluster.")
+    ] = False
 
 
 class AckRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.broker.queues.leases import Lease, Verdict
+from penstock.broker.queues.leases import Lease, LeasedMessage, Verdict
+from penstock.broker.queues.unpacking import reject_unreadable, unpack
 from penstock.errors import GroupNotFound, InvalidRequest
 from penstock.http import queue_types as types
 from penstock.http.binary import leases_reply
@@ -29,7 +30,8 @@ _BINARY_BYTES_MAX: Final = 8 * 1024 * 1024
 async def receive_messages(door: Door, call: Call[types.ReceiveRequest, None]) -> types.Received | Reply:
     """Receive messages under a lease, waiting for the first up to `wait_ms`; what is not acked in time comes again.
 
-    Receipts in `ack` are acked first; if one of them is not, nothing is received, and a 207 tells why.
+    Receipts in `ack` are acked first; if one of them is not, nothing is received, and a 207 tells why. Messages that
+    cannot be unpacked go to the dead letters.
     """
     body = call.body
     acked: list[types.ReceiptResult] = []
@@ -39,14 +41,27 @@ async def receive_messages(door: Door, call: Call[types.ReceiveRequest, None]) -
         if not all(map(types.is_done, verdicts)):
             raise_if_unanswered(verdicts)
             return reply(types.Received(messages=[], acked=acked), _PARTLY)
-    leases = await _receive(door, call)
+    if body.attempt:
+        await door.broker.queues.begin_attempt(call.topic, body.group, body.attempt, is_repeat=body.is_repeat)
     if call.wants_binary:
-        return leases_reply(leases)
-    messages = [types.message_view(message) for lease in leases for message in lease.messages()]
+        return leases_reply(await _receive(door, call, body.wait_ms))
+    messages = list(map(types.message_view, await _receive_readable(door, call)))
     return types.Received(messages=messages, acked=acked) if acked else types.Received(messages=messages)
 
 
-async def _receive(door: Door, call: Call[types.ReceiveRequest, None]) -> list[Lease]:
+async def _receive_readable(door: Door, call: Call[types.ReceiveRequest, None]) -> list[LeasedMessage]:
+    """Messages one by one; what cannot be unpacked goes to the dead letters, and is not what the client waits for."""
+    clock, body = door.broker.clock, call.body
+    deadline = clock.monotonic() + body.wait_ms / 1000
+    while True:
+        leases = await _receive(door, call, max(round(1000 * (deadline - clock.monotonic())), 0))
+        messages, unreadable = unpack(leases)
+        await reject_unreadable(door.broker.queues, body.group, unreadable)
+        if messages or not leases:
+            return messages
+
+
+async def _receive(door: Door, call: Call[types.ReceiveRequest, None], wait_ms: int) -> list[Lease]:
     """What there is; where there is nothing yet, what comes, as long as the client waits for it."""
     body, queues = call.body, door.broker.queues
     limit = _BINARY_BYTES_MAX if call.wants_binary else door.config.read_bytes_max
@@ -55,11 +70,12 @@ async def _receive(door: Door, call: Call[types.ReceiveRequest, None]) -> list[L
         "max_messages": body.max,
         "max_bytes": min(body.max_bytes or limit, limit),
         "visibility_timeout_ms": body.visibility_timeout_ms,
+        "attempt": body.attempt,
     }
     leases = await queues.receive(call.topic, body.group, **wanted)
-    if leases or not body.wait_ms:
+    if leases or not wait_ms:
         return leases
-    waited = queues.receive(call.topic, body.group, **wanted, wait_ms=body.wait_ms)
+    waited = queues.receive(call.topic, body.group, **wanted, wait_ms=wait_ms)
     async with Waiting(door, call, waited) as waiting:
         leases = await waiting.result()
         if leases and waiting.is_client_gone:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
+from penstock.broker.queues.unpacking import reject_unreadable, unpack
 from penstock.broker.reading import read_messages
 from penstock.broker.starts import Start
 from penstock.errors import PenstockError, UnknownPartition, UnknownTopic
@@ -137,10 +138,12 @@ class QueueSubscription(Subscription):
                     wait_ms=_WAIT_MS,
                     visibility_timeout_ms=self._visibility_timeout_ms,
                 )
-                if leases:
-                    messages = [message_view(message) for lease in leases for message in lease.messages()]
+                readable, unreadable = unpack(leases)
+                if readable:
+                    messages = list(map(message_view, readable))
                     self.credits.spend(len(messages))
                     await self._session.deliver(self, messages, leases)
+                await reject_unreadable(self._door.broker.queues, self._group, unreadable)
             except PenstockError as error:
                 if not await self._outlast(error):
                     return

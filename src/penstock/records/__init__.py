@@ -26,6 +26,7 @@ from penstock.records.header import (
 )
 from penstock.records.marker import Marker, encode_marker, read_marker
 from penstock.records.partitioner import KeyHash, Partitioner, RoundRobin, key_hash, murmur2
+from penstock.records.plain import decode_values, encode_values
 
 __all__ = [
     "CONTROL_BIT",
@@ -45,9 +46,11 @@ __all__ = [
     "check_batch",
     "compress",
     "decode_records",
+    "decode_values",
     "decompress",
     "encode_batch",
     "encode_marker",
+    "encode_values",
     "filter_batch",
     "find_timestamp",
     "iter_batches",

@@ -67,7 +67,7 @@ class TimestampedOffset(NamedTuple):
 
 def decode_records(buffer: ReadableBuffer) -> list[Record]:
     """Return the records of the one batch in ``buffer``, with absolute offsets and timestamps."""
-    header, data = _open(buffer)
+    header, data = open_batch(buffer)
     try:
         return [record for record, _ in _walk_trusting(header, data)]
     except IndexError:
@@ -78,7 +78,7 @@ def find_timestamp(buffer: ReadableBuffer, timestamp_ms: int) -> TimestampedOffs
     """Return the first record of the one batch in ``buffer`` that is not older than ``timestamp_ms``."""
     if NO_TIMESTAMP < parse_header(buffer).max_timestamp < timestamp_ms:
         return None
-    header, data = _open(buffer)
+    header, data = open_batch(buffer)
     for record, _ in _walk(header, data):
         if record.timestamp >= timestamp_ms:
             return TimestampedOffset(record.offset, record.timestamp)
@@ -123,7 +123,7 @@ def encode_batch(
         base_sequence=base_sequence,
         count=len(records),
     )
-    return _assemble(header, _encode_records(records))
+    return assemble_batch(header, _encode_records(records))
 
 
 def filter_batch(buffer: ReadableBuffer, keep: Callable[[Record], bool]) -> bytearray | None:
@@ -132,7 +132,7 @@ def filter_batch(buffer: ReadableBuffer, keep: Callable[[Record], bool]) -> byte
     What remains is copied byte for byte, and offsets, sequences and producer of the batch stay, so that readers see a
     gap and idempotence still works. With no record left it is a bare header, uncompressed as Kafka writes it.
     """
-    header, data = _open(buffer)
+    header, data = open_batch(buffer)
     kept = bytearray()
     count = start = 0
     max_timestamp = INT64_MIN
@@ -145,11 +145,11 @@ def filter_batch(buffer: ReadableBuffer, keep: Callable[[Record], bool]) -> byte
     if count == header.count:
         return None
     if count == 0:
-        return _assemble(header._replace(count=0, attributes=header.attributes & ~CODEC_MASK), b"")
-    return _assemble(header._replace(count=count, max_timestamp=max_timestamp), kept)
+        return assemble_batch(header._replace(count=0, attributes=header.attributes & ~CODEC_MASK), ())
+    return assemble_batch(header._replace(count=count, max_timestamp=max_timestamp), (kept,))
 
 
-def _open(buffer: ReadableBuffer) -> tuple[BatchHeader, bytes]:
+def open_batch(buffer: ReadableBuffer) -> tuple[BatchHeader, bytes]:
     """Return a batch's header and its records, decompressed, once the two can agree."""
     header = parse_header(buffer)
     if header.magic != MAGIC or header.size != len(buffer):
@@ -263,7 +263,7 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     return tuple(headers), position
 
 
-def _encode_records(records: Sequence[Record]) -> bytes:
+def _encode_records(records: Sequence[Record]) -> list[bytes | bytearray]:
     base_offset, base_timestamp = records[0].offset, records[0].timestamp
     previous = base_offset - 1
     parts: list[bytes | bytearray] = []
@@ -291,7 +291,7 @@ def _encode_records(records: Sequence[Record]) -> bytes:
         tail = _encode_headers(headers) if headers else b"\0"
         length = len(head) + len(value) + len(tail)
         parts += (table[length] if length < size else varlong_bytes(length), head, value, tail)
-    return b"".join(parts)
+    return parts
 
 
 def _encode_headers(headers: Headers) -> bytearray:
@@ -317,13 +317,13 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
         out += data
 
 
-def _assemble(header: BatchHeader, data: bytes | bytearray) -> bytearray:
-    """Put a batch together from records not yet compressed, filling in its length and CRC."""
-    payload = compress(header.codec, bytes(data)) if data else b""
-    length = HEADER_BYTES - LENGTH_EXCLUDES + len(payload)
+def assemble_batch(header: BatchHeader, parts: Sequence[bytes | bytearray]) -> bytearray:
+    """Put a batch together from the pieces of its records, not yet compressed, filling in its length and CRC."""
+    if header.codec is not Codec.NONE and parts:
+        parts = (compress(header.codec, b"".join(parts)),)
+    length = HEADER_BYTES - LENGTH_EXCLUDES + sum(map(len, parts))
     if length > INT32_MAX:
         raise MessageTooLarge(f"A batch holds 2 GiB; these records take {length:,} bytes.")
-    out = bytearray(HEADER.pack(*header._replace(length=length)))
-    out += payload
+    out = bytearray().join((HEADER.pack(*header._replace(length=length)), *parts))
     seal(out)
     return out

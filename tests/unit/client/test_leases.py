@@ -18,7 +18,7 @@ def batch(first: int, count: int) -> bytes:
 
 def received(deliveries: list[tuple[int, int, int]], data: bytes) -> list[LeasedMessage]:
     body = msgspec.msgpack.encode([("orders", 2, NONCE, 5_000, deliveries, data)])
-    return leased_messages(body, LeasedMessage, None)
+    return leased_messages(body, LeasedMessage, None).messages
 
 
 def test_messages_are_those_leased_of_the_batches_that_hold_them() -> None:

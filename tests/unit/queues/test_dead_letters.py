@@ -221,6 +221,39 @@ def test_a_batch_that_nobody_can_unpack_holds_up_no_other_dead_letter() -> None:
     run(story())
 
 
+def test_a_group_with_a_dead_letter_topic_of_its_own_is_found_by_its_name() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            await broker.create_topic(TopicSpec(name="t", partitions=1))
+            await publish(broker, "t", b"a", b"b")
+            await broker.queues.declare("t", "own", settings={"dead.letter.topic": "graves"})
+            messages = await receive(broker, "t", "own")
+            await broker.queues.reject("own", [message.receipt for message in messages], reason="bad")
+            await until(lambda: are_buried(broker))
+            await kill_all(broker, "t", 2, group="other")
+            assert [each.origin.group for each in await listed(broker, "t")] == ["other"] * 2
+            assert [each.origin.group for each in await listed(broker, "t", Filter(group="other"))] == ["other"] * 2
+            mine = Filter(group="own")
+            assert [each.record.value for each in await listed(broker, "t", mine)] == [b"a", b"b"]
+            assert [each.messages for each in (await broker.dead_letters.reasons("t", mine)).reasons] == [2]
+            assert (await broker.dead_letters.get("t", 0, 1, group="own")).record.value == b"b"
+            assert (await broker.dead_letters.rehearse("t", mine)).matched == 2
+            job = await broker.dead_letters.redrive("t", mine)
+            assert [each.id for each in await broker.dead_letters.redrives("t", group="own")] == [job.id]
+            await until(lambda: is_over(broker))
+            assert await listed(broker, "t", mine) == []
+            assert len(await listed(broker, "t")) == 2, "the other group's stay dead"
+
+    async def are_buried(broker: Broker) -> bool:
+        return len(await listed(broker, "t", Filter(group="own"))) == 2
+
+    async def is_over(broker: Broker) -> bool:
+        (job,) = await broker.dead_letters.redrives("t", group="own")
+        return job.state.is_over and job.moved == 2
+
+    run(story())
+
+
 def test_dead_letters_have_no_dead_letters_of_their_own() -> None:
     async def story() -> None:
         async with running() as broker:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from tests.unit.queues.desk import Desk, spans
 
 from penstock.broker.queues.config import Order, QueueSettings
+from penstock.broker.queues.gathering import label_of
 from penstock.broker.queues.intervals import Interval
 from penstock.broker.queues.messages import Confirm, Skip, Trim
 
@@ -116,3 +119,15 @@ def test_order_can_be_asked_for_while_messages_are_in_flight() -> None:
     assert desk.receive(10) == []
     desk.queue.configure(QueueSettings())
     assert spans(desk.receive(10)) == [(4, 5, 1)]
+
+
+def test_a_key_with_a_message_in_flight_takes_little_memory() -> None:
+    count = 18_000
+    queue = keyed().queue
+    tracemalloc.start()
+    for at in range(0, count, 500):
+        queue.see(at, [label_of(b"%d" % offset) for offset in range(at, at + 500)])
+    each_bytes = tracemalloc.get_traced_memory()[0] / count
+    tracemalloc.stop()
+    assert queue.unseen(count, count + 1) is None, "all of them lead their key"
+    assert each_bytes < 110, "beside 65 for its lease: a million have to fit into 200 MB"

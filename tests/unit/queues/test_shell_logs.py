@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 
 from tests.support.queue_house import QueueHouse, run, values
 
@@ -11,7 +13,8 @@ from penstock.broker.coordination.journal import Written
 from penstock.broker.queues import upkeep
 from penstock.broker.queues.leases import LeasedMessage
 from penstock.broker.queues.messages import Fate
-from penstock.broker.queues.records import Begun, Leased, Settled, Snapshot
+from penstock.broker.queues.records import Begun, Change, Leased, Settled, Snapshot
+from penstock.broker.queues.shard import QueueShard
 from penstock.broker.queues.upkeep import trim_companion
 from penstock.records import Record, encode_batch
 
@@ -299,6 +302,73 @@ def test_a_topic_made_again_has_no_groups_of_the_old_one() -> None:
     run(story)
 
 
+def slow_snapshot(shard: QueueShard, group: str) -> tuple[asyncio.Future[None], threading.Event]:
+    """A snapshot that begins now and is not finished before the event."""
+    go_on = threading.Event()
+    prepare = shard._prepare
+
+    def wait_and_prepare(finish: Callable[[], Change], at_ms: int) -> Change:
+        assert go_on.wait(20)
+        return prepare(finish, at_ms)
+
+    shard._prepare = wait_and_prepare  # type: ignore[method-assign]
+    return asyncio.ensure_future(shard.snapshot(shard.machines[group])), go_on
+
+
+def test_a_snapshot_stands_for_what_was_before_it_began_and_others_go_on_meanwhile() -> None:
+    async def story() -> None:
+        async with QueueHouse() as house:
+            await house.topic()
+            house.put(*"abcdef")
+            taken = await house.take(4)
+            (shard,) = list(house.queues.coordinator)
+            queue = shard.machines["workers"]
+            await house.ack(taken[0])
+            began = shard.journal.end_offset
+            making, go_on = slow_snapshot(shard, "workers")
+            await asyncio.sleep(0)
+            verdicts = await house.queues.reject("workers", [taken[2].receipt], reason="bad")
+            assert [verdict.fate for verdict in verdicts] == [Fate.DONE]
+            await house.ack(taken[1])
+            await house.nack(taken[3], delay_ms=0)
+            assert not making.done()
+            go_on.set()
+            await making
+            assert shard.journal.needed["workers"] == began
+            events = [entry.change.event for entry in shard.journal.replay() if isinstance(entry, Written)]
+            assert isinstance(events[0], Snapshot)
+            assert events[0].upto == began
+            assert sum(isinstance(event, Settled) for event in events[1:]) >= 3
+            assert not any(isinstance(event, Snapshot) for event in events[1:])
+            before = queue._state.snapshot()
+            read = shard.read_log()["workers"]._state.snapshot()
+            assert read.rows == before.rows
+            assert (read.committed, read.last_lease) == (before.committed, before.last_lease)
+        async with QueueHouse(house.files) as again:
+            assert values(await again.take()) == ["d", "e", "f"]
+
+    run(story)
+
+
+def test_a_group_that_is_forgotten_while_its_snapshot_is_made_stays_forgotten() -> None:
+    async def story() -> None:
+        async with QueueHouse() as house:
+            await house.topic()
+            house.put("a", "b")
+            await house.take(1)
+            (shard,) = list(house.queues.coordinator)
+            making, go_on = slow_snapshot(shard, "workers")
+            await asyncio.sleep(0)
+            await house.queues.forget("orders", "workers")
+            assert values(await house.take(1)) == ["a"], "it begins anew"
+            go_on.set()
+            await making
+        async with QueueHouse(house.files) as again:
+            assert values(await again.take()) == ["b"]
+
+    run(story)
+
+
 def test_only_what_comes_after_the_last_snapshot_is_read() -> None:
     async def story() -> None:
         async with QueueHouse() as house:
@@ -307,7 +377,7 @@ def test_only_what_comes_after_the_last_snapshot_is_read() -> None:
             taken = await house.take(2)
             (shard,) = list(house.queues.coordinator)
             await house.ack(taken[0])
-            shard.snapshot(shard.machines["workers"])
+            await shard.snapshot(shard.machines["workers"])
             await house.ack(taken[1])
             await house.take(1, group="others")
             read = [entry.change for entry in shard.journal.replay() if isinstance(entry, Written)]

@@ -248,7 +248,7 @@ def test_a_crash_loses_nothing_of_an_open_transaction(is_commit: bool, has_snaps
             await publish_in(house, Ticket(name), "A", "B")
             if has_snapshot:
                 shard = house.queues.coordinator.find("orders", 0)
-                shard.snapshot(shard.machines["workers"])
+                await shard.snapshot(shard.machines["workers"])
         async with QueueHouse(first.files) as house:
             await asyncio.sleep(0.6)
             assert values(await house.take()) == ["c", "d"], "what is undecided stays where it is"

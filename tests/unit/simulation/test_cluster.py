@@ -26,6 +26,18 @@ def test_a_seed_without_violation(seed: int):
     assert result.faults
 
 
+@pytest.mark.parametrize("seed", [13, 52, 102, 111, 123, 168])
+def test_bits_that_flip_and_disks_that_are_lost_one_at_a_time_cost_nothing(seed: int):
+    result = run_cluster_seed(seed, kinds=("bit flip", "wipe", "kill"), is_told=True)
+    assert not result.violations, "\n".join([str(result), *result.lines[-40:]])
+
+
+@pytest.mark.parametrize("seed", [8, 10])
+def test_full_and_failing_disks_come_right_again(seed: int):
+    result = run_cluster_seed(seed, kinds=("disk full", "failing syncs", "restart"), is_told=True)
+    assert not result.violations, "\n".join([str(result), *result.lines[-40:]])
+
+
 def test_a_seed_is_the_same_history_in_every_process():
     program = "from penstock.testing.simulation.cluster.seeds import run_cluster_seed as run; print(run(2).trace)"
     traces = [
@@ -64,6 +76,14 @@ def test_a_story_ends_well(story: str):
         ("any living replica may lead", "the last replica that has everything is gone for a while"),
         ("changes of the in-sync set are not compared", "a leader's word of who is in sync comes late"),
         ("a node joins the in-sync set in any life", "a follower loses its disk while it is being taken in"),
+        ("a wiped node counts as in sync", "the first to come back has lost its disk"),
+        ("a move ends before the new replicas have caught up", "replicas move to where they cannot be copied"),
+        ("a follower cuts its log at the watermark it knows", "a disk is wiped while all are down"),
+        ("an answer is taken for one to what is asked now", "a leader's word of where histories part comes late"),
+        (
+            "a change of the in-sync set that is not answered counts as refused",
+            "a leader gives up waiting to hear whether a follower was taken in",
+        ),
     ],
 )
 def test_a_planted_bug_spoils_its_story(name: str, story: str):

@@ -28,6 +28,10 @@ class Consumers:
     def name_of(self, number: int) -> str:
         return self._names[number]
 
+    def names(self) -> dict[int, str]:
+        """Names by number, as they are now."""
+        return dict(self._names)
+
     def held_by(self, name: str) -> int:
         """How many messages a consumer holds."""
         number = self._numbers.get(name)

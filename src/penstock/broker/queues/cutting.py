@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.broker.queues.intervals import Interval
+from penstock.errors import PenstockError
 from penstock.records import BatchHeader, Record, decode_records, encode_batch
 
 # A batch is cut if it is at least this long, and less than one in so many of its messages is wanted.
@@ -32,23 +33,32 @@ class DecodedBatches:
         self._batches: OrderedDict[tuple[Where, BatchHeader], list[Record]] = OrderedDict()
         self._size = 0
 
-    def records(self, where: Where, header: BatchHeader, batch: memoryview) -> list[Record]:
-        """The records of a batch of a partition."""
+    def records(self, where: Where, header: BatchHeader, batch: memoryview) -> list[Record] | None:
+        """The records of a batch of a partition; None if it cannot be unpacked."""
         key = (where, header)
         found = self._batches.get(key)
         if found is not None:
             self._batches.move_to_end(key)
             return found
-        found = self._batches[key] = decode_records(batch)
+        try:
+            found = decode_records(batch)
+        except PenstockError:
+            return None
+        self._batches[key] = found
         self._size += header.size
         while self._size > _REMEMBERED_BYTES:
             (_, oldest), _ = self._batches.popitem(last=False)
             self._size -= oldest.size
         return found
 
-    def cut(self, where: Where, header: BatchHeader, batch: memoryview, wanted: Sequence[Interval]) -> bytes:
-        """A batch with only the messages that are wanted, which are by offset; at least one of them is there."""
+    def cut(self, where: Where, header: BatchHeader, batch: memoryview, wanted: Sequence[Interval]) -> bytes | None:
+        """A batch with only the messages that are wanted, which are by offset; at least one of them is there.
+
+        None if it cannot be unpacked.
+        """
         records = self.records(where, header, batch)
+        if records is None:
+            return None
         kept: list[Record] = []
         if header.count == header.last_offset_delta + 1:
             base = header.base_offset

@@ -20,7 +20,7 @@ from penstock.broker.queues.redrive_records import Filter, Job
 from penstock.broker.queues.redrives import Redrives
 from penstock.broker.reach import extents_of
 from penstock.cluster.metadata import Topic
-from penstock.errors import DeadLetterNotFound, InvalidRequest, PenstockError, UnknownTopic
+from penstock.errors import DeadLetterNotFound, GroupNotFound, InvalidRequest, PenstockError, UnknownTopic
 from penstock.model import is_internal
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ class _Range(NamedTuple):
 class DeadLetters:
     """The dead letters of any topic, from any node.
 
-    ``topic`` is the topic whose messages died; or a dead-letter topic itself, for all that is in there.
+    ``topic`` is the topic whose messages died; or a dead-letter topic itself, for all that is in there. A group that
+    has a dead-letter topic of its own has to be named.
     """
 
     def __init__(self, broker: Broker, redrives: Redrives) -> None:
@@ -114,6 +115,17 @@ class DeadLetters:
             raise UnknownTopic(f"There is no topic {topic!r}.")
         return dead_letter_topic(topic, self._broker.topic_settings(topic).queue) or topic
 
+    async def _topic_for(self, topic: str, group: str | None) -> str:
+        """The same for a group, which may have dead letters of its own; as of the topic where it is not known."""
+        name = self.topic_of(topic)
+        if group is None or topic not in self._broker.metadata.topics:
+            return name
+        try:
+            (stats,) = await self._broker.queues.stats(topic, group)
+        except GroupNotFound:
+            return name
+        return dead_letter_topic(topic, stats.settings) or name
+
     # -- looking ------------------------------------------------------------------------------------------------------
 
     async def page(
@@ -126,7 +138,7 @@ class DeadLetters:
         has_redriven: bool = False,
     ) -> Page:
         """Dead letters by partition and offset. ``has_redriven``: with those that were sent back since."""
-        name = self.topic_of(topic)
+        name = await self._topic_for(topic, wanted.group if wanted is not None else None)
         found = self._broker.metadata.topics.get(name)
         if found is None:
             return Page(name, [], None, 0, 0)
@@ -152,7 +164,7 @@ class DeadLetters:
 
     async def reasons(self, topic: str, wanted: Filter | None = None, *, scan_max: int = SCAN_ALL_MAX) -> Reasons:
         """What dead letters died of, those that are still dead."""
-        name = self.topic_of(topic)
+        name = await self._topic_for(topic, wanted.group if wanted is not None else None)
         found = self._broker.metadata.topics.get(name)
         if found is None:
             return Reasons(name, [], 0, 0, is_complete=True)
@@ -177,9 +189,9 @@ class DeadLetters:
         told = sorted(groups.values(), key=lambda each: (-each.messages, each.reason))
         return Reasons(name, told, scanned, sum(at.end - at.start for at in ranges), is_complete)
 
-    async def get(self, topic: str, partition: int, offset: int) -> DeadMessage:
-        """One dead letter, by its place in the dead-letter topic."""
-        name = self.topic_of(topic)
+    async def get(self, topic: str, partition: int, offset: int, *, group: str | None = None) -> DeadMessage:
+        """One dead letter, by its place in the dead-letter topic; that of a group, if it has its own."""
+        name = await self._topic_for(topic, group)
         found = self._broker.metadata.topics.get(name)
         if found is not None and 0 <= partition < len(found.partitions):
             wanted = _of_topic(Filter(places=[(partition, offset)]), topic, name)
@@ -242,7 +254,7 @@ class DeadLetters:
 
     async def rehearse(self, topic: str, wanted: Filter | None = None, *, target: str | None = None) -> Rehearsal:
         """What a redrive would do; nothing is changed."""
-        name = self.topic_of(topic)
+        name = await self._topic_for(topic, wanted.group if wanted is not None else None)
         found = self._check_target(name, target)
         counts: dict[str, int] = {}
         samples: list[DeadMessage] = []
@@ -277,7 +289,7 @@ class DeadLetters:
         limit: int | None = None,
     ) -> Job:
         """Begin to send dead letters back, those that are there now. `redrives` tells how far it is."""
-        name = self.topic_of(topic)
+        name = await self._topic_for(topic, wanted.group if wanted is not None else None)
         if rate is not None and not 0 < rate <= RATE_MAX:
             raise InvalidRequest(f"A rate is more than 0 and at most {RATE_MAX:g} messages a second, not {rate}.")
         if limit is not None and limit < 1:
@@ -309,14 +321,14 @@ class DeadLetters:
             self._broker.metadata.topic(target)
         return self._broker.metadata.topics.get(name)
 
-    async def redrives(self, topic: str) -> list[Job]:
+    async def redrives(self, topic: str, *, group: str | None = None) -> list[Job]:
         """Every redrive of a topic's dead letters that is remembered, the oldest first."""
-        name = self.topic_of(topic)
+        name = await self._topic_for(topic, group)
         return [job for job in await self._redrives.jobs(name) if topic in (job.topic, name)]
 
-    async def cancel(self, topic: str, job: str) -> Job:
+    async def cancel(self, topic: str, job: str, *, group: str | None = None) -> Job:
         """Stop a redrive; what it has begun is brought to its end first."""
-        return await self._redrives.cancel(self.topic_of(topic), job)
+        return await self._redrives.cancel(await self._topic_for(topic, group), job)
 
 
 def _of_topic(wanted: Filter | None, topic: str, name: str) -> Filter:

@@ -2,7 +2,7 @@
 
 Batches are taken as they are stored and whole, even where only a part is wanted, unless that is a small part of a large
 batch. Otherwise records are looked into only where compaction has left holes. Control records, what was aborted and
-what was compacted away are gaps.
+what was compacted away are gaps. A batch that cannot be unpacked is handed out whole: it is for others to say so.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from penstock.broker.queues.cutting import is_worth_cutting
 from penstock.broker.queues.intervals import Interval
 from penstock.broker.queues.messages import Offered
 from penstock.broker.queues.sources import Found, Source
+from penstock.errors import PenstockError
 from penstock.records import BatchHeader, decode_records, iter_batches
 from penstock.storage.aborted import AbortedRanges
 
@@ -161,11 +162,12 @@ class Gathering:
         end = begin + header.size
         source = self._source
         if is_worth_cutting(header, taken.count):
-            self._end_run()
             piece = source.decoded.cut(source.where, header, data[begin:end], taken.wanted)
-            self._pieces.append(piece)
-            self._size += len(piece)
-            return
+            if piece is not None:
+                self._end_run()
+                self._pieces.append(piece)
+                self._size += len(piece)
+                return
         self._size += header.size
         if self._run is not None and self._run[0] is data and self._run[2] == begin:
             self._run = (data, self._run[1], end)
@@ -181,8 +183,13 @@ class Gathering:
 
     def _take_some(self, first: int, last: int, count: int) -> None:
         """Of a batch with holes, each message that is there."""
+        try:
+            records = decode_records(self._pages.batch)
+        except PenstockError:  # nobody can tell which are there, so all of them are
+            self._deliver(first, last, count)
+            return
         at = first
-        for record in decode_records(self._pages.batch):
+        for record in records:
             if first <= record.offset <= last:
                 self._skip(at, record.offset - 1)
                 self._deliver(record.offset, record.offset, count)
@@ -207,7 +214,11 @@ class Gathering:
 
 
 async def read_labels(source: Source, wanted: Interval) -> list[int | None]:
-    """The keys of messages as hashes, from the first one wanted on; None for no key, and where there is no message."""
+    """The keys of messages as hashes, from the first one wanted on.
+
+    None for no key, where there is no message, and where it cannot be unpacked: what goes to the dead letters anyway
+    holds up nobody.
+    """
     pages = _Pages(source)
     labels: list[int | None] = []
     at = wanted.first
@@ -219,7 +230,7 @@ async def read_labels(source: Source, wanted: Interval) -> list[int | None]:
         upto = min(header.last_offset, wanted.last)
         found: list[int | None] = [None] * (upto - at + 1)
         if not pages.is_void and header.base_offset <= upto:
-            for record in source.decoded.records(source.where, header, pages.batch):
+            for record in source.decoded.records(source.where, header, pages.batch) or ():
                 if at <= record.offset <= upto and record.key is not None:
                     found[record.offset - at] = label_of(record.key)
         labels += found
@@ -228,5 +239,8 @@ async def read_labels(source: Source, wanted: Interval) -> list[int | None]:
 
 
 def label_of(key: bytes) -> int:
-    """A key as a number; two keys with the same one are only kept in order among each other."""
-    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
+    """A key as a number; two keys with the same one are only kept in order among each other.
+
+    It has 60 bits, for which Python needs 32 bytes; 64 would take 48, and a million of these may be in flight.
+    """
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") >> 4

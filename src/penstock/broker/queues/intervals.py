@@ -52,6 +52,10 @@ class IntervalMap:
         """The columns of all rows, some hundred rows at a time, for who has much to do. Nothing may be changed."""
         return iter(self._chunks)
 
+    def copied_chunks(self) -> list[list[array[int]]]:
+        """The same as they are now, whatever is changed later."""
+        return [[column[:] for column in columns] for columns in self._chunks]
+
     def at(self, offset: int) -> _Row | None:
         """The whole row that covers an offset."""
         chunk, at = self._locate(offset)

@@ -28,8 +28,8 @@ class KeyedSupply:
 
     def reset(self) -> None:
         self._seen_to = 0  # looked at up to here, from where the group stood
-        self._heads: dict[int, int] = {}  # by key
-        self._keys: dict[int, int] = {}  # of the heads
+        self._keys: set[int] = set()  # that have a head; only ever asked for one of them
+        self._heads = IntervalMap("q")  # a row each, with its key: a dict of these would take four times as much
         self._held: dict[int, deque[int]] = {}  # by key, where anything is
         self._held_count = 0
         self._due = IntervalSet()
@@ -72,7 +72,7 @@ class KeyedSupply:
                 continue
             # A message without a key waits for nobody: it gets a key of its own, which no hash is.
             key = ~offset if label is None else label
-            if key not in self._heads:
+            if key not in self._keys:
                 self._lead(key, offset)
                 continue
             if key not in self._held:
@@ -82,8 +82,8 @@ class KeyedSupply:
         self._seen_to = first + len(labels)
 
     def _lead(self, key: int, offset: int) -> None:
-        self._heads[key] = offset
-        self._keys[offset] = key
+        self._keys.add(key)
+        self._heads.put(offset, offset, (key,))
         if self._rows.at(offset) is None or self._due.covers(offset, offset):
             self._release(offset)
 
@@ -94,14 +94,15 @@ class KeyedSupply:
 
     def on_due(self, first: int, last: int) -> None:
         self._due.add(first, last)
-        for offset in self._heads_within(first, last):
+        for offset, _, _ in list(self._heads.within(first, last)):
             self._release(offset)
 
     def on_done(self, first: int, last: int) -> None:
         self._take(first, last)
-        for offset in self._heads_within(first, last):
-            key = self._keys.pop(offset)
-            del self._heads[key]
+        ended = [key for _, _, (key,) in self._heads.within(first, last)]
+        self._heads.clear(first, last)
+        for key in ended:
+            self._keys.discard(key)
             self._promote(key)
 
     def _promote(self, key: int) -> None:
@@ -115,11 +116,6 @@ class KeyedSupply:
                 break
         if held is not None and not held:
             del self._held[key]
-
-    def _heads_within(self, first: int, last: int) -> list[int]:
-        if last - first < len(self._keys):
-            return [offset for offset in range(first, last + 1) if offset in self._keys]
-        return sorted(offset for offset in self._keys if first <= offset <= last)
 
     def _release(self, offset: int) -> None:
         if not self._free.covers(offset, offset):

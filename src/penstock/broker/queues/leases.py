@@ -6,6 +6,7 @@ the way; whoever needs single messages takes them out at the end, here or on the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.broker.queues.messages import Fate, Offered, Part
@@ -75,6 +76,18 @@ class Lease(NamedTuple):
                         )
                     )
         return found
+
+    def pieces(self) -> Iterator[Lease]:
+        """The same, a lease for each batch."""
+        data = memoryview(self.batches)
+        for position, header in iter_batches(data):
+            wanted = tuple(
+                Offered(max(first, header.base_offset), min(last, header.last_offset), count)
+                for first, last, count in self.deliveries
+                if first <= header.last_offset and last >= header.base_offset
+            )
+            if wanted and not header.is_control:
+                yield self._replace(deliveries=wanted, batches=bytes(data[position : position + header.size]))
 
 
 class Verdict(NamedTuple):

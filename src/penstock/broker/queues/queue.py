@@ -418,8 +418,16 @@ class Queue:
 
     def snapshot(self) -> Change:
         """A change that stands for all before it; to be written and applied like any other, right away."""
+        return self.draft_snapshot(-1)()
+
+    def draft_snapshot(self, upto: int) -> Callable[[], Change]:
+        """The same for all before ``upto``, where the log ends now. What is returned is called in any thread.
+
+        The change may be written later; until then others go on. Only the latest draft is of any use.
+        """
         self._check_begun()
-        return Change(self.id, self._state.snapshot())
+        draft = self._state.draft(upto)
+        return lambda: Change(self.id, draft.finish())
 
 
 _RULES: Final[dict[type[Request[Any]], Callable[[Queue, Any, int], tuple[Event | None, object]]]] = {

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.queues.aftermath import Consequences
+from penstock.broker.queues.attempts import ATTEMPT_CHARS_MAX
 from penstock.broker.queues.breaker import Breakers
 from penstock.broker.queues.burial import Burials
 from penstock.broker.queues.companions import ensure_companion
@@ -24,6 +25,7 @@ from penstock.broker.queues.progress import Progress
 from penstock.broker.queues.receipts import Receipt, parse_receipt
 from penstock.broker.queues.receiving import Receiving
 from penstock.broker.queues.reports import GroupReport, GroupStats, Peeked
+from penstock.broker.queues.retrieval import unpacked
 from penstock.broker.queues.routing import QueueRoutes
 from penstock.broker.queues.serving import QueueServing, told_start
 from penstock.broker.queues.wire import (
@@ -51,7 +53,7 @@ from penstock.errors import (
     TransactionEnded,
 )
 from penstock.model import queue_state_topic
-from penstock.records import decode_records, iter_batches
+from penstock.records import iter_batches
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -108,11 +110,13 @@ class Queues:
         max_bytes: int = RECEIVE_BYTES,
         wait_ms: int = 0,
         visibility_timeout_ms: int | None = None,
+        attempt: str = "",
     ) -> list[Lease]:
         """Lease messages from any partitions, fairly in turn; where there are none, what comes within ``wait_ms``.
 
         The group begins with its first use, at the log's start. Consumer ``""`` is anonymous: it has no limit in flight
         of its own. Cancelling it while it waits takes no message.
+        ``attempt`` is one that `begin_attempt` was told of.
         """
         _check_name("group", group)
         if len(consumer) > _NAME_CHARS_MAX:
@@ -121,8 +125,19 @@ class Queues:
             raise InvalidRequest(
                 f"Ask for 1 to {RECEIVE_MESSAGES_MAX} messages, for at least one byte, and wait 0 ms or longer."
             )
-        request = Take(topic, group, consumer, (), max_messages, max_bytes, visibility_timeout_ms)
+        request = Take(topic, group, consumer, (), max_messages, max_bytes, visibility_timeout_ms, attempt)
         return await self._receiving.receive(request, wait_ms)
+
+    async def begin_attempt(self, topic: str, group: str, attempt: str, *, is_repeat: bool = False) -> None:
+        """A consumer is about to receive, under a name of its own that no other call has.
+
+        If it did so before and the answer was lost, what it got then and did not settle is given back unseen, so that
+        it does not count as a try. ``is_repeat`` says that this may have been at another node.
+        """
+        if not 1 <= len(attempt) <= ATTEMPT_CHARS_MAX:
+            raise InvalidRequest(f"The name of an attempt has 1 to {ATTEMPT_CHARS_MAX} characters.")
+        self._broker.metadata.topic(topic)
+        await self._receiving.begin_attempt(topic, group, attempt, is_repeat=is_repeat)
 
     async def ack(
         self,
@@ -305,7 +320,8 @@ class Queues:
             states = {offset: span for span in spans.spans for offset in range(span.first, span.last + 1)}
             data = memoryview(batches)
             for position, header in iter_batches(data):
-                for record in decode_records(data[position : position + header.size]):
+                batch = data[position : position + header.size]
+                for record in unpacked(batch, header, header.base_offset, header.last_offset):
                     span = states.get(record.offset)
                     if span is not None:
                         found.append(Peeked(partition, record.offset, span.state, span.delivery_count, record))

@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.queues.attempts import Attempts
 from penstock.broker.queues.companions import ensure_companion
 from penstock.broker.queues.leases import Lease
 from penstock.broker.queues.polling import Waiter
 from penstock.broker.queues.routing import Problems, QueueRoutes
 from penstock.broker.queues.serving import QueueServing
-from penstock.broker.queues.wire import AwaitReady, Take
+from penstock.broker.queues.wire import Abandon, AwaitReady, Take
 from penstock.cluster.records import NO_LEADER
 from penstock.model import queue_state_topic
 
@@ -47,6 +48,7 @@ class Receiving:
         self._begin_in = begin_in
         self._turns: dict[tuple[str, str], int] = {}  # which partition is next
         self._waiters: dict[Waiter, str] = {}  # all that wait here, and for what topic
+        self._attempts = Attempts()  # that were made here
         self._is_stopping = False
         self._calls = 0
 
@@ -61,6 +63,12 @@ class Receiving:
         for waiter, waits_for in self._waiters.items():
             if waits_for == topic:
                 waiter.wake()
+
+    async def begin_attempt(self, topic: str, group: str, attempt: str, *, is_repeat: bool) -> None:
+        """If an attempt was made before, have everybody give back what it got."""
+        is_known = self._attempts.note((topic, group, attempt), [], self._broker.clock.monotonic())
+        if is_known or is_repeat:
+            await self._routes.abandon(Abandon(topic, group, attempt))
 
     async def receive(self, request: Take, wait_ms: int) -> list[Lease]:
         """Leases from any partitions; ``request`` tells all but which ones."""
@@ -130,6 +138,7 @@ class Receiving:
                 messages,
                 size,
                 request.visibility_timeout_ms,
+                request.attempt,
             )
             try:
                 found, missing, failed = await self._routes.take(node_id, wanted)

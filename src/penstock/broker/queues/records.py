@@ -111,6 +111,7 @@ class Snapshot(msgspec.Struct, frozen=True, tag="n", array_like=True):
     producer: tuple[int, int] | None  # of dead letters: id and epoch
     buried: int  # how many messages got a sequence under it
     holds: list[tuple[int, int, int]]  # acked in open transactions: first, last, producer id
+    upto: int = -1  # it stands for everything before this offset of the log; -1: for all before itself
 
 
 Event = Begun | Leased | Settled | Extended | Moved | Trimmed | Paused | Configured | Assigned | Forgotten | Snapshot

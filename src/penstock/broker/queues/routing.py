@@ -16,12 +16,14 @@ from penstock.broker.queues.receipts import Receipt
 from penstock.broker.queues.reports import GroupReport
 from penstock.broker.queues.serving import QueueServing
 from penstock.broker.queues.wire import (
+    ABANDON,
     AWAIT_READY,
     LOOK,
     ORDER,
     PEEK,
     SETTLE,
     TAKE,
+    Abandon,
     AwaitReady,
     Look,
     Looked,
@@ -128,6 +130,21 @@ class QueueRoutes:
         taken: Taken = received.reply
         problems = [(each.partition, each.failure.revived()) for each in taken.problems]
         return _leases_of(request.topic, received), taken.missing, problems
+
+    async def abandon(self, request: Abandon) -> None:
+        """Have every leader of a topic's queues give back what an attempt got; one that does not hear it lets it be."""
+        partitions = range(len(self._broker.metadata.topic(request.topic).partitions))
+        calls: list[Awaitable[object]] = []
+        for node_id in self.by_node(request.topic, partitions):
+            if node_id == self._node_id:
+                self._serving.abandon(request)
+            elif node_id != NO_LEADER:
+                calls.append(self._broker.peers.call(node_id, ABANDON, request))
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(answer, PenstockError):
+                log.debug("What attempt %s got may wait until its lease ends: %s", request.attempt, answer.message)
+            elif isinstance(answer, BaseException):
+                raise answer
 
     async def _call_take(self, node_id: int, request: Take) -> Received:
         """Ask another node; if whoever waits for it is cancelled, what comes is given back."""

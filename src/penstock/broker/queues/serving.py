@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.coordination.messages import Request
+from penstock.broker.queues.attempts import Attempts
 from penstock.broker.queues.coordinator import QueueCoordinator
 from penstock.broker.queues.delivering import deliver, find_queue, take_back
 from penstock.broker.queues.leases import Lease
@@ -31,12 +32,14 @@ from penstock.broker.queues.receipts import SECRET_BYTES
 from penstock.broker.queues.reports import GroupReport, PartitionStats
 from penstock.broker.queues.shard import QueueShard
 from penstock.broker.queues.wire import (
+    ABANDON,
     AWAIT_READY,
     LOOK,
     ORDER,
     PEEK,
     SETTLE,
     TAKE,
+    Abandon,
     AwaitReady,
     BeginGroup,
     ForgetGroup,
@@ -73,9 +76,11 @@ class QueueServing:
     def __init__(self, broker: Broker, coordinator: QueueCoordinator) -> None:
         self._broker = broker
         self._coordinator = coordinator
+        self._attempts = Attempts()
 
     def serve(self, peers: Peers) -> None:
         peers.serve(TAKE, self._take)
+        peers.serve(ABANDON, self._abandon)
         peers.serve(AWAIT_READY, self._await_ready)
         peers.serve(SETTLE, self._settle)
         peers.serve(ORDER, self._order)
@@ -123,7 +128,19 @@ class QueueServing:
             size -= len(lease.batches)
             if messages <= 0 or size <= 0:
                 break
+        if request.attempt and leases:
+            name = (request.topic, request.group, request.attempt)
+            self._attempts.note(name, leases, self._broker.clock.monotonic())
         return leases, missing, problems
+
+    def abandon(self, request: Abandon) -> None:
+        """Give back what an attempt got here, because it is made again."""
+        name = (request.topic, request.group, request.attempt)
+        self._take_back(request.group, self._attempts.take(name, self._broker.clock.monotonic()))
+
+    async def _abandon(self, _node_id: int, request: Abandon, _body: memoryview) -> Nothing:
+        self.abandon(request)
+        return Nothing()
 
     def _take_back(self, group: str, leases: Sequence[Lease]) -> None:
         for lease in leases:

@@ -71,6 +71,8 @@ class QueueShard(UndecidedAcks):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: float = inf
         self._snapshot_from_ms = 0
+        self._snapshotting: asyncio.Task[None] | None = None
+        self._one_snapshot = asyncio.Lock()
         self._watched: LedSource | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -114,6 +116,8 @@ class QueueShard(UndecidedAcks):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._snapshotting is not None:
+            self._snapshotting.cancel()
         self._unwatch()
         for room in self._rooms.values():
             room.wake_all()
@@ -165,19 +169,42 @@ class QueueShard(UndecidedAcks):
         wake_ms = queue.wake_ms
         if wake_ms < self._timer_ms:
             self._ring_at(wake_ms)
-        if queue.is_snapshot_due and self.now_ms() >= self._snapshot_from_ms:
-            self.snapshot(queue)
+        if queue.is_snapshot_due and self._snapshotting is None and self.now_ms() >= self._snapshot_from_ms:
+            self._snapshotting = self._loop.create_task(self._snapshot_due(queue))
         if queue.id in self._rooms:
             self._rooms[queue.id].notify()
         if self._node.aftermath is not None:
             self._node.aftermath.on_changed(self, queue)
 
-    def snapshot(self, queue: Queue) -> None:
-        """Write all of a queue as one record; what is before it is needed no more."""
-        before = self.journal.needed.get(queue.id)
-        super().perform([(queue, Outcome(changes=[queue.snapshot()]))])
-        if self.journal.needed.get(queue.id) == before:
-            self._snapshot_from_ms = self.now_ms() + _SNAPSHOT_AGAIN_MS
+    async def snapshot(self, queue: Queue) -> None:
+        """Write all of a queue as one record; what is before it is needed no more.
+
+        Of a large queue that takes long, so others go on meanwhile: the record stands for what was before it began.
+        """
+        async with self._one_snapshot:
+            if self.machines.get(queue.id) is not queue:
+                return
+            finish = queue.draft_snapshot(self.journal.end_offset)
+            change = await asyncio.to_thread(self._prepare, finish, self.now_ms())
+            if self.machines.get(queue.id) is not queue:
+                return  # led elsewhere, or forgotten meanwhile
+            before = self.journal.needed.get(queue.id)
+            super().perform([(queue, Outcome(changes=[change]))])
+            if self.journal.needed.get(queue.id) == before:
+                self._snapshot_from_ms = self.now_ms() + _SNAPSHOT_AGAIN_MS
+
+    async def _snapshot_due(self, queue: Queue) -> None:
+        try:
+            await self.snapshot(queue)
+        except Exception:  # the next change tries again
+            log.exception("No snapshot of group %s of %s-%d.", queue.id, self.topic, self.partition)
+        finally:
+            self._snapshotting = None
+
+    def _prepare(self, finish: Callable[[], Change], at_ms: int) -> Change:
+        change = finish()
+        self.journal.prepare(change, at_ms)
+        return change
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

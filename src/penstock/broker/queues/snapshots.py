@@ -1,11 +1,13 @@
 """The whole state of a queue as one record, and back.
 
 Rows are written as differences from the row before: neighbours have close offsets, leases and times, so most numbers
-are single bytes.
+are single bytes. Rows are copied at one moment, and packed while others go on.
 """
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from operator import sub
 from typing import Final
 
@@ -16,15 +18,25 @@ from penstock.broker.queues.rows import LEASED, NO_CONSUMER, Row
 _NUMBERS: Final = 6  # for each row
 
 
-def pack_rows(deliveries: Deliveries) -> tuple[list[int], list[str]]:
-    """Rows as numbers, and the consumers that they name, in the order of their first row.
+class RowsCopy:
+    """The rows as they are at one moment. Making it is quick; packing it is not, and can be done in any thread."""
 
-    It goes by columns: nobody gets a lease or an answer while a million rows are packed.
-    """
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._committed = deliveries.committed
+        self._chunks = deliveries.rows.copied_chunks()
+        self._names = deliveries.consumers.names()
+
+    def pack(self) -> tuple[list[int], list[str]]:
+        """Rows as numbers, and the consumers that they name, in the order of their first row."""
+        packed, consumers = _pack(self._chunks, self._committed)
+        return packed, [self._names[consumer] for consumer in consumers]
+
+
+def _pack(chunks: Sequence[Sequence[array[int]]], committed: int) -> tuple[list[int], list[int]]:
     packed: list[int] = []
     consumers: dict[int, int] = {}  # a consumer's number here, and in the snapshot
-    end, number, time_ms = deliveries.committed - 1, 0, 0
-    for firsts, lasts, states, numbers, times_ms, holders in deliveries.rows.chunks():
+    end, number, time_ms = committed - 1, 0, 0
+    for firsts, lasts, states, numbers, times_ms, holders in chunks:
         for holder in dict.fromkeys(holders):
             if holder != NO_CONSUMER and holder not in consumers:
                 consumers[holder] = len(consumers)
@@ -38,7 +50,7 @@ def pack_rows(deliveries: Deliveries) -> tuple[list[int], list[str]]:
         block[5::_NUMBERS] = map(places.__getitem__, holders)
         packed += block
         end, number, time_ms = lasts[-1], numbers[-1], times_ms[-1]
-    return packed, [deliveries.consumers.name_of(consumer) for consumer in consumers]
+    return packed, list(consumers)
 
 
 def unpack_rows(snapshot: Snapshot, deliveries: Deliveries) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from penstock.broker.coordination.messages import ProducerIdentity
 from penstock.broker.queues.config import QueueSettings
 from penstock.broker.queues.deliveries import SEQUENCE_WRAP, Deliveries
@@ -22,12 +24,27 @@ from penstock.broker.queues.records import (
     Snapshot,
     Trimmed,
 )
-from penstock.broker.queues.snapshots import pack_rows, unpack_rows
+from penstock.broker.queues.snapshots import RowsCopy, unpack_rows
 from penstock.broker.queues.tally import Tally
 
 # A snapshot is due when the changes since the last one are worth this many rows, or twice the rows that there are: so
 # the log is read within a second, and writing snapshots costs less than half of what the changes cost.
 _SNAPSHOT_ROWS_MIN: Final = 10_000
+
+
+class Draft:
+    """A snapshot without its rows, and those; it is finished in any thread."""
+
+    def __init__(self, bare: Snapshot, rows: RowsCopy, weight: int) -> None:
+        self._bare = bare
+        self._rows = rows
+        self.weight = weight
+        self.snapshot: Snapshot | None = None
+
+    def finish(self) -> Snapshot:
+        rows, consumers = self._rows.pack()
+        self.snapshot = msgspec.structs.replace(self._bare, rows=rows, consumers=consumers)
+        return self.snapshot
 
 
 class QueueState:
@@ -40,7 +57,7 @@ class QueueState:
         self._reset()
         self._latest_ms = 0  # when the last change was written
         self._weight = 0  # of the changes since the last snapshot
-        self._written: Snapshot | None = None  # of this very state, so applying it changes nothing
+        self._drafted: Draft | None = None  # of this very state, so applying it changes nothing
 
     def _reset(self) -> None:
         """Be as a group that never was, but for its deliveries."""
@@ -144,30 +161,38 @@ class QueueState:
     def is_snapshot_due(self) -> bool:
         return self.seal is not None and self._weight > max(_SNAPSHOT_ROWS_MIN, 2 * len(self.deliveries.rows))
 
-    def snapshot(self) -> Snapshot:
+    def draft(self, upto: int) -> Draft:
+        """All of this as it is now, when the log ends at ``upto``; to be made a snapshot of, and that to be written."""
         assert self.seal is not None
-        rows, consumers = pack_rows(self.deliveries)
-        self._written = Snapshot(
+        bare = Snapshot(
             secret=self.seal.secret,
             committed=self.deliveries.committed,
             last_lease=self.last_lease,
             last_dead_letter=self.last_dead_letter,
             is_paused=self.is_paused,
             at_ms=self._latest_ms,
-            consumers=consumers,
-            rows=rows,
+            consumers=[],
+            rows=[],
             dead_letters=self.deliveries.waiting_letters(),
             pause_reason=self.pause_reason,
             values=self.values,
             producer=self.producer,
             buried=self.buried,
             holds=list(self.deliveries.holds),
+            upto=upto,
         )
-        return self._written
+        self._drafted = Draft(bare, RowsCopy(self.deliveries), self._weight)
+        return self._drafted
+
+    def snapshot(self) -> Snapshot:
+        """The same at once, for everything before itself."""
+        return self.draft(-1).finish()
 
     def _take_over(self, snapshot: Snapshot) -> None:
-        self._weight = 0
-        if snapshot is not self._written:
+        if self._drafted is not None and snapshot is self._drafted.snapshot:
+            self._weight -= self._drafted.weight  # what was changed since is not in it
+        else:
+            self._weight = 0
             self.seal = Seal(snapshot.secret)
             self.last_lease = snapshot.last_lease
             self.last_dead_letter = snapshot.last_dead_letter
@@ -177,4 +202,4 @@ class QueueState:
             self.producer = None if snapshot.producer is None else ProducerIdentity(*snapshot.producer)
             self.buried = snapshot.buried
             unpack_rows(snapshot, self.deliveries)
-        self._written = None
+        self._drafted = None

@@ -37,6 +37,8 @@ class UndecidedAcks(Shard[Queue, Change]):
                 self.machine_of(entry.change, queues).apply(entry.change, entry.at_ms)
             else:
                 self.machine_of(entry.change, queues).hold(entry.change, entry.at_ms, entry.producer_id)
+        for queue in queues.values():
+            queue.resume(self._now_ms())  # which may take long, and is quick when it is done again
         return {name: queue for name, queue in queues.items() if not queue.is_forgettable}
 
     def open(self, machines: dict[str, Queue]) -> None:

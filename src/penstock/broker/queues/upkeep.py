@@ -39,7 +39,7 @@ async def trim_companion(shard: QueueShard, replicas: Replicas) -> None:
     log = partition.log
     if log.end_offset - log.start_offset < _TRIM_RECORDS_MIN:
         return
-    _move_resting(shard)
+    await _move_resting(shard)
     needed = min(shard.journal.needed.values(), default=log.end_offset)
     if needed - log.start_offset < _TRIM_RECORDS_MIN:
         return
@@ -52,12 +52,12 @@ async def trim_companion(shard: QueueShard, replicas: Replicas) -> None:
         await asyncio.to_thread(log.delete_files, dropped)
 
 
-def _move_resting(shard: QueueShard) -> None:
+async def _move_resting(shard: QueueShard) -> None:
     end = shard.journal.end_offset
     for queue in tuple(shard.machines.values()):
         behind = end - shard.journal.needed.get(queue.id, end)
         if behind > max(_RESTING_RECORDS, _RESTING_ROWS * queue.row_count):
-            shard.snapshot(queue)
+            await shard.snapshot(queue)
 
 
 async def _settled(shard: QueueShard) -> None:

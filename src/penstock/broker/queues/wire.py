@@ -35,6 +35,15 @@ class Take(msgspec.Struct, frozen=True):
     max_messages: int
     max_bytes: int
     visibility_timeout_ms: int | None
+    attempt: str = ""  # which the consumer may make again
+
+
+class Abandon(msgspec.Struct, frozen=True):
+    """An attempt is made again: give back what it got here before, if that was not settled."""
+
+    topic: str
+    group: str
+    attempt: str
 
 
 class TakenLease(msgspec.Struct, frozen=True, array_like=True):
@@ -162,6 +171,7 @@ class PeekedSpans(msgspec.Struct, frozen=True):
 
 
 TAKE: Final = Method("queue.receive", Take, Taken, is_bulk=True)
+ABANDON: Final = Method("queue.abandon", Abandon, Nothing)
 AWAIT_READY: Final = Method("queue.ready", AwaitReady, Nothing)
 SETTLE: Final = Method("queue.settle", Settle, SettledParts)
 ORDER: Final = Method("queue.order", Order, Nothing)
