@@ -1,0 +1,1 @@
+"""Messages for later: schedules, kept in a log of their own and appended to their topics when they are due."""

@@ -1,0 +1,48 @@
+"""How schedules come in: what is checked of them, and when they are due first."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from penstock.broker.schedules.messages import New
+from penstock.broker.schedules.records import Schedule
+from penstock.broker.schedules.recurrence import Every, Rule, check_rule, next_after
+from penstock.errors import InvalidRequest
+
+DUE_MS_MAX: Final = 253_402_300_799_000  # the end of the year 9999
+
+_ID: Final = re.compile(r"[A-Za-z0-9._:~@+-]{1,200}")
+_OF_SERVER: Final = re.compile(r"sched-[0-9]+-[0-9]+")
+
+
+def id_of(shard: int, number: int) -> str:
+    """The id that the server gives; no client's looks like it."""
+    return f"sched-{shard}-{number}"
+
+
+def made(new: New, now_ms: int) -> Schedule:
+    """A schedule as it was asked for."""
+    if new.id and (not _ID.fullmatch(new.id) or _OF_SERVER.fullmatch(new.id)):
+        raise InvalidRequest(
+            "An id has 1 to 200 letters, digits or any of . _ : ~ @ + - and does not look like sched-1-2, "
+            "as those of the server do."
+        )
+    due_ms, rule = first_due(new.due_ms, new.rule, now_ms)
+    return Schedule(new.id, due_ms, new.message, rule, new.missed, now_ms)
+
+
+def first_due(due_ms: int | None, rule: Rule | None, now_ms: int) -> tuple[int, Rule | None]:
+    """When a schedule is due first, and its rule from then on."""
+    if rule is not None:
+        check_rule(rule)
+        if isinstance(rule, Every):
+            due_ms = now_ms + rule.every_ms if due_ms is None else due_ms
+            rule = Every(rule.every_ms, due_ms)
+        elif due_ms is None:
+            due_ms = next_after(rule, now_ms)
+    if due_ms is None:
+        raise InvalidRequest("A schedule needs a time or a rule that leads to one.")
+    if not 0 <= due_ms <= DUE_MS_MAX:
+        raise InvalidRequest(f"A time is between 0 and {DUE_MS_MAX} ms after the beginning of 1970, not {due_ms}.")
+    return due_ms, rule

@@ -1,0 +1,286 @@
+"""A hierarchical timing wheel: what is to be looked at when, for the near days.
+
+Time goes in ticks of 10 ms. An entry is in one of four levels, by how far away it is: a bucket of the lowest level is
+one tick, one of the next level all buckets of the level below. As time reaches a bucket, its entries move to lower
+levels, at most three times in all. So adding and removing take the same few steps however many entries there are, and
+moving time costs by entries and buckets that are not empty, never by ticks that passed.
+
+The highest level is a ring: each bucket is one *period* of 2.9 hours, and ``periods_ahead`` of them are held, the
+present one included. What is later does not belong in here: `holds` says so, and ``horizon_ms`` names the first moment
+that is too far. Whoever keeps the rest loads a period once the horizon has passed over it.
+
+Entries are numbers, and all that is known of them is in columns of machine integers: 16 bytes each. A bucket is a ring
+of entries that are linked to their neighbours, so an entry is taken out without being searched for.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from math import inf
+from typing import Final
+
+TICK_MS: Final = 10
+
+_WIDTHS: Final = (8, 6, 6, 6)  # bits of a tick that choose the bucket, by level
+_SHIFTS: Final = (0, 8, 14, 20)
+_MASKS: Final = tuple((1 << width) - 1 for width in _WIDTHS)
+_FIRSTS: Final = (0, 256, 320, 384)  # the first bucket of each level
+_DUE: Final = 448  # the ring of entries whose time has come
+_ENTRIES: Final = 449  # numbers from here on are entries
+_TOP: Final = 3
+_PERIOD_SHIFT: Final = _SHIFTS[_TOP]
+_FREE: Final = -1
+
+PERIOD_MS: Final = TICK_MS << _PERIOD_SHIFT
+PERIODS_MAX: Final = 1 << _WIDTHS[_TOP]
+
+
+def period_of(at_ms: int) -> int:
+    """The number of the period that a time is in, as far as a wheel can tell times apart."""
+    return -(-at_ms // TICK_MS) >> _PERIOD_SHIFT
+
+
+class Wheel:
+    """Entries by time. One is never due before its time, and at most a tick after it, if somebody looks."""
+
+    def __init__(self, now_ms: int = 0, periods_ahead: int = 16) -> None:
+        assert 1 <= periods_ahead <= PERIODS_MAX, f"a wheel holds 1 to {PERIODS_MAX} periods"
+        self._periods_ahead = periods_ahead
+        self._tick = now_ms // TICK_MS
+        self._next = array("i", range(_ENTRIES))  # a ring that is empty is linked to itself
+        self._previous = array("i", range(_ENTRIES))
+        self._times = array("q", bytes(8 * _ENTRIES))
+        self._bits = [0, 0, 0, 0]  # which buckets of each level have entries
+        self._free = _FREE
+        self._size = 0
+        self._due_size = 0
+
+    def __len__(self) -> int:
+        """How many entries wait or are due."""
+        return self._size
+
+    @property
+    def now_ms(self) -> int:
+        """How far time has come here."""
+        return self._tick * TICK_MS
+
+    @property
+    def slots(self) -> int:
+        """Every entry's number is below this: so long are columns of those who know more of entries."""
+        return len(self._next)
+
+    @property
+    def horizon(self) -> int:
+        """The number of the first period that is too far away."""
+        return (self._tick >> _PERIOD_SHIFT) + self._periods_ahead
+
+    @property
+    def horizon_ms(self) -> int:
+        """Times after this one less a tick are too far away."""
+        return (self.horizon << _PERIOD_SHIFT) * TICK_MS
+
+    def holds(self, at_ms: int) -> bool:
+        """Whether a time is near enough."""
+        return period_of(at_ms) < self.horizon
+
+    def time_of(self, entry: int) -> int:
+        return self._times[entry]
+
+    # -- entries ------------------------------------------------------------------------------------------------------
+
+    def reserve(self) -> int:
+        """A number for an entry that is not linked yet."""
+        entry = self._free
+        if entry == _FREE:
+            entry = len(self._next)
+            self._next.append(entry)
+            self._previous.append(entry)
+            self._times.append(0)
+            return entry
+        self._free = self._next[entry]
+        self._next[entry] = self._previous[entry] = entry
+        return entry
+
+    def release(self, entry: int) -> None:
+        """Give back the number of an entry that is not linked."""
+        assert self._next[entry] == entry == self._previous[entry], "it is linked, or free already"
+        self._next[entry] = self._free
+        self._previous[entry] = _FREE
+        self._free = entry
+
+    def add(self, at_ms: int) -> int:
+        """A new entry that is due at some time; its number."""
+        entry = self.reserve()
+        self.link(entry, at_ms)
+        return entry
+
+    def fill(self, times: array[int]) -> None:
+        """Add many entries at once. They get the numbers from `slots` on."""
+        first = len(self._next)
+        numbers = array("i", range(first, first + len(times)))
+        self._next.extend(numbers)
+        self._previous.extend(numbers)
+        self._times.extend(times)
+        self._size += len(times)
+        for entry in numbers:
+            self._place(entry)
+
+    def remove(self, entry: int) -> None:
+        """Forget an entry; its number may be given to another one."""
+        self.unlink(entry)
+        self.release(entry)
+
+    def move(self, entry: int, at_ms: int) -> None:
+        """An entry is due at another time."""
+        self.unlink(entry)
+        self.link(entry, at_ms)
+
+    def is_linked(self, entry: int) -> bool:
+        """Whether an entry waits or is due."""
+        return self._next[entry] != entry
+
+    def link(self, entry: int, at_ms: int) -> None:
+        """Have an entry wait until some time."""
+        assert self._next[entry] == entry, "it waits already"
+        assert self.holds(at_ms), f"{at_ms} is behind the horizon, which is at {self.horizon_ms}"
+        self._times[entry] = at_ms
+        self._size += 1
+        self._place(entry)
+
+    def unlink(self, entry: int) -> None:
+        """Have an entry neither wait nor be due, for now."""
+        before, after = self._previous[entry], self._next[entry]
+        assert after != entry, "it does not wait"
+        assert before != _FREE, "there is no such entry"
+        self._next[before] = after
+        self._previous[after] = before
+        self._next[entry] = self._previous[entry] = entry
+        self._size -= 1
+        if -(-self._times[entry] // TICK_MS) <= self._tick:
+            self._due_size -= 1
+        if before == after and before < _DUE:
+            self._mark_empty(before)
+
+    def _place(self, entry: int) -> None:
+        """Link an entry into the bucket that its time belongs to now."""
+        tick = -(-self._times[entry] // TICK_MS)
+        now = self._tick
+        if tick <= now:
+            bucket = _DUE
+            self._due_size += 1
+        else:
+            apart = tick ^ now
+            level = 0 if apart < 256 else 1 if apart < 1 << 14 else 2 if apart < 1 << 20 else _TOP
+            place = (tick >> _SHIFTS[level]) & _MASKS[level]
+            self._bits[level] |= 1 << place
+            bucket = _FIRSTS[level] + place
+        last = self._previous[bucket]
+        self._next[last] = self._previous[bucket] = entry
+        self._previous[entry] = last
+        self._next[entry] = bucket
+
+    def _mark_empty(self, bucket: int) -> None:
+        level = 0 if bucket < _FIRSTS[1] else 1 if bucket < _FIRSTS[2] else 2 if bucket < _FIRSTS[_TOP] else _TOP
+        self._bits[level] &= ~(1 << (bucket - _FIRSTS[level]))
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_ms(self) -> float:
+        """Nothing more becomes due before this; it may be early by the width of a bucket, never late."""
+        found = self._next_bucket()
+        return inf if found is None else found[0] * TICK_MS
+
+    @property
+    def due_count(self) -> int:
+        return self._due_size
+
+    def advance(self, now_ms: int) -> None:
+        """Let time pass, by any amount. It never goes back."""
+        until = now_ms // TICK_MS
+        while (found := self._next_bucket()) is not None and found[0] <= until:
+            self._tick = found[0]
+            self._empty(found[1])
+        self._tick = max(self._tick, until)
+
+    def due(self, limit: int) -> list[int]:
+        """Entries whose time has come, the earliest first but for those that were added late."""
+        found: list[int] = []
+        entry = self._next[_DUE]
+        while entry != _DUE and len(found) < limit:
+            found.append(entry)
+            entry = self._next[entry]
+        return found
+
+    def restart(self, now_ms: int) -> list[int]:
+        """Go by a clock that is behind the one before. Entries that are too far away by it are told, and not linked."""
+        entries = [entry for _, bucket in self.buckets() for entry in bucket]
+        for entry in entries:
+            self._next[entry] = self._previous[entry] = entry
+        self._next[:_ENTRIES] = self._previous[:_ENTRIES] = array("i", range(_ENTRIES))
+        self._bits = [0, 0, 0, 0]
+        self._tick = now_ms // TICK_MS
+        self._size = self._due_size = 0
+        far: list[int] = []
+        for entry in entries:
+            if self.holds(self._times[entry]):
+                self.link(entry, self._times[entry])
+            else:
+                far.append(entry)
+        return far
+
+    def buckets(self) -> Iterator[tuple[int, list[int]]]:
+        """All entries in the order of buckets: times in one are not after those of the next.
+
+        Each bucket is told with a time that everything in it is before or at. Nothing may be changed meanwhile.
+        """
+        if self._next[_DUE] != _DUE:
+            yield self.now_ms, self._ring(_DUE)
+        for level in range(_TOP + 1):
+            shift = _SHIFTS[level]
+            for place, begin in self._filled(level):
+                yield (begin + (1 << shift) - 1) * TICK_MS, self._ring(_FIRSTS[level] + place)
+
+    # -- buckets ------------------------------------------------------------------------------------------------------
+
+    def _next_bucket(self) -> tuple[int, int] | None:
+        """When the first bucket with entries begins, and which one it is."""
+        for level, bits in enumerate(self._bits):
+            if not bits:
+                continue
+            if level == _TOP:
+                place, begin = next(self._filled(_TOP))
+                return begin, _FIRSTS[_TOP] + place
+            place = (bits & -bits).bit_length() - 1
+            above = _SHIFTS[level + 1]
+            return (self._tick >> above << above) + (place << _SHIFTS[level]), _FIRSTS[level] + place
+        return None
+
+    def _filled(self, level: int) -> Iterator[tuple[int, int]]:
+        """The places of a level that have entries, and the ticks at which they begin, by time."""
+        shift, mask = _SHIFTS[level], _MASKS[level]
+        now = self._tick >> shift
+        # Below the highest level every entry is in the present round, so that places are in order from the present one.
+        for ahead in range(1, mask + 1):
+            place = (now + ahead) & mask
+            if self._bits[level] >> place & 1:
+                yield place, (now + ahead) << shift
+
+    def _ring(self, bucket: int) -> list[int]:
+        found: list[int] = []
+        entry = self._next[bucket]
+        while entry != bucket:
+            found.append(entry)
+            entry = self._next[entry]
+        return found
+
+    def _empty(self, bucket: int) -> None:
+        """Move the entries of a bucket that time has reached to where they belong now."""
+        entries = self._ring(bucket)
+        if bucket < _FIRSTS[1]:
+            entries.sort(key=self._times.__getitem__)
+        self._next[bucket] = self._previous[bucket] = bucket
+        self._mark_empty(bucket)
+        for entry in entries:
+            self._place(entry)

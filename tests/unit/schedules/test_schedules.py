@@ -1,0 +1,295 @@
+"""What schedules promise, one claim at a time."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from tests.unit.schedules.desk import START_MS, Desk, Died
+
+from penstock.broker.schedules.entering import DUE_MS_MAX
+from penstock.broker.schedules.messages import Add, Fate, New
+from penstock.broker.schedules.records import Message, State, from_record
+from penstock.broker.schedules.recurrence import ByCron, Every, Missed
+from penstock.broker.schedules.wheel import PERIOD_MS
+from penstock.errors import CorruptRecords, InvalidRequest
+from penstock.records import Record
+
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+YEAR = 365 * DAY
+
+
+def test_a_message_comes_when_it_is_due_and_not_before() -> None:
+    desk = Desk()
+    placed = desk.add("tea", due_ms=START_MS + 5_000)
+    assert placed.is_new
+    assert placed.id == "sched-3-1"
+    desk.wait(4_999)
+    assert desk.values() == []
+    assert desk.machine.wake_ms <= START_MS + 5_000
+    desk.wait(1)
+    assert desk.values() == ["tea"]
+    assert desk.machine.live == 0
+    assert desk.machine.wake_ms == inf
+
+
+def test_what_is_due_already_comes_at_once() -> None:
+    desk = Desk()
+    desk.add("now", due_ms=0)
+    desk.look()
+    assert desk.values() == ["now"]
+
+
+def test_the_same_id_is_added_once() -> None:
+    desk = Desk()
+    for due_ms in (START_MS + HOUR, START_MS + YEAR):
+        first = desk.add("a", id=f"mine-{due_ms}", due_ms=due_ms)
+        again = desk.add("b", id=f"mine-{due_ms}", due_ms=due_ms)
+        assert (first.is_new, again.is_new) == (True, False)
+        assert desk.read(again.offset).message.value == b"a"
+    twice = [New(message=Message("orders"), id="both", due_ms=START_MS + HOUR)] * 2
+    assert [placed.is_new for placed in desk.ask(Add(twice))] == [True, False]
+    assert desk.machine.live == 3
+
+
+def test_an_id_that_was_only_mistaken_for_another_one_is_added() -> None:
+    desk = Desk()
+    desk.add("a", id="mine", due_ms=START_MS + YEAR)
+    placed = desk.add("b", id="mine", due_ms=START_MS + YEAR, others=(0,))
+    assert placed.is_new
+
+
+@pytest.mark.parametrize("due_ms", [START_MS + HOUR, START_MS + YEAR])
+def test_what_is_cancelled_does_not_come(due_ms: int) -> None:
+    desk = Desk()
+    placed = desk.add("a", due_ms=due_ms)
+    assert desk.cancel(placed.id) is Fate.DONE
+    assert desk.cancel(placed.id) is Fate.NOT_FOUND
+    desk.wait(2 * YEAR)
+    assert desk.values() == []
+    assert desk.machine.live == 0
+
+
+@pytest.mark.parametrize("first", [1, HOUR, YEAR])
+@pytest.mark.parametrize("second", [1, HOUR, YEAR])
+def test_what_is_rescheduled_comes_at_its_new_time(first: int, second: int) -> None:
+    desk = Desk()
+    placed = desk.add("a", due_ms=START_MS + first)
+    assert desk.reschedule(placed.id, due_ms=START_MS + second) is Fate.DONE
+    desk.wait(second - 1)
+    assert desk.values() == []
+    desk.wait(10)
+    assert desk.values() == ["a"]
+    desk.wait(2 * YEAR)
+    assert desk.values() == ["a"]
+
+
+def test_years_ahead_is_not_in_memory_until_it_is_near() -> None:
+    desk = Desk(periods_ahead=2)
+    desk.add("a", due_ms=START_MS + 5 * YEAR)
+    assert (desk.machine.stats.near, desk.machine.stats.far) == (0, 1)
+    assert START_MS + 5 * YEAR - 2 * PERIOD_MS <= desk.machine.wake_ms <= START_MS + 5 * YEAR - PERIOD_MS
+    desk.now_ms = int(desk.machine.wake_ms)
+    desk.look()
+    assert (desk.machine.stats.near, desk.machine.stats.far) == (1, 0)
+    desk.wait(START_MS + 5 * YEAR - desk.now_ms - 1)
+    assert desk.values() == []
+    desk.wait(10)
+    assert desk.values() == ["a"]
+
+
+def test_run_now_is_at_once_and_what_comes_again_goes_on_as_planned() -> None:
+    desk = Desk()
+    once = desk.add("once", due_ms=START_MS + YEAR)
+    again = desk.add("again", rule=Every(HOUR, 0))
+    desk.wait(MINUTE)
+    assert desk.run_now(once.id) is Fate.DONE
+    assert desk.run_now(again.id) is Fate.DONE
+    desk.look()
+    assert sorted(desk.values()) == ["again", "once"]
+    desk.wait(HOUR - MINUTE)
+    assert sorted(desk.values()) == ["again", "again", "once"]
+    assert desk.run_now(once.id) is Fate.NOT_FOUND
+
+
+def test_cron_and_every() -> None:
+    desk = Desk()
+    desk.add("cron", rule=ByCron("@hourly", "Asia/Kathmandu"))
+    desk.add("every", topic="other", rule=Every(10_000, 0), due_ms=START_MS + 500)
+    for _ in range(1_000):
+        desk.wait(10_000)
+    cron = [at for _, at in desk.topic("orders").messages]
+    assert all(at % HOUR - 15 * MINUTE < 10_000 for at in cron)  # Nepal is a quarter of an hour off
+    assert len(cron) in (2, 3)
+    assert len(desk.values("other")) == 1_000
+
+
+@pytest.mark.parametrize(("missed", "count"), [(Missed.ONCE, 1), (Missed.ALL, 48), (Missed.SKIP, 0)])
+def test_occurrences_that_were_missed(missed: Missed, count: int) -> None:
+    desk = Desk()
+    desk.add("a", rule=Every(HOUR, 0), missed=missed)
+    desk.now_ms += 2 * DAY + 10 * MINUTE
+    desk.fail_over()
+    desk.look()
+    assert len(desk.values()) == count
+    desk.wait(50 * MINUTE)
+    assert len(desk.values()) == count + 1
+
+
+def test_what_is_a_little_late_was_not_missed() -> None:
+    desk = Desk()
+    desk.add("a", rule=Every(1_000, 0), missed=Missed.SKIP)
+    desk.wait(10_000)
+    assert len(desk.values()) == 10
+
+
+def test_a_topic_that_is_gone_makes_a_schedule_fail_after_some_tries() -> None:
+    desk = Desk(tries=3)
+    desk.topic("orders").is_gone = True
+    placed = desk.add("a", due_ms=START_MS)
+    for _ in range(3):
+        assert desk.machine.stats.failed == 0
+        desk.wait(MINUTE)
+    assert desk.machine.stats.failed == 1
+    (offset,) = desk.machine.failed()
+    failed = desk.read(offset)
+    assert (failed.id, failed.state, failed.reason) == (placed.id, State.FAILED, "There is no such topic.")
+    desk.fail_over()
+    assert desk.machine.failed() == [offset]
+    desk.topic("orders").is_gone = False
+    assert desk.run_now(placed.id) is Fate.DONE
+    desk.look()
+    assert desk.values() == ["a"]
+
+
+def test_what_a_topic_refuses_fails_and_the_others_come() -> None:
+    desk = Desk(tries=2)
+    desk.topic("orders").refuses = {b"b"}
+    for value in "abc":
+        desk.add(value, due_ms=START_MS + 1_000)
+    for _ in range(5):
+        desk.wait(MINUTE)
+    assert sorted(desk.values()) == ["a", "c"]
+    assert desk.machine.stats.failed == 1
+    desk.add("d", due_ms=0)
+    desk.look()
+    assert desk.values()[-1] == "d"
+
+
+@pytest.mark.parametrize("dies_in", range(1, 5))
+def test_whenever_a_node_dies_a_message_comes_once(dies_in: int) -> None:
+    desk = Desk()
+    desk.add("once", due_ms=START_MS + 10)
+    desk.add("again", rule=Every(HOUR, 0), due_ms=START_MS + 10)
+    desk.look()
+    desk.dies_in = dies_in
+    try:
+        desk.wait(10)
+    except Died:
+        desk.fail_over()
+    desk.look()
+    assert sorted(desk.values()) == ["again", "once"]
+    desk.wait(HOUR)
+    assert sorted(desk.values()) == ["again", "again", "once"]
+
+
+def test_it_is_too_late_to_cancel_what_is_being_fired_but_it_does_not_come_again() -> None:
+    desk = Desk()
+    once = desk.add("once", due_ms=START_MS + 10)
+    again = desk.add("again", rule=Every(HOUR, 0), due_ms=START_MS + 10)
+    desk.look()
+    desk.dies_in = 2
+    with pytest.raises(Died):
+        desk.wait(10)
+    desk.fail_over()
+    assert desk.machine.stats.firing == 2
+    assert desk.cancel(once.id) is Fate.TOO_LATE
+    assert desk.reschedule(once.id, due_ms=0) is Fate.TOO_LATE
+    assert desk.cancel(again.id) is Fate.DONE
+    assert desk.cancel(again.id) is Fate.NOT_FOUND
+    desk.snapshot()
+    desk.fail_over()
+    desk.wait(HOUR)
+    assert sorted(desk.values()) == ["again", "once"]
+    assert desk.machine.live == 0
+
+
+def test_nothing_is_early_by_the_clock_of_a_new_leader() -> None:
+    desk = Desk(periods_ahead=2)
+    desk.add("soon", due_ms=START_MS + HOUR)
+    desk.add("later", due_ms=START_MS + DAY + PERIOD_MS)
+    desk.now_ms += DAY - 1
+    desk.add("other", due_ms=START_MS + 10 * DAY)  # whoever reads this sees the old leader's clock
+    desk.fail_over(START_MS)
+    desk.look()
+    assert desk.values() == []
+    desk.wait(HOUR)
+    assert desk.values() == ["soon"]
+    desk.wait(2 * DAY)
+    assert desk.values() == ["soon", "later"]
+
+
+def test_pages_are_by_time() -> None:
+    desk = Desk()
+    for number in range(50):
+        desk.add(str(number), due_ms=START_MS + number * 7_919 % 100_000)
+    seen: list[int] = []
+    page = desk.machine.page(7)
+    while True:
+        seen += [at for at, _ in page.entries]
+        assert all(desk.read(offset).due_ms == at for at, offset in page.entries)
+        if page.after is None:
+            break
+        page = desk.machine.page(7, page.after)
+    assert seen == sorted(seen)
+    assert len(seen) == 50
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"due_ms": -1},
+        {"due_ms": DUE_MS_MAX + 1},
+        {"due_ms": 1, "id": "sched-1-1"},
+        {"due_ms": 1, "id": "a b"},
+        {"due_ms": 1, "id": "a" * 201},
+        {"rule": Every(1, 0)},
+        {"rule": ByCron("nonsense")},
+    ],
+)
+def test_what_makes_no_sense_is_refused(facts: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest):
+        Desk().add("a", **facts)
+
+
+def test_a_record_of_somebody_else_is_told_apart() -> None:
+    with pytest.raises(CorruptRecords):
+        from_record(Record(0, 0, None, b"nonsense", ()))
+
+
+def test_half_a_snapshot_changes_nothing() -> None:
+    desk = Desk()
+    for number in range(10):
+        desk.add(str(number), due_ms=START_MS + number * 20 * DAY)
+    desk.write(desk.machine.snapshot()[:2])  # and then the node died
+    desk.fail_over()
+    assert desk.machine.live == 10
+    desk.snapshot()
+    desk.fail_over()
+    desk.wait(YEAR)
+    assert len(desk.values()) == 10
+
+
+def test_a_log_can_be_cut_after_what_is_needed_was_carried_on() -> None:
+    desk = Desk()
+    placed = [desk.add(str(number), due_ms=START_MS + number * DAY) for number in range(20)]
+    desk.look()
+    desk.cancel(placed[3].id)
+    desk.snapshot()
+    desk.carry(1_000)
+    assert desk.start == desk.anchor
+    desk.snapshot()
+    desk.fail_over()
+    desk.wait(40 * DAY)
+    assert sorted(map(int, desk.values())) == [n for n in range(20) if n != 3]
