@@ -156,7 +156,9 @@ class QueueShard(UndecidedAcks):
     def perform(self, decisions: Sequence[tuple[Queue, Outcome[Change]]]) -> None:
         super().perform(decisions)
         for queue, outcome in decisions:
-            if outcome.changes:
+            # Nothing follows from what could not be written: leases to be ended and letters to be buried would have
+            # each other tried again without a pause, for as long as the disk is full.
+            if outcome.changes and not self._is_refused:
                 self._follow_up(queue)
 
     def on_ended(self, queue: Queue) -> None:

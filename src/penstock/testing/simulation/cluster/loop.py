@@ -96,6 +96,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
+    def leap(self, to_s: float) -> None:
+        """Let it be later at once. What was planned for the time between comes now, once, as after a long sleep."""
+        self._now = max(self._now, to_s)
+
     def run_again(self, handles: list[asyncio.Handle]) -> None:
         self._ready.extend(handles)
 

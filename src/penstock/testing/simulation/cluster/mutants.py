@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.testing.simulation.cluster.queue_mutants import QUEUES
 from penstock.testing.simulation.planting import Mutant
 
 _PARTITION: Final = "penstock.broker.partition"
 _REPLICA: Final = "penstock.broker.replica"
 _REPLICAS: Final = "penstock.broker.replicas"
+_FETCHER: Final = "penstock.broker.replication.fetcher"
 _FOLLOWERS: Final = "penstock.broker.replication.followers"
 _FOLLOWING: Final = "penstock.broker.replication.following"
 _SERVING: Final = "penstock.broker.replication.serving"
@@ -85,6 +87,31 @@ REPLICATION: Final = (
         _REPLICAS,
         "return node is not None and node.epoch == self.node_epoch",
         "return True",
+    ),
+    Mutant(
+        "a follower cuts its log at the watermark it knows",
+        _REPLICAS,
+        "                partition.follow(assigned.leader_epoch)\n",
+        "                partition.follow(assigned.leader_epoch)\n"
+        "                partition.log.truncate(partition.high_watermark)\n"
+        "                partition.on_truncated()\n",
+    ),
+    Mutant(
+        "an answer is taken for one to what is asked now",
+        _FETCHER,
+        "            partition = self._session.key(news.slot)\n",
+        "            partition = next(iter(self._following), None)\n"
+        "            if partition is not None and news.is_parting:\n"
+        "                following = self._following[partition]\n"
+        "                following.ask(partition.log.end_offset, partition.log.epochs)\n"
+        "                import msgspec\n"
+        "                news = msgspec.structs.replace(news, leader_epoch=following.leader_epoch)\n",
+    ),
+    Mutant(
+        "a change of the in-sync set that is not answered counts as refused",
+        _FOLLOWERS,
+        "            self._sent = None\n            self._is_uncertain = True\n",
+        "            self.refuse(proposal)\n",
     ),
     Mutant(
         "followers do not learn of producers",
@@ -167,4 +194,4 @@ TRANSACTIONS: Final = (
     ),
 )
 
-CLUSTER: Final[tuple[Mutant, ...]] = REPLICATION + CONTROLLER + TRANSACTIONS
+CLUSTER: Final[tuple[Mutant, ...]] = REPLICATION + CONTROLLER + TRANSACTIONS + QUEUES

@@ -33,8 +33,7 @@ class ClusterFaults(Faults):
     """Faults of a cluster of brokers."""
 
     def __init__(self, simulation: Simulation, places: Sequence[Place]) -> None:
-        super().__init__(simulation, {**KINDS, **OPERATIONS, **DAMAGE})
-        self.kinds = [kind for kind in self.kinds if kind not in DAMAGE]
+        super().__init__(simulation, {**KINDS, **OPERATIONS})
         self._simulation = simulation
         self._places = places
 
@@ -103,8 +102,5 @@ OPERATIONS: Final[dict[str, Act]] = {
     "drain": ClusterFaults.drain,
     "rebalance": ClusterFaults.rebalance,
     "join": ClusterFaults.join,
+    "bit flip": ClusterFaults.flip,
 }
-
-# Only where it is asked for: a replica that is damaged where its watermark was not noted yet looks like one whose end
-# a crash tore, and may be elected.
-DAMAGE: Final[dict[str, Act]] = {"bit flip": ClusterFaults.flip}

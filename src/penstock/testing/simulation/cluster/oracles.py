@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
 from penstock.cluster.records import NO_LEADER, MetadataRecord, PartitionAssigned
+from penstock.model import queue_parent
 from penstock.records import decode_records, parse_header
 from penstock.records.header import CONTROL_BIT
 from penstock.testing.simulation.cluster.history import Place, State
@@ -76,12 +77,20 @@ class Oracles:
                             self.on_assigned(record)
 
     def places_in_sync(self, node_id: int) -> dict[Place, None]:
-        """Where a node is in sync, as the latest metadata says."""
-        return {place: None for place, assigned in self._assigned.items() if node_id in assigned.in_sync}
+        """Where a node is in sync, or may lead as if it were, as the latest metadata says."""
+        return {
+            place: None
+            for place, assigned in self._assigned.items()
+            if node_id in (*assigned.in_sync, *assigned.eligible)
+        }
 
     def assigned(self, place: Place) -> PartitionAssigned:
         """A partition as the latest metadata says that anybody has applied."""
         return self._assigned[place]
+
+    def find_assigned(self, place: Place) -> PartitionAssigned | None:
+        """The same, if anybody has heard of it yet."""
+        return self._assigned.get(place)
 
     # -- at every moment ----------------------------------------------------------------------------------------------
 
@@ -130,6 +139,8 @@ class Oracles:
             self._history.violate(
                 "one leader an epoch", f"{known} and {node.id} lead {partition.id} in epoch {partition.leader_epoch}"
             )
+        if queue_parent(place[0]) is not None:
+            return  # leases are committed without being synced; what a queue promises is judged by its workers' ledger
         if partition.high_watermark > self._committed.get(place, 0):
             self._committed[place] = partition.high_watermark
 
@@ -139,8 +150,12 @@ class Oracles:
         committed = self._committed.get(place, 0)
         if partition.log.durable_offset >= committed:
             node.lost.pop(place, None)
-        if assigned is None or node.id not in assigned.in_sync or partition.log.durable_offset >= committed:
+        if assigned is None or partition.log.durable_offset >= committed:
             node.wiped.pop(place, None)
+            return
+        if node.id not in assigned.in_sync:
+            if node.id not in assigned.eligible:
+                node.wiped.pop(place, None)
             return
         if place in node.wiped:
             return  # nobody could tell yet that its disk is another one
@@ -209,7 +224,7 @@ class Oracles:
                 continue
             for node_id, log in logs.items():
                 self._compare(place, leader, logs[leader], node_id, log)
-            if place in self._simulation.shape.places:
+            if place in self._simulation.shape.written:
                 self._check_promises(place, logs[leader])
         self._check_transactions()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.testing.files import Crash
 from penstock.testing.simulation.cluster.entropy import seeded_entropy
 from penstock.testing.simulation.cluster.history import History, Violation
+from penstock.testing.simulation.cluster.limits import small_limits
 from penstock.testing.simulation.cluster.loop import SimulatedLoop, SimulationHung, SimulationRanAway, simulated_loop
 from penstock.testing.simulation.cluster.simulation import Shape, Simulation
 from penstock.testing.simulation.cluster.world import World
@@ -49,9 +50,21 @@ class Result:
         return f"seed {self.seed}: {self.violation or 'no violation'} ({figures}, {faults} faults, trace {self.trace})"
 
 
-def run_cluster_seed(seed: int, *, shape: Shape | None = None, is_told: bool = False) -> Result:
-    """Live through the history of a cluster. ``is_told`` keeps a line for everything that happened."""
-    return live_through(seed, lambda loop: Simulation(seed, loop, shape=shape, is_told=is_told))
+def run_cluster_seed(
+    seed: int, *, shape: Shape | None = None, kinds: Sequence[str] | None = None, is_told: bool = False
+) -> Result:
+    """Live through the history of a cluster, with faults of these kinds only, or of those that the seed draws.
+
+    ``is_told`` keeps a line for everything that happened.
+    """
+
+    def make(loop: SimulatedLoop) -> Simulation:
+        simulation = Simulation(seed, loop, shape=shape, is_told=is_told)
+        if kinds is not None:
+            simulation.faults.kinds = list(kinds)
+        return simulation
+
+    return live_through(seed, make)
 
 
 def live_through(seed: int, make: Callable[[SimulatedLoop], World]) -> Result:
@@ -60,7 +73,7 @@ def live_through(seed: int, make: Callable[[SimulatedLoop], World]) -> Result:
     was_collecting = gc.isenabled()
     gc.disable()  # or a collection would end the remains of dead processes, at a moment that nobody can repeat
     try:
-        with seeded_entropy(seed), simulated_loop(Random(f"loop {seed}")) as loop:
+        with seeded_entropy(seed), small_limits(), simulated_loop(Random(f"loop {seed}")) as loop:
             world = make(loop)
             with _bugs_noted(world.history):
                 try:

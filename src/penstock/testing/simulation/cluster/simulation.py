@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -18,8 +18,9 @@ from uuid import UUID
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, ClusterConfig
 from penstock.broker.groups.config import GroupConfig
+from penstock.broker.soundness import is_damaged
 from penstock.broker.surroundings import Surroundings
-from penstock.cluster.commands import CreateTopic
+from penstock.cluster.commands import CreateTopic, DrainNode
 from penstock.cluster.records import Endpoint
 from penstock.cluster.topic_config import TopicSettings
 from penstock.errors import PenstockError, TopicExists
@@ -27,12 +28,16 @@ from penstock.storage.config import LogConfig
 from penstock.testing.simulation.cluster.clients import Client, OffsetCommitter, Producer, Reader
 from penstock.testing.simulation.cluster.disk import SimulatedCommit
 from penstock.testing.simulation.cluster.history import Place
+from penstock.testing.simulation.cluster.ledger import Ledger
 from penstock.testing.simulation.cluster.loop import SimulatedLoop
 from penstock.testing.simulation.cluster.node import PORT, SimulatedNode, Unreachable, host_of
 from penstock.testing.simulation.cluster.operations import ClusterFaults
 from penstock.testing.simulation.cluster.oracles import Oracles
 from penstock.testing.simulation.cluster.peers import SimulatedPeers
+from penstock.testing.simulation.cluster.queue_oracles import QueueOracles
+from penstock.testing.simulation.cluster.queue_shape import RESULTS, QueueShape
 from penstock.testing.simulation.cluster.transactors import TransactionalProducer
+from penstock.testing.simulation.cluster.workers import Worker, declare
 from penstock.testing.simulation.cluster.world import World
 
 _FORMATION_MAX_S: Final = 15.0
@@ -58,6 +63,12 @@ class Shape:
     transactions_partitions: int = 1
     groups: GroupConfig = field(default_factory=GroupConfig)
     topic_defaults: TopicSettings = field(default_factory=TopicSettings)
+    queue: QueueShape | None = None
+
+    @property
+    def written(self) -> tuple[Place, ...]:
+        """The partitions that clients write to."""
+        return (*self.places, RESULTS) if self.queue is not None and self.queue.has_transactions else self.places
 
     @classmethod
     def drawn(cls, random: Random) -> Shape:
@@ -86,6 +97,7 @@ class BrokerNode(SimulatedNode[Broker]):
         self._cluster = cluster
         self.durable: dict[Place, int] = {}  # up to where each replica was when the process died
         self.lost: dict[Place, None] = {}  # with the disk, and not copied again yet
+        self._hit: tuple[Path, int, bytes] | None = None  # where a bit was flipped, and what is there since
         self.wiped: dict[Place, None] = {}  # lost with the disk, and still in sync as far as anybody knows
 
     @property
@@ -129,6 +141,7 @@ class BrokerNode(SimulatedNode[Broker]):
 
     def wipe(self) -> None:
         super().wipe()
+        self._hit = None
         self._lose()
         self.durable = {place: end for place, end in self.durable.items() if place in self.wiped}
 
@@ -146,8 +159,22 @@ class BrokerNode(SimulatedNode[Broker]):
         path = self.random.choice(hit)
         position = self.random.randrange(files.size(path))
         files.flip_bit(path, position, self.random.randrange(8))
+        self._hit = path, position, files.open(path).read(position, 1)
         self._lose()
         return f"{path} at {position}"
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the byte that was hit is still there, found or not."""
+        if self._hit is None:
+            return False
+        path, position, byte = self._hit
+        return self.disk.files.exists(path) and self.disk.files.open(path).read(position, 1) == byte
+
+    def _die(self, *, keeps_unsynced: bool, is_silent: bool) -> None:
+        if self.is_up and not keeps_unsynced:
+            self._simulation.ledger.lose(self.id)
+        super()._die(keeps_unsynced=keeps_unsynced, is_silent=is_silent)
 
     def last_look(self, process: Broker) -> None:
         for partition in process.replicas:
@@ -161,8 +188,10 @@ class Simulation(World):
 
     def __init__(self, seed: int, loop: SimulatedLoop, *, shape: Shape | None = None, is_told: bool = False) -> None:
         super().__init__(seed, loop, is_told=is_told)
-        self.shape = shape or Shape.drawn(self.random)
+        # Queues are drawn apart, so that a history without them is as it was before there were any.
+        self.shape = shape or replace(Shape.drawn(self.random), queue=QueueShape.drawn(Random(f"queues {seed}")))
         self.oracles = Oracles(self)
+        self.ledger = Ledger(self)
         peers = tuple((node_id, host_of(node_id), PORT) for node_id in range(1, self.shape.nodes + 1))
         cluster = self._cluster(peers=peers)
         self.nodes = {node_id: BrokerNode(self, node_id, cluster) for node_id, _, _ in peers}
@@ -181,13 +210,17 @@ class Simulation(World):
         await self.until(self.not_ready, _FORMATION_MAX_S, "the nodes do not form a cluster")
         await self.bounded(self._set_up(), _FORMATION_MAX_S, "the first topics cannot be created")
         await self.play()
+        await self.bounded(self._work_off(), _HEALING_MAX_S, "queues cannot be worked off")
+        await self.until(self._open_transactions, _HEALING_MAX_S, "transactions do not end")
         await self.until(self._not_healed, _HEALING_MAX_S, "replicas do not catch up")
         await self.bounded(self._read_everything(), _HEALING_MAX_S, "what was written cannot be read")
+        self._read_through()
         # Preferred leaders may be given back meanwhile; then nobody leads for a moment.
         await self.until(self._not_healed, _HEALING_MAX_S, "leaders are handed over for ever")
         self.check()
         self.oracles.check_metadata()
         self.oracles.check_logs()
+        QueueOracles(self).check()
 
     async def play(self) -> None:
         """Clients work while faults come and go; then all is calm, and they finish what they began."""
@@ -213,38 +246,94 @@ class Simulation(World):
                 partitions=None if self.shape.assignment else sum(name == topic for name, _ in self.shape.places),
                 replication_factor=None if self.shape.assignment else self.shape.replication_factor,
                 assignment=self.shape.assignment,
-                configs={
-                    "min.insync.replicas": str(min(self.shape.min_insync_replicas, self.shape.replication_factor))
-                },
+                configs=self._configs(),
             )
             await client.insist("creates a topic", partial(client.ask_anybody, partial(_create, command=command)))
         if self.shape.committers:
             await client.insist("creates a topic", partial(client.ask_anybody, Broker.ensure_offsets_topic))
-        if self.shape.transactors:
+        if self.shape.transactors or RESULTS in self.shape.written:
             await client.insist("creates a topic", partial(client.ask_anybody, Broker.ensure_transactions_topic))
+        if self.shape.queue is not None:
+            await self._set_up_queues(client, self.shape.queue)
+
+    async def _set_up_queues(self, client: Client, queue: QueueShape) -> None:
+        if RESULTS in self.shape.written:
+            command = CreateTopic(
+                name=RESULTS[0],
+                topic_id=UUID(int=self.random.getrandbits(128)),
+                partitions=1,
+                replication_factor=self.shape.replication_factor,
+                configs=self._configs(),
+            )
+            await client.insist("creates a topic", partial(client.ask_anybody, partial(_create, command=command)))
+        for topic, group in self._groups(queue):
+            begin = partial(declare, topic=topic, group=group, shape=queue)
+            await client.insist("declares a group", partial(client.ask_anybody, begin))
+
+    def _groups(self, queue: QueueShape) -> list[tuple[str, str]]:
+        topics = dict.fromkeys(topic for topic, _ in self.shape.places)
+        return [(topic, group) for topic in topics for group in queue.groups]
+
+    def _workers(self) -> list[Worker]:
+        queue = self.shape.queue
+        if queue is None:
+            return []
+        return [
+            Worker(self, f"{group}-{number}", topic, group, queue)
+            for topic, group in self._groups(queue)
+            for number in range(queue.workers)
+        ]
+
+    async def _undrain(self, node_id: int) -> None:
+        command = DrainNode(node_id=node_id, is_draining=False, with_replicas=False)
+        await Client(self, "operator").ask_anybody(lambda broker: broker.controller.submit(command))
+
+    async def _work_off(self) -> None:
+        queue = self.shape.queue
+        if queue is not None:
+            # A topic for dead letters may have to be made yet, with as many replicas as others have.
+            for node_id in self.nodes:
+                await Client(self, "operator").insist("uses a node again", partial(self._undrain, node_id))
+            workers = [Worker(self, f"{group}-last", topic, group, queue) for topic, group in self._groups(queue)]
+            await _all([asyncio.ensure_future(worker.work_off()) for worker in workers])
+
+    def _configs(self) -> dict[str, str]:
+        return {"min.insync.replicas": str(min(self.shape.min_insync_replicas, self.shape.replication_factor))}
+
+    def _make_readers(self) -> None:
+        written = list(self.shape.written)
+        self._readers = [
+            Reader(self, "reader", written, is_committed_only=False),
+            Reader(self, "careful-reader", written, is_committed_only=True),
+        ]
 
     def _clients(self) -> list[Client]:
         places, shape = list(self.shape.places), self.shape
-        self._readers = [
-            Reader(self, "reader", places, is_committed_only=False),
-            Reader(self, "careful-reader", places, is_committed_only=True),
-        ]
+        self._make_readers()
         return [
             *(Producer(self, f"producer-{number}", places) for number in range(shape.producers)),
             *(TransactionalProducer(self, f"transactor-{number}", places) for number in range(shape.transactors)),
             *(OffsetCommitter(self, f"group-{number}", places[0]) for number in range(shape.committers)),
             *self._readers,
+            *self._workers(),
         ]
 
     async def _read_everything(self) -> None:
         for reader in self._readers:
-            for place in self.shape.places:
+            for place in self.shape.written:
                 while True:
                     try:
                         if not await reader.read_once(place):
                             break
                     except (PenstockError, Unreachable):
                         await asyncio.sleep(0.1)
+
+    def _read_through(self) -> None:
+        """Find damage that nobody has come upon yet, as every node does in its own time."""
+        for _, broker in self.members():
+            for partition in broker.replicas:
+                for segment in partition.log.segments:
+                    segment.verify()
 
     def add_node(self) -> BrokerNode:
         """A node comes that knows only where the first one is."""
@@ -266,12 +355,25 @@ class Simulation(World):
             fenced = [known.node_id for known in broker.metadata.nodes.values() if known.is_fenced]
             if fenced:
                 return f"{fenced} are fenced"
+            damaged = [partition.id for partition in broker.replicas if is_damaged(partition.log)]
+            if damaged:
+                return f"{damaged} of node {node.id} are damaged"
             for topic in broker.metadata.topics.values():
                 for assigned in topic.partitions:
                     if assigned.leader < 0 or set(assigned.in_sync) != set(assigned.replicas) or assigned.adding:
                         return f"node {node.id} knows {topic.name} {assigned}"
                     if assigned.leader == node.id and not _leads(broker, topic.name, assigned.partition):
                         return f"node {node.id} should lead {topic.name}-{assigned.partition}"
+        return ""
+
+    def _open_transactions(self) -> str:
+        """Where something is open that a worker has left, and keeps readers of committed data waiting."""
+        for _, broker in self.members():
+            for place in self.shape.written:
+                if _leads(broker, *place):
+                    partition = broker.replicas.get(*place)
+                    if partition.last_stable_offset < partition.high_watermark:
+                        return f"{partition.id} is stable up to {partition.last_stable_offset}"
         return ""
 
     def running(self) -> list[tuple[BrokerNode, Broker]]:
@@ -289,8 +391,20 @@ class Simulation(World):
         return []
 
     def can_lose(self, node: SimulatedNode[Any]) -> bool:
+        """Whether all that is on a node's disk is elsewhere too: messages, and the quorum's log."""
         is_replicated = self.shape.replication_factor > 1 and self.shape.min_insync_replicas > 1
-        return is_replicated and node.is_ready and not self._not_healed()
+        if not is_replicated or not node.is_ready or self._not_healed():
+            return False
+        return not any(each.is_damaged for each in self.nodes.values()) and self._has_quorum_without(node.id)
+
+    def _has_quorum_without(self, node_id: int) -> bool:
+        """Whether most voters would still have the disk that they vote with."""
+        disks = {node.id: broker.quorum.me.directory_id for node, broker in self.members() if node.id != node_id}
+        leading = [broker.quorum.members for _, broker in self.members() if broker.quorum.is_leader]
+        return any(
+            sum(disks.get(voter) == disk for voter, disk in members.voters.items()) >= members.majority
+            for members in leading
+        )
 
     def visible_values(self) -> set[bytes]:
         """What a reader of committed transactions has seen by the end."""

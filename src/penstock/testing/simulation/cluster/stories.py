@@ -1,6 +1,5 @@
 """Stories of whole clusters: the order of events in which a missing rule loses something, told step by step.
 
-Each has a topic with replicas on nodes 1 to 3, led by node 1; there are five nodes where the quorum has to survive two.
 A story raises `BrokenPromise` if an oracle was proved wrong in it, or if the cluster does not come right at its end.
 """
 
@@ -8,144 +7,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from penstock.broker.broker import Broker
-from penstock.cluster.commands import Outcomes, TransferControl
+from penstock.broker.replication.messages import FETCH
+from penstock.cluster.commands import DrainNode, ElectLeaders, Move, Outcomes, Reassign
 from penstock.cluster.records import PartitionAssigned
-from penstock.errors import PenstockError
 from penstock.quorum.submission import Submitted
 from penstock.quorum.wire import RAFT_MESSAGE
-from penstock.testing.simulation.cluster.clients import Producer
-from penstock.testing.simulation.cluster.history import Place
-from penstock.testing.simulation.cluster.loop import SimulatedLoop
-from penstock.testing.simulation.cluster.node import Unreachable
-from penstock.testing.simulation.cluster.seeds import live_through
-from penstock.testing.simulation.cluster.simulation import BrokerNode, Shape, Simulation
-
-_PLACE: Final[Place] = ("alpha", 0)
-_LAG_MS: Final = 600
-_PATIENCE_S: Final = 15.0
-_SHAPE: Final = Shape(
-    nodes=3,
-    places=(_PLACE,),
-    replication_factor=3,
-    min_insync_replicas=2,
-    duration_s=1.0,
-    producers=1,
-    transactors=0,
-    committers=0,
-    assignment=((1, 2, 3),),
-    replica_lag_ms=_LAG_MS,
-    session_ms=4_000,
+from penstock.testing.simulation.cluster.queue_stories import QUEUE_STORIES
+from penstock.testing.simulation.cluster.simulation import Shape
+from penstock.testing.simulation.cluster.stage import (
+    OF_FIVE,
+    OF_THREE,
+    OF_TWO,
+    PATIENCE_S,
+    PATIENT,
+    PLACE,
+    BrokenPromise,
+    Stage,
+    tell,
 )
 
+__all__ = ["STORIES", "BrokenPromise"]
 
-class BrokenPromise(AssertionError):
-    """A story did not end as it has to."""
-
-
-class Stage(Simulation):
-    """A cluster that does what a story says."""
-
-    def __init__(self, loop: SimulatedLoop, script: Callable[[Stage], Awaitable[None]]) -> None:
-        shape = replace(_SHAPE, nodes=5, session_ms=6_000) if script in _OF_FIVE else _SHAPE
-        super().__init__(1, loop, shape=shape, is_told=True)
-        self._script = script
-        self.faults.kinds = []
-        self.producer = Producer(self, "producer", [_PLACE])
-        self.other_producer = Producer(self, "other", [_PLACE])
-
-    async def play(self) -> None:
-        """The story itself, between a good beginning and a good end."""
-        await self._script(self)
-
-    # -- what stories do ----------------------------------------------------------------------------------------------
-
-    def assigned(self) -> PartitionAssigned:
-        """The partition as the latest metadata says."""
-        return self.oracles.assigned(_PLACE)
-
-    async def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        await self.until(lambda: "" if condition() else "not yet", _PATIENCE_S, what)
-
-    async def in_sync(self, *node_ids: int) -> None:
-        await self.wait_for(lambda: set(self.assigned().in_sync) == set(node_ids), f"{node_ids} are not in sync")
-
-    async def led_by(self, node_id: int) -> None:
-        await self.wait_for(lambda: self.assigned().leader == node_id, f"node {node_id} does not lead")
-        await self.wait_for(
-            lambda: self._leads_here(self.nodes[node_id]), f"node {node_id} does not know that it leads"
-        )
-
-    def _leads_here(self, node: BrokerNode) -> bool:
-        broker = node.broker
-        return broker is not None and broker.replicas.has(*_PLACE) and broker.replicas.get(*_PLACE).is_leader
-
-    async def controlled_by(self, node_id: int) -> None:
-        """Have a node lead the quorum."""
-
-        async def hand_over(broker: Broker) -> None:
-            await broker.controller.submit(TransferControl(node_id=node_id))
-
-        def leads() -> bool:
-            broker = self.nodes[node_id].broker
-            return broker is not None and broker.quorum.is_leader
-
-        while not leads():
-            for node in self.nodes.values():
-                if node.is_ready and not leads():
-                    try:
-                        await node.ask(hand_over)
-                    except (PenstockError, Unreachable):
-                        await asyncio.sleep(0.1)
-
-    def end_of(self, node_id: int) -> int:
-        """Where a node's log ends."""
-        broker = self.nodes[node_id].broker
-        return -1 if broker is None else broker.replicas.get(*_PLACE).log.end_offset
-
-    def maximal(self) -> tuple[int, ...]:
-        """Who is in sync or may be soon, as far as node 1 knows, which leads."""
-        broker = self.nodes[1].broker
-        followers = None if broker is None else broker.replicas.get(*_PLACE).followers
-        return () if followers is None else followers.maximal
-
-    def epoch_of(self, node_id: int) -> int | None:
-        """The life in which the controller has let a node in; None while it is fenced."""
-        broker = self.nodes[4].broker
-        node = None if broker is None else broker.metadata.nodes.get(node_id)
-        return None if node is None or node.is_fenced else node.epoch
-
-    def cut_off(self, node_id: int, *others: int) -> None:
-        self.network.split([node_id], others)
-
-    async def write(self, count: int = 1) -> None:
-        """Have messages acknowledged."""
-        for _ in range(count):
-            await self.bounded(self.producer.write_everywhere(), _PATIENCE_S, "a write is not acknowledged")
-
-    def try_to_write(self) -> asyncio.Task[None]:
-        return asyncio.ensure_future(self.producer.write_everywhere())
-
-    async def look_for(self, seconds: float) -> None:
-        until_s = self.loop.time() + seconds
-        while self.loop.time() < until_s:
-            await self.look()
-
-
-def tell(script: Callable[[Stage], Awaitable[None]]) -> None:
-    """Play a story; `BrokenPromise` if it goes wrong."""
-    result = live_through(1, lambda loop: Stage(loop, script))
-    if result.violations:
-        told = "\n".join(result.lines[-30:])
-        raise BrokenPromise(f"{result.violation}\n{told}")
-
-
-# -- the stories -------------------------------------------------------------------------------------------------------
+Script = Callable[[Stage], Awaitable[None]]
 
 
 def _swallows_grants(way: tuple[int, int], method: str, content: msgspec.Struct | None) -> bool:
@@ -160,7 +47,7 @@ async def _lost_grant(stage: Stage) -> None:
     stage.cut_off(2, 1)  # from the leader, not from the controller
     writing = stage.try_to_write()
     await stage.in_sync(1, 3)
-    await stage.bounded(writing, _PATIENCE_S, "a write is not acknowledged")
+    await stage.bounded(writing, PATIENCE_S, "a write is not acknowledged")
     await stage.write(3)
 
     def on_assigned(assigned: PartitionAssigned) -> None:
@@ -175,7 +62,12 @@ async def _lost_grant(stage: Stage) -> None:
     writing = stage.try_to_write()
     await stage.look_for(20.0)  # longer than the leader waits for an answer
     stage.network.heal()
-    await stage.bounded(writing, _PATIENCE_S, "a write is not acknowledged after all is well")
+    await stage.bounded(writing, PATIENCE_S, "a write is not acknowledged after all is well")
+
+
+async def _lost_answer(stage: Stage) -> None:
+    """The same, where a silent leader is missed so late that it gives up waiting first, and goes on leading."""
+    await _lost_grant(stage)
 
 
 async def _late_watermark(stage: Stage) -> None:
@@ -196,7 +88,7 @@ async def _late_watermark(stage: Stage) -> None:
     stage.network.heal()
     stage.nodes[2].disk.spindle.sync_max_s = 0.002
     await stage.wait_for(lambda: stage.assigned().leader == 2, "node 2 does not take over")
-    await stage.bounded(more, _PATIENCE_S, "a write is not acknowledged after all is well")
+    await stage.bounded(more, PATIENCE_S, "a write is not acknowledged after all is well")
     stage.nodes[1].start()
     await stage.in_sync(1, 2, 3)
 
@@ -207,7 +99,7 @@ async def _late_proposal(stage: Stage) -> None:
     stage.cut_off(3, 1)
     writing = stage.try_to_write()
     await stage.in_sync(1, 2)
-    await stage.bounded(writing, _PATIENCE_S, "a write is not acknowledged")
+    await stage.bounded(writing, PATIENCE_S, "a write is not acknowledged")
     await stage.write(3)
     stage.network.weather.patience_max_s = 600.0  # what waits on this way is not given up
     stage.network.cut(1, 4)
@@ -240,7 +132,7 @@ async def _late_change(stage: Stage) -> None:
     await stage.in_sync(1, 3)  # by the controller, which has missed node 2
     stage.cut_off(2, 1, 3)
     stage.network.mend(3, 1)
-    await stage.bounded(writing, _PATIENCE_S, "a write is not acknowledged")
+    await stage.bounded(writing, PATIENCE_S, "a write is not acknowledged")
     await stage.write(3)
     stage.network.mend(2, 4)
     await stage.look_for(1.0)
@@ -260,7 +152,7 @@ async def _stale_leader(stage: Stage) -> None:
     await stage.wait_for(lambda: stage.assigned().leader in (2, 3), "nobody takes over")
     await stage.look_for(0.5)
     stage.network.heal()
-    await stage.bounded(lonely, _PATIENCE_S, "a write is not acknowledged after all is well")
+    await stage.bounded(lonely, PATIENCE_S, "a write is not acknowledged after all is well")
     await stage.write(3)
     await stage.in_sync(1, 2, 3)
 
@@ -312,7 +204,7 @@ async def _divergence(stage: Stage) -> None:
     stage.nodes[1].cut_power()
     await stage.wait_for(lambda: stage.assigned().leader == 2, "node 2 does not take over")
     stage.network.heal()
-    await stage.bounded(writing, _PATIENCE_S, "a write is not acknowledged after all is well")
+    await stage.bounded(writing, PATIENCE_S, "a write is not acknowledged after all is well")
     await stage.write(3)
     stage.nodes[1].start()
     await stage.in_sync(1, 2, 3)
@@ -336,15 +228,89 @@ async def _rolling_restart(stage: Stage) -> None:
     """Every node in turn stops in good order and comes back, while messages are written."""
     for node in stage.nodes.values():
         writing = stage.try_to_write()
-        await stage.bounded(node.stop(), _PATIENCE_S, f"node {node.id} does not stop")
-        await stage.bounded(writing, _PATIENCE_S, "a write is not acknowledged")
+        await stage.bounded(node.stop(), PATIENCE_S, f"node {node.id} does not stop")
+        await stage.bounded(writing, PATIENCE_S, "a write is not acknowledged")
         node.start()
         await stage.in_sync(1, 2, 3)
 
 
-_OF_FIVE: Final = (_last_replica_standing, _eligible_replica, _late_proposal, _late_change)
+async def _wiped_alone(stage: Stage) -> None:
+    """Both replicas are gone, and the first to come back has an empty disk. It may not lead, whatever it was before."""
+    await stage.controlled_by(4)
+    await stage.write(4)
+    for node_id in (1, 2):
+        stage.nodes[node_id].cut_power()
+    await stage.wait_for(lambda: not stage.is_let_in(1) and not stage.is_let_in(2), "nobody misses the two")
+    stage.nodes[2].wipe()
+    stage.nodes[2].start()
+    await stage.wait_for(lambda: stage.is_let_in(2), "node 2 is not let in again")
+    await stage.look_for(2.0)
+    stage.nodes[1].start()
+    await stage.wait_for(lambda: stage.assigned().leader == 1, "the one that has everything does not lead")
+    await stage.in_sync(1, 2)
+    await stage.write(2)
+
+
+async def _slow_move(stage: Stage) -> None:
+    """Replicas are to move where they cannot be copied to yet: those that have everything stay until others do."""
+    await stage.controlled_by(2)
+    await stage.write(4)
+    for node_id in (4, 5):
+        stage.cut_off(node_id, 1)  # from the leader: they know of the move, and cannot copy
+    await stage.order(Reassign(moves=(Move(topic=PLACE[0], partition=PLACE[1], replicas=(1, 4, 5)),)))
+    await stage.look_for(1.5)
+    await stage.write(2)
+    stage.network.heal()
+    await stage.in_sync(1, 4, 5)
+    await stage.write(2)
+
+
+async def _late_parting(stage: Stage) -> None:
+    """A leader's word of where histories part is long on its way, and arrives when the follower follows it again."""
+    await stage.controlled_by(4)
+    await stage.write(4)
+    stage.cut_off(1, 2)  # node 3 gets what node 2 does not, and nobody commits it
+    lonely = stage.try_to_write()
+    await stage.wait_for(lambda: stage.end_of(3) > stage.end_of(2), "node 3 does not get it")
+    stage.nodes[1].kill()
+    stage.network.weather.patience_max_s = 600.0  # what waits from now on is not given up
+
+    def on_frame(sender: int, receiver: int, frame: bytes) -> None:
+        stage.history.carry(sender, receiver, frame)
+        if (sender, receiver) == (3, 2) and FETCH.name.encode() in frame:
+            stage.network.on_frame = stage.history.carry
+            stage.network.cut(2, 3)  # it has asked, and is not answered
+
+    stage.network.on_frame = on_frame
+    await stage.wait_for(lambda: stage.assigned().leader == 2, "node 2 does not take over")
+    stage.network.mend(1, 2)
+    stage.nodes[1].start()
+    await stage.in_sync(1, 2)
+    await stage.bounded(lonely, PATIENCE_S, "a write is not acknowledged")
+    await stage.write(3)
+    await stage.order(ElectLeaders(partitions=None))
+    await stage.led_by(1)
+    await stage.in_sync(1, 2, 3)
+    await stage.write(3)
+    await stage.order(DrainNode(node_id=1, is_draining=True, with_replicas=False))
+    await stage.led_by(2)
+    await stage.wait_for(lambda: stage.follows(3) == 2, "node 3 does not follow node 2")
+    stage.network.heal()
+    await stage.look_for(0.5)
+    await stage.order(DrainNode(node_id=1, is_draining=False, with_replicas=False))
+    await stage.in_sync(1, 2, 3)
+    await stage.write(2)
+
+
+_SHAPES: Final[dict[Script, Shape]] = {
+    **dict.fromkeys((_last_replica_standing, _eligible_replica, _late_proposal, _late_change), OF_FIVE),
+    **dict.fromkeys((_slow_move, _late_parting), OF_FIVE),
+    _wiped_alone: OF_TWO,
+    _lost_answer: PATIENT,
+}
 _SCRIPTS: Final = {
     "a leader never hears that a follower was taken in": _lost_grant,
+    "a leader gives up waiting to hear whether a follower was taken in": _lost_answer,
     "a leader that is cut off goes on alone": _stale_leader,
     "a follower has not heard what is committed": _late_watermark,
     "a follower loses its disk while it is being taken in": _late_proposal,
@@ -353,12 +319,18 @@ _SCRIPTS: Final = {
     "one that fell out with too few left may lead, one that fell out before may not": _eligible_replica,
     "a follower has what the next leader never saw": _divergence,
     "a disk is wiped while all are down": _wiped_disk,
+    "the first to come back has lost its disk": _wiped_alone,
+    "replicas move to where they cannot be copied": _slow_move,
+    "a leader's word of where histories part comes late": _late_parting,
     "a rolling restart": _rolling_restart,
 }
 
 
-def _story(script: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
-    return lambda: tell(script)
+def _story(script: Script) -> Callable[[], None]:
+    return lambda: tell(script, _SHAPES.get(script, OF_THREE))
 
 
-STORIES: Final[dict[str, Callable[[], None]]] = {name: _story(script) for name, script in _SCRIPTS.items()}
+STORIES: Final[dict[str, Callable[[], None]]] = {
+    **{name: _story(script) for name, script in _SCRIPTS.items()},
+    **QUEUE_STORIES,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.broker import Broker
@@ -16,6 +17,7 @@ from penstock.records import Record, encode_batch
 from penstock.testing.simulation.cluster.clients import Client, committed
 from penstock.testing.simulation.cluster.history import Place, Sent, State
 from penstock.testing.simulation.cluster.node import Unreachable
+from penstock.testing.simulation.cluster.queue_shape import key_of
 
 if TYPE_CHECKING:
     from penstock.testing.simulation.cluster.simulation import Simulation
@@ -61,6 +63,12 @@ class TransactionalProducer(Client):
             is_commit = False
         await self._end(name, is_commit=is_commit)
 
+    async def open_one(self, name: str, place: Place) -> None:
+        """Begin a transaction with a message in it, and leave it open: the next one begins with its end."""
+        await self._begin_anew()
+        await self._write(name, place)
+        self._identity = None
+
     async def _begin_anew(self) -> None:
         """Be somebody new: whatever was open is aborted."""
 
@@ -76,11 +84,14 @@ class TransactionalProducer(Client):
         sequence = self._sequences.get(place, 0)
         value = f"{name}/{number}@{place[1]}".encode()
         self.history.send(value, Sent(self.name, number, place, name))
+        message = (key_of(self.name, number), value)
         identity = self._identity
         assert identity is not None
         for tries_left in reversed(range(_TRIES)):
             try:
-                await self.ask_leader(place, lambda broker: self._append(broker, place, identity, sequence, value))
+                await self.ask_leader(
+                    place, partial(self._append, place=place, identity=identity, sequence=sequence, message=message)
+                )
             except (PenstockError, Unreachable) as error:
                 is_worth_it = isinstance(error, Unreachable) or error.retriable
                 if not tries_left or not is_worth_it:
@@ -91,12 +102,18 @@ class TransactionalProducer(Client):
                 return
 
     async def _append(
-        self, broker: Broker, place: Place, identity: ProducerIdentity, sequence: int, value: bytes
+        self,
+        broker: Broker,
+        *,
+        place: Place,
+        identity: ProducerIdentity,
+        sequence: int,
+        message: tuple[bytes | None, bytes],
     ) -> None:
         now_ms = broker.clock.now_ms()
         batch = memoryview(
             encode_batch(
-                [Record(0, now_ms, None, value)],
+                [Record(0, now_ms, *message)],
                 producer_id=identity.producer_id,
                 producer_epoch=identity.epoch,
                 base_sequence=sequence,

@@ -1,0 +1,30 @@
+"""Limits of queues that a history of seconds would never reach, made small for as long as one lasts.
+
+Snapshots are written and companion logs are cut after thousands of changes; simulated workers make some hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.broker.queues import state, upkeep
+
+
+@contextmanager
+def small_limits() -> Iterator[None]:
+    """Write snapshots, and cut companion logs, many times in a history."""
+    small: list[tuple[Any, str, int]] = [
+        (state, "_SNAPSHOT_ROWS_MIN", 30),
+        (upkeep, "_TRIM_RECORDS_MIN", 20),
+        (upkeep, "_RESTING_RECORDS", 50),
+    ]
+    usual = [getattr(module, name) for module, name, _ in small]
+    for module, name, limit in small:
+        setattr(module, name, limit)
+    try:
+        yield
+    finally:
+        for (module, name, _), limit in zip(small, usual, strict=True):
+            setattr(module, name, limit)
