@@ -3,8 +3,10 @@
 For every producer id: its epoch, its last five batches, where its open transaction began and how its last one ended. A
 batch that repeats a remembered one is a duplicate and is answered with the offset of the first; any other must follow
 on the last sequence number. Only what is in the same transaction can be repeated: a client that gave up on a batch and
-aborted may number the next transaction's first batch as that one, and must not be told that it is stored. A transactional batch opens a transaction, a marker ends it (KIP-98); a marker of a higher
-epoch also fences what the producer sent before (KIP-890).
+aborted may number the next transaction's first batch as that one, and must not be told that it is stored.
+
+A transactional batch opens a transaction, a marker ends it (KIP-98); a marker of a higher epoch also fences what the
+producer sent before (KIP-890).
 
 The table is a function of the log: `note` and `end` replay stored batches, and a snapshot at a segment's start spares
 replaying the segments before it. Only forgetting goes by our clock: timestamps of records are the producer's, who may

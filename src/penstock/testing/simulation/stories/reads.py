@@ -45,7 +45,7 @@ def an_answer_to_an_earlier_round_confirms_no_read() -> None:
 
 
 def a_round_of_an_earlier_term_confirms_no_read() -> None:
-    """The same node led before, for many rounds; a message of that time arrives late and is answered in the new term."""
+    """The same node led before, for many rounds; a message of that time comes late and is answered in the new term."""
     stage = Stage(3)
     stage.elect(1, 2, 3)
     for _ in range(10):
