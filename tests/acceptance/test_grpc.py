@@ -899,7 +899,8 @@ def test_a_node_that_stops_says_so_and_leaves_no_stream_hanging(make_node: NodeM
     subscriber = Subscriber(client, "t", 10)
     client.publish("t", "held")
     subscriber.messages(1)
-    polling = client.queues.Receive.future(queues_pb2.ReceiveRequest(topic="t", wait={"seconds": 60}), timeout=60)
+    client.create("empty")  # what the subscriber holds is given back when its stream ends, to whoever waits then
+    polling = client.queues.Receive.future(queues_pb2.ReceiveRequest(topic="empty", wait={"seconds": 60}), timeout=60)
     stopped: list[int] = []
     stopping = threading.Thread(target=lambda: stopped.append(node.stop()))
     began = time.monotonic()

@@ -15,6 +15,8 @@ def _all(kind: type[PenstockError]) -> list[type[PenstockError]]:
 
 def test_every_error_has_a_status_of_its_own_or_its_nearest_ancestors() -> None:
     for kind in _all(PenstockError):
+        if kind.__module__.startswith("penstock.grpc"):
+            continue  # other doors may have been loaded before, and have errors of their own
         error = MethodNotAllowed("No.", ["GET"]) if kind is MethodNotAllowed else kind("Something.")
         assert 400 <= status_of(error) <= 599
     assert status_of(errors.InvalidTopicName("No.")) == 422

@@ -54,7 +54,7 @@ class TransactionsAgainstList(RuleBasedStateMachine):
 
     @rule(producer=st.sampled_from(PRODUCERS))
     def retry(self, producer: int) -> None:
-        """A batch that is stored already is answered with its offset, in or out of its transaction."""
+        """A batch that is stored already is answered with its offset, unless its transaction has ended."""
         known = self.ledger.twin.producers.get(producer)
         if known is None or not known.batches or self.ledger.is_trimmed:
             return
@@ -64,8 +64,12 @@ class TransactionsAgainstList(RuleBasedStateMachine):
         again = encode_batch(
             records, producer_id=producer, producer_epoch=known.epoch, base_sequence=first, is_transactional=True
         )
-        done = self.ledger.partition.append(memoryview(again), 1_000, is_durable=False)
-        assert done.base_offset == base_offset
+        if base_offset < known.marker_offset:
+            with pytest.raises(OutOfOrderSequence):
+                self.ledger.partition.append(memoryview(again), 1_000, is_durable=False)
+        else:
+            done = self.ledger.partition.append(memoryview(again), 1_000, is_durable=False)
+            assert done.base_offset == base_offset
         assert self.ledger.log.end_offset == end
 
     @rule(producer=st.sampled_from(PRODUCERS))
