@@ -117,6 +117,7 @@ def redrive_while(urls: list[str], topic: str, kill: Callable[[], None]) -> None
     assert page["dead_letters"] == []
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_node_that_is_killed_again_and_again_buries_and_sends_back_each_message_once(tmp_path: Path) -> None:
     node = Node(tmp_path).start()
@@ -139,6 +140,7 @@ def test_a_node_that_is_killed_again_and_again_buries_and_sends_back_each_messag
         node.kill()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_cluster_whose_leaders_are_killed_buries_and_sends_back_each_message_once(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:

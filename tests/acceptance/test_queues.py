@@ -50,6 +50,7 @@ def test_a_node_killed_under_workers_loses_nothing_and_brings_nothing_back(tmp_p
         assert "workers" in str(stats)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_cluster_that_loses_leaders_hands_everything_out_once(tmp_path: Path) -> None:
