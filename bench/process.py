@@ -39,11 +39,18 @@ class Memory:
     anon_mb: float
 
 
+_ports_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nobody listens on at the moment, and that was not given to anybody here before."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _ports_given:
+            _ports_given.add(port)
+            return port
 
 
 def answers_api_versions(port: int, timeout_s: float = 1.0) -> bool:

@@ -32,12 +32,18 @@ class NodeError(AssertionError):
     """The node did not do what the test asked of it; the message ends with its last log lines."""
 
 
+_ports_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that nobody listens on at the moment, and that was not given to anybody here before."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port not in _ports_given:
+            _ports_given.add(port)
+            return port
 
 
 def penstock_command() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,15 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.support.node import free_port
 
 READY_LIMIT_S = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def clean_environ(**extra: str) -> dict[str, str]:
