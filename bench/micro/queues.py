@@ -20,11 +20,11 @@ from random import Random
 from typing import Any
 
 from penstock.broker.coordination.messages import Request
-from penstock.broker.queues.config import Order, QueueSettings
-from penstock.broker.queues.messages import Ack, Begin, Grant
-from penstock.broker.queues.queue import Queue
-from penstock.broker.queues.receipts import Receipt, parse_receipt
-from penstock.broker.queues.records import Change, to_record
+from penstock.broker.queues.core.config import Order, QueueSettings
+from penstock.broker.queues.core.messages import Ack, Begin, Grant
+from penstock.broker.queues.core.queue import Queue
+from penstock.broker.queues.core.receipts import Receipt, parse_receipt
+from penstock.broker.queues.core.records import Change, to_record
 
 BACKLOG = 10_000_000
 IN_FLIGHT = 1_000_000

@@ -19,9 +19,9 @@ from random import Random
 from typing import Any
 
 from penstock.broker.coordination.messages import Request
-from penstock.broker.queues.intervals import IntervalMap
-from penstock.broker.queues.lanes import SharedSupply, fair_supply, lane_supply
-from penstock.broker.queues.supply import PlainSupply, Supply
+from penstock.broker.queues.core.intervals import IntervalMap
+from penstock.broker.queues.core.lanes import SharedSupply, fair_supply, lane_supply
+from penstock.broker.queues.core.supply import PlainSupply, Supply
 from penstock.broker.schedules.config import ScheduleSettings
 from penstock.broker.schedules.messages import Add, AssignProducer, Cancel, Confirm, Fire, Named, New
 from penstock.broker.schedules.records import Change, Message, Schedule, from_record, to_record

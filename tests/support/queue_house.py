@@ -10,8 +10,8 @@ from typing import Any
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
+from penstock.broker.queues.core.messages import Fate
 from penstock.broker.queues.leases import Lease, LeasedMessage
-from penstock.broker.queues.messages import Fate
 from penstock.broker.surroundings import Surroundings
 from penstock.clock import SystemClock
 from penstock.cluster.controller import TopicSpec

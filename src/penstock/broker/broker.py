@@ -27,8 +27,8 @@ from penstock.broker.known_nodes import KnownNodes
 from penstock.broker.partition import Partition
 from penstock.broker.queues.dead_letters import DeadLetters
 from penstock.broker.queues.queues import Queues
-from penstock.broker.queues.redrives import PARTITIONS as REDRIVES_PARTITIONS
-from penstock.broker.queues.redrives import Redrives
+from penstock.broker.queues.redrives.redrives import PARTITIONS as REDRIVES_PARTITIONS
+from penstock.broker.queues.redrives.redrives import Redrives
 from penstock.broker.remote import PartitionService, RemotePartitions
 from penstock.broker.replicas import Replicas
 from penstock.broker.replication.replication import Replication

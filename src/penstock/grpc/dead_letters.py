@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.broker.queues.letters import DeadMessage
-from penstock.broker.queues.redrive_records import Filter, Job, JobState
+from penstock.broker.queues.letters.letters import DeadMessage
+from penstock.broker.queues.redrives.records import Filter, Job, JobState
 from penstock.grpc.call import Call
 from penstock.grpc.door import Door
 from penstock.grpc.fields import instant, needed, timestamp_ms, whole

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from penstock.broker.queues.core.receipts import parse_receipt
 from penstock.broker.queues.leases import LeasedMessage, Verdict
-from penstock.broker.queues.receipts import parse_receipt
 
 # A lease that is extended is not told how long it lasts now; none lasts longer than this.
 _LEASE_MS_MAX: Final = 12 * 3_600_000

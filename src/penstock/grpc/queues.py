@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from penstock.broker.queues.messages import Fate
+from penstock.broker.queues.core.messages import Fate
 from penstock.grpc.call import Call
 from penstock.grpc.door import Door
 from penstock.grpc.fields import duration, duration_ms, group_of, needed, receipts_of, start_of, whole

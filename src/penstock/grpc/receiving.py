@@ -7,8 +7,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.broker.queues.core.receipts import Receipt
 from penstock.broker.queues.leases import Lease, LeasedMessage
-from penstock.broker.queues.receipts import Receipt
 from penstock.broker.queues.unpacking import reject_unreadable, unpack
 from penstock.errors import PenstockError
 from penstock.grpc.call import Call

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from penstock.broker.queues.core.messages import Fate
 from penstock.broker.queues.leases import Verdict
-from penstock.broker.queues.messages import Fate
 from penstock.broker.transactions.joint.writers import DEFAULT_WRITER
 from penstock.grpc.call import Call
 from penstock.grpc.door import Door

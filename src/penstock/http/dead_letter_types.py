@@ -9,8 +9,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.broker.queues.dead_letters import RATE_MAX, Page, Reasons, Rehearsal
-from penstock.broker.queues.letters import DeadMessage
-from penstock.broker.queues.redrive_records import Filter, Job
+from penstock.broker.queues.letters.letters import DeadMessage
+from penstock.broker.queues.redrives.records import Filter, Job
 from penstock.http.message_types import Instant, MessageView, PartitionIndex, instant, view_of
 from penstock.http.problems import InvalidParameter
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final
 
 from penstock.broker.broker import Broker
-from penstock.broker.queues.redrive_records import Job
+from penstock.broker.queues.redrives.records import Job
 from penstock.errors import DeadLetterNotFound, PenstockError, RedriveNotFound
 from penstock.http import dead_letter_types as types
 from penstock.http.door import Door

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.broker.broker import Broker
-from penstock.broker.queues.figures import Figures
+from penstock.broker.queues.leading.figures import Figures
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

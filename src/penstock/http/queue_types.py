@@ -11,8 +11,8 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict
 
 from penstock.broker.queues.attempts import ATTEMPT_CHARS_MAX
+from penstock.broker.queues.core.messages import Fate
 from penstock.broker.queues.leases import LeasedMessage, Verdict
-from penstock.broker.queues.messages import Fate
 from penstock.broker.queues.reports import Peeked
 from penstock.broker.starts import Since, Start
 from penstock.errors import InvalidRequest

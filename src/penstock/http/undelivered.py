@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from penstock.broker.queues.core.receipts import Receipt
 from penstock.broker.queues.leases import Lease
-from penstock.broker.queues.receipts import Receipt
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:

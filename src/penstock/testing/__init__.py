@@ -11,14 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.broker.queues.core.messages import Fate
     from penstock.broker.queues.leases import LeasedMessage
-    from penstock.broker.queues.messages import Fate
     from penstock.testing.local import LocalBroker
     from penstock.testing.virtual import BrokerDown, StoredMessage, VirtualBroker
 
 _HOMES = {
     "BrokerDown": "penstock.testing.virtual",
-    "Fate": "penstock.broker.queues.messages",
+    "Fate": "penstock.broker.queues.core.messages",
     "LeasedMessage": "penstock.broker.queues.leases",
     "LocalBroker": "penstock.testing.local",
     "StoredMessage": "penstock.testing.virtual",

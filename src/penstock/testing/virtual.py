@@ -23,8 +23,8 @@ from typing import Any, Final, TypeVar
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, ClusterConfig
 from penstock.broker.publishing import Message, Published, publish_each
+from penstock.broker.queues.core.messages import Fate
 from penstock.broker.queues.leases import LeasedMessage, Verdict
-from penstock.broker.queues.messages import Fate
 from penstock.broker.queues.reports import GroupStats
 from penstock.broker.surroundings import Surroundings
 from penstock.cluster.controller import TopicSpec

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.broker.queues.core.messages import Fate, Part
 from penstock.broker.queues.leases import LeasedMessage, Verdict
-from penstock.broker.queues.messages import Fate, Part
 from penstock.errors import NotLeader
 from penstock.grpc.holdings import Holdings
 

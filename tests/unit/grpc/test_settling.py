@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.broker.queues.core.messages import Fate, Part
 from penstock.broker.queues.leases import Verdict
-from penstock.broker.queues.messages import Fate, Part
 from penstock.errors import NotLeader
 from penstock.grpc.generated.queues_pb2 import Outcome
 from penstock.grpc.settling import OUTCOMES, results_of

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from penstock.broker.queues.core.messages import Fate, Part
 from penstock.broker.queues.leases import LeasedMessage, Verdict
-from penstock.broker.queues.messages import Fate, Part
 from penstock.broker.starts import Since
 from penstock.errors import InvalidRequest, NotCoordinator
 from penstock.http.queue_types import ReceiveRequest, is_done, message_view, results_of, start_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker.coordination.messages import Request
-from penstock.broker.queues.config import QueueSettings
-from penstock.broker.queues.messages import Ack, Begin, Extend, Fate, Grant, Granted, Nack, Reject
-from penstock.broker.queues.queue import Queue
-from penstock.broker.queues.receipts import Receipt
-from penstock.broker.queues.records import Change, from_record, to_record
+from penstock.broker.queues.core.config import QueueSettings
+from penstock.broker.queues.core.messages import Ack, Begin, Extend, Fate, Grant, Granted, Nack, Reject
+from penstock.broker.queues.core.queue import Queue
+from penstock.broker.queues.core.receipts import Receipt
+from penstock.broker.queues.core.records import Change, from_record, to_record
 from penstock.records import Record
 
 SECRET = bytes(range(16))

@@ -12,8 +12,8 @@ from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.publishing import Message, Published, publish_each
 from penstock.broker.queues.leases import LeasedMessage
-from penstock.broker.queues.letters import DeadMessage
-from penstock.broker.queues.redrive_records import Filter, Job
+from penstock.broker.queues.letters.letters import DeadMessage
+from penstock.broker.queues.redrives.records import Filter, Job
 from penstock.broker.reading import read_messages
 from penstock.broker.surroundings import Surroundings
 from penstock.clock import SystemClock

@@ -8,8 +8,8 @@ from tests.support.queue_nodes import NODES, QueueNodes
 
 from penstock.broker.broker import Broker
 from penstock.broker.queues.attempts import Attempts
+from penstock.broker.queues.core.messages import Fate, Offered
 from penstock.broker.queues.leases import Lease, LeasedMessage
-from penstock.broker.queues.messages import Fate, Offered
 from penstock.errors import InvalidRequest, UnknownTopic
 
 

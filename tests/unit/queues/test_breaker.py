@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.queues.breaker import Breaker, Breakers
-from penstock.broker.queues.config import QueueSettings
-from penstock.broker.queues.tally import Tally
+from penstock.broker.queues.core.config import QueueSettings
+from penstock.broker.queues.core.tally import Tally
+from penstock.broker.queues.letters.breaker import Breaker, Breakers
 from penstock.errors import NotCoordinator
 
 WINDOW_MS = 1_000

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.queues.graveyard import publish, records, run, running, until_none_dies
 
 from penstock.broker.broker import Broker
-from penstock.broker.queues.messages import Fate
+from penstock.broker.queues.core.messages import Fate
 from penstock.cluster.controller import TopicSpec
 from penstock.errors import PenstockError, RequestTimedOut, UnknownTopic
 from penstock.model import queue_state_topic

@@ -24,10 +24,10 @@ from tests.unit.queues.graveyard import (
 )
 
 from penstock.broker.broker import Broker
-from penstock.broker.queues.messages import Confirm
-from penstock.broker.queues.receipts import Receipt
-from penstock.broker.queues.redrive_ledger import SettlePlan
-from penstock.broker.queues.redrive_records import Filter, JobState
+from penstock.broker.queues.core.messages import Confirm
+from penstock.broker.queues.core.receipts import Receipt
+from penstock.broker.queues.redrives.ledger import SettlePlan
+from penstock.broker.queues.redrives.records import Filter, JobState
 from penstock.cluster.controller import TopicSpec
 from penstock.errors import DeadLetterNotFound, InvalidRequest, NotCoordinator, RedriveRunning, UnknownTopic
 from penstock.records import HEADER_BYTES, Codec, Record, encode_batch
@@ -127,7 +127,7 @@ def test_a_dead_letter_is_written_once_even_if_nobody_heard_of_it(lost: str, mon
 
 
 def refuse_confirmations(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.broker.queues.shard import QueueShard
+    from penstock.broker.queues.leading.shard import QueueShard
 
     real = QueueShard.request
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.queues import intervals
-from penstock.broker.queues.deadlines import Deadlines
-from penstock.broker.queues.intervals import Interval, IntervalMap, IntervalSet
+from penstock.broker.queues.core import intervals
+from penstock.broker.queues.core.deadlines import Deadlines
+from penstock.broker.queues.core.intervals import Interval, IntervalMap, IntervalSet
 
 SPACE = 60
 

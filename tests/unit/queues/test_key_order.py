@@ -6,10 +6,10 @@ import tracemalloc
 
 from tests.unit.queues.desk import Desk, spans
 
-from penstock.broker.queues.config import Order, QueueSettings
-from penstock.broker.queues.gathering import label_of
-from penstock.broker.queues.intervals import Interval
-from penstock.broker.queues.messages import Confirm, Skip, Trim
+from penstock.broker.queues.core.config import Order, QueueSettings
+from penstock.broker.queues.core.intervals import Interval
+from penstock.broker.queues.core.messages import Confirm, Skip, Trim
+from penstock.broker.queues.leading.gathering import label_of
 
 A, B, C = 1, 2, 3
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from penstock.broker.queues.intervals import Interval, IntervalMap
-from penstock.broker.queues.lanes import DEFAULT_WEIGHTS, LANES, SharedSupply, fair_supply, lane_of, lane_supply
+from penstock.broker.queues.core.intervals import Interval, IntervalMap
+from penstock.broker.queues.core.lanes import DEFAULT_WEIGHTS, LANES, SharedSupply, fair_supply, lane_of, lane_supply
 
 FREE, LEASED, DONE = 0, 1, 2
 BOOST_MS = 30_000

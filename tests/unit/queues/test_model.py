@@ -24,9 +24,9 @@ from hypothesis.stateful import (
 from tests.unit.queues.twin import Twin
 
 from penstock.broker.coordination.messages import ProducerIdentity, Request
-from penstock.broker.queues.config import Order, QueueSettings
-from penstock.broker.queues.intervals import Interval
-from penstock.broker.queues.messages import (
+from penstock.broker.queues.core.config import Order, QueueSettings
+from penstock.broker.queues.core.intervals import Interval
+from penstock.broker.queues.core.messages import (
     Ack,
     AssignProducer,
     Begin,
@@ -48,9 +48,9 @@ from penstock.broker.queues.messages import (
     Skip,
     Trim,
 )
-from penstock.broker.queues.queue import EXPIRED, GAVE_UP, Queue
-from penstock.broker.queues.receipts import Receipt, parse_receipt
-from penstock.broker.queues.records import from_record, to_record
+from penstock.broker.queues.core.queue import EXPIRED, GAVE_UP, Queue
+from penstock.broker.queues.core.receipts import Receipt, parse_receipt
+from penstock.broker.queues.core.records import from_record, to_record
 
 CONSUMERS = ["ann", "ben", ""]
 PRODUCERS = [7, 8, 9]  # those that ack in transactions

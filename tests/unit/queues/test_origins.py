@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.queues.config import QueueSettings
-from penstock.broker.queues.origins import (
+from penstock.broker.queues.core.config import QueueSettings
+from penstock.broker.queues.letters.origins import (
     HEADERS_BYTES_MAX,
     Origin,
     dead_letter_topic,

@@ -11,9 +11,9 @@ import pytest
 from tests.support.queue_house import QueueHouse, run
 
 from penstock.broker.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit
-from penstock.broker.queues.companions import ensure_companion
-from penstock.broker.queues.progress import Progress
-from penstock.broker.queues.retention import TrimAcked
+from penstock.broker.queues.leading.companions import ensure_companion
+from penstock.broker.queues.leading.progress import Progress
+from penstock.broker.queues.leading.retention import TrimAcked
 from penstock.cluster.controller import TopicSpec
 from penstock.errors import InvalidTopicName, NotCoordinator, PenstockError, PolicyViolation, UnknownTopic
 from penstock.model import OFFSETS_TOPIC

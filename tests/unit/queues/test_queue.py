@@ -8,9 +8,9 @@ import pytest
 from tests.unit.queues.desk import SECRET, START_MS, Desk, spans
 
 from penstock.broker.coordination.messages import Request
-from penstock.broker.queues.config import QueueSettings
-from penstock.broker.queues.intervals import Interval
-from penstock.broker.queues.messages import (
+from penstock.broker.queues.core.config import QueueSettings
+from penstock.broker.queues.core.intervals import Interval
+from penstock.broker.queues.core.messages import (
     Ack,
     Begin,
     Confirm,
@@ -28,8 +28,8 @@ from penstock.broker.queues.messages import (
     Skip,
     Trim,
 )
-from penstock.broker.queues.queue import EXPIRED, GAVE_UP, Queue
-from penstock.broker.queues.receipts import Receipt
+from penstock.broker.queues.core.queue import EXPIRED, GAVE_UP, Queue
+from penstock.broker.queues.core.receipts import Receipt
 from penstock.errors import GroupNotFound, InvalidConfig, InvalidRequest
 
 # -- handing out -------------------------------------------------------------------------------------------------------

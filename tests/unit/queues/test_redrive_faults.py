@@ -12,7 +12,7 @@ from tests.unit.queues.graveyard import kill_all, listed, publish, records, run,
 
 from penstock.broker.broker import Broker
 from penstock.broker.coordination.coordinator import shard_of
-from penstock.broker.queues.redrive_records import Filter
+from penstock.broker.queues.redrives.records import Filter
 from penstock.cluster.controller import TopicSpec
 from penstock.errors import PenstockError, RequestTimedOut, UnknownTopic
 from penstock.model import REDRIVES_TOPIC

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.queues import redrive_records
-from penstock.broker.queues.redrive_ledger import (
+from penstock.broker.queues.redrives import records as redrive_records
+from penstock.broker.queues.redrives.ledger import (
     CancelJob,
     EndJob,
     Ledger,
@@ -18,7 +18,7 @@ from penstock.broker.queues.redrive_ledger import (
     OpenJob,
     SettlePlan,
 )
-from penstock.broker.queues.redrive_records import BUCKET_OFFSETS, Change, Filter, Job, JobState, Plan, Target
+from penstock.broker.queues.redrives.records import BUCKET_OFFSETS, Change, Filter, Job, JobState, Plan, Target
 from penstock.errors import CorruptRecords, InvalidRequest, RedriveNotFound, RedriveRunning
 from penstock.records import Record
 

@@ -8,10 +8,10 @@ import pytest
 from tests.unit.queues.desk import Desk, spans
 
 from penstock.broker.coordination.messages import ProducerIdentity
-from penstock.broker.queues.config import Order, QueueSettings, Retention
-from penstock.broker.queues.deliveries import SEQUENCE_WRAP
-from penstock.broker.queues.intervals import Interval
-from penstock.broker.queues.messages import (
+from penstock.broker.queues.core.config import Order, QueueSettings, Retention
+from penstock.broker.queues.core.deliveries import SEQUENCE_WRAP
+from penstock.broker.queues.core.intervals import Interval
+from penstock.broker.queues.core.messages import (
     AssignProducer,
     Configure,
     Confirm,
@@ -22,7 +22,7 @@ from penstock.broker.queues.messages import (
     Seek,
     Skip,
 )
-from penstock.broker.queues.tally import Tally
+from penstock.broker.queues.core.tally import Tally
 from penstock.cluster.queue_config import QUEUE_SETTINGS
 from penstock.errors import InvalidConfig
 

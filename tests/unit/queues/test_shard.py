@@ -8,12 +8,12 @@ from tests.support.journal import MemoryJournal
 
 from penstock.broker.coordination.messages import Rejected, Request
 from penstock.broker.coordination.shard import Machine, Shard
-from penstock.broker.queues import records
-from penstock.broker.queues.config import QueueSettings
-from penstock.broker.queues.messages import Ack, Begin, Fate, Grant, Offered
-from penstock.broker.queues.queue import Queue
-from penstock.broker.queues.receipts import Receipt
-from penstock.broker.queues.records import Change
+from penstock.broker.queues.core import records
+from penstock.broker.queues.core.config import QueueSettings
+from penstock.broker.queues.core.messages import Ack, Begin, Fate, Grant, Offered
+from penstock.broker.queues.core.queue import Queue
+from penstock.broker.queues.core.receipts import Receipt
+from penstock.broker.queues.core.records import Change
 
 
 class QueueShard(Shard[Queue, Change]):

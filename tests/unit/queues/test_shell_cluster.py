@@ -9,8 +9,8 @@ from tests.support.queue_house import run, values
 from tests.support.queue_nodes import NODES, QueueNodes, until
 
 from penstock.broker.broker import Broker
+from penstock.broker.queues.core.messages import Fate
 from penstock.broker.queues.leases import LeasedMessage
-from penstock.broker.queues.messages import Fate
 
 
 async def take(broker: Broker, max_messages: int = 100, **options: Any) -> list[LeasedMessage]:

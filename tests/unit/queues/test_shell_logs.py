@@ -10,12 +10,12 @@ from tests.support.queue_house import QueueHouse, run, values
 
 from penstock.broker.config import Fsync
 from penstock.broker.coordination.journal import Written
-from penstock.broker.queues import upkeep
+from penstock.broker.queues.core.messages import Fate
+from penstock.broker.queues.core.records import Begun, Change, Leased, Settled, Snapshot
+from penstock.broker.queues.leading import upkeep
+from penstock.broker.queues.leading.shard import QueueShard
+from penstock.broker.queues.leading.upkeep import trim_companion
 from penstock.broker.queues.leases import LeasedMessage
-from penstock.broker.queues.messages import Fate
-from penstock.broker.queues.records import Begun, Change, Leased, Settled, Snapshot
-from penstock.broker.queues.shard import QueueShard
-from penstock.broker.queues.upkeep import trim_companion
 from penstock.records import Record, encode_batch
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.queue_house import QueueHouse, run, values
 
 from penstock.broker.config import Fsync
-from penstock.broker.queues.messages import Fate
+from penstock.broker.queues.core.messages import Fate
 from penstock.errors import GroupNotFound, InvalidGroupId, InvalidRequest, PolicyViolation, UnknownTopic
 
 

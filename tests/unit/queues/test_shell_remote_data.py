@@ -7,9 +7,9 @@ from time import perf_counter
 
 from tests.support.queue_house import QueueHouse, run, values
 
-from penstock.broker.queues.cutting import DecodedBatches
-from penstock.broker.queues.messages import Fate
-from penstock.broker.queues.sources import LedSource, RemoteSource, Source
+from penstock.broker.queues.core.messages import Fate
+from penstock.broker.queues.leading.cutting import DecodedBatches
+from penstock.broker.queues.leading.sources import LedSource, RemoteSource, Source
 
 
 def lead_elsewhere(house: QueueHouse) -> None:

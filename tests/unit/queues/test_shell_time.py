@@ -7,7 +7,7 @@ from time import perf_counter
 
 from tests.support.queue_house import QueueHouse, run, values
 
-from penstock.broker.queues.steady import SteadyClock
+from penstock.broker.queues.leading.steady import SteadyClock
 
 
 class JumpingClock:

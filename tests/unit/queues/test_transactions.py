@@ -13,14 +13,14 @@ from tests.unit.queues.desk import SECRET
 
 from penstock.broker.coordination.messages import ProducerIdentity, Request
 from penstock.broker.publishing import Message
-from penstock.broker.queues import records
-from penstock.broker.queues.config import QueueSettings
+from penstock.broker.queues.core import records
+from penstock.broker.queues.core.config import QueueSettings
+from penstock.broker.queues.core.messages import Ack, Begin, Extend, Fate, Grant, Judged, Offered
+from penstock.broker.queues.core.queue import Queue
+from penstock.broker.queues.core.receipts import Receipt
+from penstock.broker.queues.core.records import Change
+from penstock.broker.queues.leading.undecided import UndecidedAcks
 from penstock.broker.queues.leases import LeasedMessage
-from penstock.broker.queues.messages import Ack, Begin, Extend, Fate, Grant, Judged, Offered
-from penstock.broker.queues.queue import Queue
-from penstock.broker.queues.receipts import Receipt
-from penstock.broker.queues.records import Change
-from penstock.broker.queues.undecided import UndecidedAcks
 from penstock.broker.transactions.joint.publishing import Ticket, publish_into
 from penstock.errors import (
     GroupNotFound,

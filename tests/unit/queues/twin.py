@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.broker.queues.config import Order, QueueSettings
-from penstock.broker.queues.messages import Fate
+from penstock.broker.queues.core.config import Order, QueueSettings
+from penstock.broker.queues.core.messages import Fate
 
 Message = dict[str, Any]
 

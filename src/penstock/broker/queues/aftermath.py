@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.broker.queues.breaker import Breakers
-from penstock.broker.queues.burial import Burials
+from penstock.broker.queues.letters.breaker import Breakers
+from penstock.broker.queues.letters.burial import Burials
 
 if TYPE_CHECKING:
-    from penstock.broker.queues.queue import Queue
-    from penstock.broker.queues.shard import QueueShard
+    from penstock.broker.queues.core.queue import Queue
+    from penstock.broker.queues.leading.shard import QueueShard
 
 
 class Consequences:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from penstock.broker.queues.intervals import IntervalSet
-from penstock.broker.queues.letters import DeadMessage, Looked, look
-from penstock.broker.queues.origins import SUFFIX, dead_letter_topic
-from penstock.broker.queues.redrive import Route
-from penstock.broker.queues.redrive_records import Filter, Job
-from penstock.broker.queues.redrives import Redrives
+from penstock.broker.queues.core.intervals import IntervalSet
+from penstock.broker.queues.letters.letters import DeadMessage, Looked, look
+from penstock.broker.queues.letters.origins import SUFFIX, dead_letter_topic
+from penstock.broker.queues.redrives.records import Filter, Job
+from penstock.broker.queues.redrives.redrive import Route
+from penstock.broker.queues.redrives.redrives import Redrives
 from penstock.broker.reach import extents_of
 from penstock.cluster.metadata import Topic
 from penstock.errors import DeadLetterNotFound, GroupNotFound, InvalidRequest, PenstockError, UnknownTopic

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.broker.queues.messages import Fate, Offered, Part
-from penstock.broker.queues.receipts import Receipt
+from penstock.broker.queues.core.messages import Fate, Offered, Part
+from penstock.broker.queues.core.receipts import Receipt
 from penstock.errors import PenstockError
 from penstock.records import decode_records, iter_batches
 from penstock.records.batch import Headers

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.queues.aftermath import Consequences
 from penstock.broker.queues.attempts import ATTEMPT_CHARS_MAX
-from penstock.broker.queues.breaker import Breakers
-from penstock.broker.queues.burial import Burials
-from penstock.broker.queues.companions import ensure_companion
-from penstock.broker.queues.config import QueueSettings
-from penstock.broker.queues.coordinator import QueueCoordinator
+from penstock.broker.queues.core.config import QueueSettings
+from penstock.broker.queues.core.messages import Fate, Part
+from penstock.broker.queues.core.receipts import Receipt, parse_receipt
 from penstock.broker.queues.entering import enter_acks
-from penstock.broker.queues.figures import AllFigures
+from penstock.broker.queues.leading.companions import ensure_companion
+from penstock.broker.queues.leading.coordinator import QueueCoordinator
+from penstock.broker.queues.leading.figures import AllFigures
+from penstock.broker.queues.leading.progress import Progress
+from penstock.broker.queues.leading.serving import QueueServing, told_start
 from penstock.broker.queues.leases import Lease, Verdict
-from penstock.broker.queues.messages import Fate, Part
-from penstock.broker.queues.progress import Progress
-from penstock.broker.queues.receipts import Receipt, parse_receipt
+from penstock.broker.queues.letters.breaker import Breakers
+from penstock.broker.queues.letters.burial import Burials
+from penstock.broker.queues.letters.retrieval import unpacked
 from penstock.broker.queues.receiving import Receiving
 from penstock.broker.queues.reports import GroupReport, GroupStats, Peeked
-from penstock.broker.queues.retrieval import unpacked
 from penstock.broker.queues.routing import QueueRoutes
-from penstock.broker.queues.serving import QueueServing, told_start
 from penstock.broker.queues.wire import (
     Action,
     BeginGroup,

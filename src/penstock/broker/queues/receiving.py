@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.queues.attempts import Attempts
-from penstock.broker.queues.companions import ensure_companion
+from penstock.broker.queues.leading.companions import ensure_companion
+from penstock.broker.queues.leading.polling import Waiter
+from penstock.broker.queues.leading.serving import QueueServing
 from penstock.broker.queues.leases import Lease
-from penstock.broker.queues.polling import Waiter
 from penstock.broker.queues.routing import Problems, QueueRoutes
-from penstock.broker.queues.serving import QueueServing
 from penstock.broker.queues.wire import Abandon, AwaitReady, Take
 from penstock.cluster.records import NO_LEADER
 from penstock.model import queue_state_topic

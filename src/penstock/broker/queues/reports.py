@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.broker.queues.config import QueueSettings
+from penstock.broker.queues.core.config import QueueSettings
 from penstock.records import Record
 
 

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from penstock.broker.queues.core.messages import Part
+from penstock.broker.queues.core.receipts import Receipt
+from penstock.broker.queues.leading.serving import QueueServing
 from penstock.broker.queues.leases import Lease
-from penstock.broker.queues.messages import Part
-from penstock.broker.queues.receipts import Receipt
 from penstock.broker.queues.reports import GroupReport
-from penstock.broker.queues.serving import QueueServing
 from penstock.broker.queues.wire import (
     ABANDON,
     AWAIT_READY,

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from penstock.broker.queues.core.receipts import Receipt
 from penstock.broker.queues.leases import Lease, LeasedMessage, Verdict
-from penstock.broker.queues.receipts import Receipt
 from penstock.errors import PenstockError
 
 log = logging.getLogger(__name__)

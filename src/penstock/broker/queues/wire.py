@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from penstock.broker.coordination.messages import ProducerIdentity
-from penstock.broker.queues.messages import Offered, Part
-from penstock.broker.queues.receipts import Receipt
+from penstock.broker.queues.core.messages import Offered, Part
+from penstock.broker.queues.core.receipts import Receipt
 from penstock.broker.queues.reports import GroupReport
 from penstock.peers.frames import Failure
 from penstock.peers.port import Method, Nothing

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.queues.core.messages import Fate
 from penstock.broker.queues.leases import Lease
-from penstock.broker.queues.messages import Fate
 from penstock.model import queue_state_topic
 from penstock.testing.simulation.cluster.history import Place
 

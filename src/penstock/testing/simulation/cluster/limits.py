@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.broker.queues import state, upkeep
+from penstock.broker.queues.core import state
+from penstock.broker.queues.leading import upkeep
 
 
 @contextmanager

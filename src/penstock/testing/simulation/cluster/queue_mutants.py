@@ -6,19 +6,19 @@ from typing import Final
 
 from penstock.testing.simulation.planting import Mutant
 
-_BURIAL: Final = "penstock.broker.queues.burial"
-_CLAIMS: Final = "penstock.broker.queues.claims"
-_COORDINATOR: Final = "penstock.broker.queues.coordinator"
-_DELIVERIES: Final = "penstock.broker.queues.deliveries"
-_DELIVERING: Final = "penstock.broker.queues.delivering"
-_JOURNAL: Final = "penstock.broker.queues.journal"
-_QUEUE: Final = "penstock.broker.queues.queue"
+_BURIAL: Final = "penstock.broker.queues.letters.burial"
+_CLAIMS: Final = "penstock.broker.queues.core.claims"
+_COORDINATOR: Final = "penstock.broker.queues.leading.coordinator"
+_DELIVERIES: Final = "penstock.broker.queues.core.deliveries"
+_DELIVERING: Final = "penstock.broker.queues.leading.delivering"
+_JOURNAL: Final = "penstock.broker.queues.leading.journal"
+_QUEUE: Final = "penstock.broker.queues.core.queue"
 _SHARD: Final = "penstock.broker.coordination.shard"
-_SNAPSHOTS: Final = "penstock.broker.queues.snapshots"
-_SOURCES: Final = "penstock.broker.queues.sources"
-_STEADY: Final = "penstock.broker.queues.steady"
-_UNDECIDED: Final = "penstock.broker.queues.undecided"
-_UPKEEP: Final = "penstock.broker.queues.upkeep"
+_SNAPSHOTS: Final = "penstock.broker.queues.core.snapshots"
+_SOURCES: Final = "penstock.broker.queues.leading.sources"
+_STEADY: Final = "penstock.broker.queues.leading.steady"
+_UNDECIDED: Final = "penstock.broker.queues.leading.undecided"
+_UPKEEP: Final = "penstock.broker.queues.leading.upkeep"
 
 LEASES: Final = (
     Mutant(

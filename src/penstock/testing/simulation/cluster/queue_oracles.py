@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.partition import Partition
-from penstock.broker.queues.origins import Origin, origin_of
+from penstock.broker.queues.letters.origins import Origin, origin_of
 from penstock.records import decode_records, parse_header
 from penstock.testing.simulation.cluster.history import Place
 from penstock.testing.simulation.cluster.ledger import Account

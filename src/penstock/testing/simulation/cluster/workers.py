@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from penstock.broker.broker import Broker
 from penstock.broker.coordination.coordinator import shard_of
 from penstock.broker.publishing import Message
+from penstock.broker.queues.core.messages import Fate
 from penstock.broker.queues.leases import Lease, Verdict
-from penstock.broker.queues.messages import Fate
 from penstock.broker.queues.reports import GroupStats
 from penstock.broker.transactions.joint.publishing import Ticket, publish_into
 from penstock.errors import PenstockError, TransactionEnded, TransactionNotFound

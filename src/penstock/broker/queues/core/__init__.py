@@ -1,0 +1,1 @@
+"""The deliveries of one group in one partition, decided without clock, socket or log."""

@@ -1,0 +1,300 @@
+"""All that is known of the deliveries of one partition to one group: the state that records are applied to.
+
+Everything before ``committed`` is done. From there on rows tell of what was delivered; what they leave out is ready.
+So memory grows with what is in flight and with gaps, never with what was acked. Besides the rows there are only counts
+and indices, which follow from them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
+from math import inf
+from typing import Final
+
+from penstock.broker.queues.core.config import Order, QueueSettings
+from penstock.broker.queues.core.consumers import Consumers
+from penstock.broker.queues.core.deadlines import Deadlines
+from penstock.broker.queues.core.holds import Holds
+from penstock.broker.queues.core.intervals import Interval, IntervalMap
+from penstock.broker.queues.core.keyed import KeyedSupply
+from penstock.broker.queues.core.messages import DeadLetter
+from penstock.broker.queues.core.rows import ACKED, ACKED_FACTS, COLUMNS, DYING, LEASED, WAITING, Row, facts_of, row_of
+from penstock.broker.queues.core.supply import PlainSupply, Supply
+
+SEQUENCE_WRAP: Final = 1 << 31  # where a producer's sequence numbers begin anew, as in Kafka
+_MARKS_SPARE: Final = 1024  # marks that mean nothing any more are swept once they outnumber rows by this
+
+
+@dataclass(slots=True)
+class _Dying:
+    """A dead letter that is not written yet: where to look for it, and how many of its messages are left."""
+
+    first: int
+    last: int
+    left: int
+    sequence: int  # of its first message
+    reason: str
+
+
+class Deliveries:
+    """Rows by offset, and what follows from them."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self.committed = 0
+        self.rows = IntervalMap(COLUMNS)
+        self.consumers = Consumers()
+        self.holds = Holds()
+        self._counts = [0, 0, 0, 0]  # messages by kind
+        self._dying: dict[int, _Dying] = {}  # by the dead letter's number
+        self._ends = Deadlines()  # of leases
+        self._dues = Deadlines()  # of what waits
+        self._overdue: deque[Interval] = deque()  # leases may have ended in there
+        self.supply: Supply
+        self.supply_by(settings)
+
+    def supply_by(self, settings: QueueSettings) -> None:
+        """Choose messages as the settings want it, from now on."""
+        if settings.order is Order.KEY:
+            self.supply = KeyedSupply(self.rows, self.is_done, settings.held_max)
+        else:
+            self.supply = PlainSupply(self.rows)
+        self._mark_anew()
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def count(self, kind: int) -> int:
+        """How many messages are in a state."""
+        return self._counts[kind]
+
+    def is_done(self, offset: int) -> bool:
+        if offset < self.committed:
+            return True
+        row = self.rows.at(offset)
+        return row is not None and row[2] == ACKED_FACTS
+
+    def within(self, first: int, last: int) -> Iterator[Row]:
+        """The rows between two offsets, cut to them."""
+        return map(row_of, self.rows.within(first, last))
+
+    def dead_letters(self, limit: int) -> list[DeadLetter]:
+        """What waits to be written to the dead letters, the oldest first. One that has gaps by now comes in pieces."""
+        found: list[DeadLetter] = []
+        for number, dying in self._dying.items():
+            if len(found) >= limit:
+                break
+            for row in self.remains(number):
+                sequence = (dying.sequence + row.first - dying.first) % SEQUENCE_WRAP
+                found.append(DeadLetter(number, row.first, row.last, row.deliveries, dying.reason, sequence))
+        return found
+
+    def remains(self, number: int) -> list[Row]:
+        """What is left of a dead letter, nothing if it is not known."""
+        dying = self._dying.get(number)
+        if dying is None:
+            return []
+        return [row for row in self.within(dying.first, dying.last) if row.kind == DYING and row.number == number]
+
+    def waiting_letters(self) -> dict[int, tuple[int, int, str]]:
+        """The first offset, its sequence and the reason of dead letters that are to be written, by number."""
+        return {number: (dying.first, dying.sequence, dying.reason) for number, dying in self._dying.items()}
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def wake_ms(self) -> float:
+        return -inf if self._overdue else min(self._ends.next_ms, self._dues.next_ms)
+
+    def wake(self, now_ms: int) -> None:
+        """See what is due by now: messages to be delivered again become free, leases that ended are noted."""
+        for interval in self._dues.pop(now_ms):
+            for row in self.within(*interval):
+                if row.kind == WAITING and row.time_ms <= now_ms:  # if later, another mark tells when
+                    self.supply.on_due(row.first, row.last)
+        self._overdue.extend(self._ends.pop(now_ms))
+
+    def ended(self, now_ms: int, limit: int) -> list[Row]:
+        """Leases that have ended, by offset, up to ``limit`` rows. They are told of until something else is applied."""
+        found: list[Row] = []
+        kept: list[Interval] = []
+        while self._overdue and len(found) < limit:
+            interval = self._overdue.popleft()
+            leased = (row for row in self.within(*interval) if row.kind == LEASED and row.time_ms <= now_ms)
+            rows = chain.from_iterable(map(self._unheld, leased))
+            before = len(found)
+            found += islice(rows, limit - before)
+            if len(found) > before:
+                kept.append(Interval(found[before].first, interval.last))
+        self._overdue.extendleft(reversed(kept))
+        found.sort()
+        # Intervals may overlap, and then what they have in common was found twice. The rest comes next time.
+        return found[:1] + [row for before, row in pairwise(found) if row.first > before.last]
+
+    def _unheld(self, row: Row) -> Iterable[Row]:
+        """The parts of a lease that are not in a transaction."""
+        return self.holds.free_parts(row) if self.holds else (row,)
+
+    def shift(self, by_ms: int) -> None:
+        """Move every time, because another clock counts from now on."""
+        for first, last, facts in list(self.rows):
+            row = row_of((first, last, facts))
+            if row.kind in (LEASED, WAITING):
+                moved = facts_of(row.kind, row.deliveries, row.number, row.time_ms + by_ms, row.consumer)
+                self.rows.put(first, last, moved)
+        self._mark_anew()
+
+    def _mark_anew(self) -> None:
+        """Mark every row that time matters to; whatever else was marked means nothing."""
+        self._ends = Deadlines()
+        self._dues = Deadlines()
+        self._overdue.clear()
+        for row in map(row_of, self.rows):
+            if row.kind == LEASED:
+                self._ends.add(row.time_ms, row.first, row.last)
+            elif row.kind == WAITING:
+                self._dues.add(row.time_ms, row.first, row.last)
+
+    def _mark_end(self, at_ms: int, first: int, last: int) -> None:
+        """A lease ends at some time; marks that mean nothing any more are swept once there are many."""
+        self._ends.add(at_ms, first, last)
+        if len(self._ends) + len(self._dues) > 2 * len(self.rows) + _MARKS_SPARE:
+            self._mark_anew()
+
+    def _mark_due(self, at_ms: int, first: int, last: int) -> None:
+        self._dues.add(at_ms, first, last)
+        if len(self._ends) + len(self._dues) > 2 * len(self.rows) + _MARKS_SPARE:
+            self._mark_anew()
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def lease(self, lease: int, consumer: str, until_ms: int, spans: Sequence[tuple[int, int, int]]) -> None:
+        """Messages are delivered: first, last and for which time."""
+        if not spans:
+            return
+        number = self.consumers.number_of(consumer)
+        for first, last, count in spans:
+            self._put(Row(first, last, LEASED, count, lease, until_ms, number))
+            self._mark_end(until_ms, first, last)
+            self.supply.on_leased(first, last)
+
+    def wait(self, first: int, last: int, count: int, due_ms: int) -> None:
+        """Messages are to be delivered again at some time."""
+        self._put(Row(first, last, WAITING, count, 0, due_ms, -1))
+        self._mark_due(due_ms, first, last)
+
+    def bury(self, number: int, first: int, last: int, count: int, reason: str, sequence: int) -> None:
+        """Messages are to go to the dead letters."""
+        self._dying[number] = _Dying(first, last, 0, sequence, reason)
+        self._put(Row(first, last, DYING, count, number, 0, -1))
+
+    def renumber(self, last_number: int) -> tuple[int, int]:
+        """Number what waits to be written from sequence 0 on. A letter with a hole becomes two.
+
+        Tells the last number of a dead letter, and how many messages got a sequence.
+        """
+        letters = [(dying.reason, self.remains(number)) for number, dying in self._dying.items()]
+        for reason, (_, *rest) in letters:
+            for row in rest:
+                last_number += 1
+                self.bury(last_number, row.first, row.last, row.deliveries, reason, 0)
+        sequence = 0
+        for number, dying in self._dying.items():
+            (row,) = self.remains(number)
+            dying.first, dying.last, dying.sequence = row.first, row.last, sequence % SEQUENCE_WRAP
+            sequence += row.size
+        return last_number, sequence
+
+    def extend(self, first: int, last: int, until_ms: int) -> None:
+        """Leases last until another time."""
+        for row in [row for row in self.within(first, last) if row.kind == LEASED]:
+            facts = facts_of(LEASED, row.deliveries, row.number, until_ms, row.consumer)
+            self.rows.put(row.first, row.last, facts)
+        self._mark_end(until_ms, first, last)
+
+    def end_holds(self, producer_id: int, *, is_commit: bool) -> list[Interval]:
+        """A transaction has ended: what it acked is done with, or leased as before; what that is, by offset."""
+        ended = self.holds.end(producer_id)
+        for interval in ended:
+            if is_commit:
+                self.finish(*interval)
+            else:  # its time may have come while it did not count
+                for row in self.within(*interval):
+                    self._mark_end(row.time_ms, row.first, row.last)
+        return ended
+
+    def finish(self, first: int, last: int) -> None:
+        """Messages are done with, whatever was known of them."""
+        first = max(first, self.committed)
+        if first > last:
+            return
+        if self.holds:
+            self.holds.clear(first, last)
+        self._uncount(first, last)
+        if first > self.committed:
+            self._counts[ACKED] += last - first + 1
+            self.rows.put(first, last, ACKED_FACTS)
+        else:
+            self.rows.clear(first, last)
+            self.committed = last + 1
+            next_row = self.rows.at(self.committed)
+            if next_row is not None and next_row[2] == ACKED_FACTS:
+                self._uncount(next_row[0], next_row[1])
+                self.rows.clear(next_row[0], next_row[1])
+                self.committed = next_row[1] + 1
+        self.supply.on_done(first, last)
+
+    def trim(self, start: int) -> None:
+        """There is nothing before an offset any more."""
+        self.finish(self.committed, start - 1)
+
+    def move(self, offset: int) -> None:
+        """Begin anew from an offset."""
+        self.committed = offset
+        self.rows.reset()
+        self.consumers = Consumers()
+        self.holds.reset()
+        self._counts = [0, 0, 0, 0]
+        self._dying.clear()
+        self._mark_anew()
+        self.supply.reset()
+
+    def load_letters(self, letters: Mapping[int, tuple[int, int, str]]) -> None:
+        """Take over what waited to be written; its rows come next."""
+        for number in sorted(letters):
+            first, sequence, reason = letters[number]
+            self._dying[number] = _Dying(first, first, 0, sequence, reason)
+
+    def load(self, row: Row, consumer: str | None) -> None:
+        """Take over a row of a snapshot, into a state that is empty but for the rows before it."""
+        number = -1 if consumer is None else self.consumers.number_of(consumer)
+        if row.kind == DYING:
+            self._dying[row.number].last = row.last
+        self._put(row._replace(consumer=number))
+        if row.kind == LEASED:
+            self._mark_end(row.time_ms, row.first, row.last)
+        elif row.kind == WAITING:
+            self._mark_due(row.time_ms, row.first, row.last)
+
+    def _put(self, row: Row) -> None:
+        self._uncount(row.first, row.last)
+        self._counts[row.kind] += row.size
+        if row.kind == LEASED:
+            self.consumers.take(row.consumer, row.size)
+        elif row.kind == DYING:
+            self._dying[row.number].left += row.size
+        self.rows.put(row.first, row.last, facts_of(row.kind, row.deliveries, row.number, row.time_ms, row.consumer))
+
+    def _uncount(self, first: int, last: int) -> None:
+        if not self.rows.has_any(first, last):
+            return
+        for row in self.within(first, last):
+            self._counts[row.kind] -= row.size
+            if row.kind == LEASED:
+                self.consumers.release(row.consumer, row.size)
+            elif row.kind == DYING:
+                dying = self._dying[row.number]
+                dying.left -= row.size
+                if dying.left == 0:
+                    del self._dying[row.number]

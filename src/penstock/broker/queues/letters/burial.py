@@ -1,0 +1,308 @@
+"""Burials: messages that a queue gave up on are written to its dead-letter topic, once, and then confirmed.
+
+One burial at a time for each queue, in the order in which messages died. The queue numbers its dead letters, and they
+are written as one idempotent producer that the queue remembers. Whoever takes over after a crash asks the leader of the
+dead letters how far that producer got, and goes on from there. Numbers without a message (retention or a seek took it
+meanwhile) would look like lost batches, so the producer then begins a new epoch, which also shuts out a former leader.
+
+What cannot be written now is tried again, with longer and longer pauses; the messages stay with the queue until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.broker.coordination.messages import ProducerIdentity, Request
+from penstock.broker.publishing import Message, chunks
+from penstock.broker.queues.core.intervals import IntervalSet
+from penstock.broker.queues.core.messages import AssignProducer, Confirm, DeadLetter, Skip
+from penstock.broker.queues.core.queue import Queue
+from penstock.broker.queues.letters.origins import HEADERS_BYTES_MAX, Origin, dead_letter_topic, inscribe
+from penstock.broker.queues.letters.retrieval import retrieve
+from penstock.broker.queues.letters.sequences import UNKNOWN, Sequences
+from penstock.cluster.controller import TopicSpec
+from penstock.cluster.topic_config import INT32_MAX
+from penstock.errors import (
+    CoordinationError,
+    DuplicateSequence,
+    InvalidRequest,
+    MessageTooLarge,
+    OutOfOrderSequence,
+    PenstockError,
+    ProducerFenced,
+    TopicExists,
+)
+from penstock.records import Codec, Record, encode_batch
+from penstock.storage.producers import SEQUENCE_WRAP
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+# The queue's own machine is asked; the answer comes when what it says is committed.
+Ask = Callable[[str, Request[Any]], Awaitable[Any]]
+
+_APPEND_TIMEOUT_MS: Final = 30_000
+_READ_BYTES: Final = 4 * 1024 * 1024
+_LETTERS_AT_ONCE: Final = 100
+_BATCH_BYTES_MAX: Final = 1024 * 1024
+_PAUSE_SECONDS_MIN: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 10.0
+_EPOCH_MAX: Final = 30_000
+
+
+class Burials:
+    """The burials of all queues that this node leads."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._sequences = Sequences(broker.metadata, broker.peers, broker.replicas.find)
+        self._tasks: dict[Queue, asyncio.Task[bool]] = {}
+
+    def serve(self) -> None:
+        """Answer other nodes from now on."""
+        self._sequences.serve()
+
+    def look(self, queue: Queue, ask: Ask) -> None:
+        """Begin a burial if the queue has something to bury and none is under way. Cheap: call it often."""
+        if queue in self._tasks or not queue.dead_letters(1):
+            return
+        burial = Burial(self._broker, self._sequences, queue, ask)
+        task = self._tasks[queue] = asyncio.ensure_future(burial.run())
+        task.add_done_callback(lambda done: self._end(queue, ask, done))
+
+    def _end(self, queue: Queue, ask: Ask, task: asyncio.Task[bool]) -> None:
+        self._tasks.pop(queue, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            log.error("A burial of %r met a bug.", queue, exc_info=error)
+        elif task.result():
+            self.look(queue, ask)  # something may have died since it last looked
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Numbered(NamedTuple):
+    """A dead letter that is to be written."""
+
+    sequence: int
+    offset: int  # of the message that it was
+    record: Record
+
+
+class Burial:
+    """The dead letters of one queue on their way, until there are none left."""
+
+    def __init__(self, broker: Broker, sequences: Sequences, queue: Queue, ask: Ask) -> None:
+        self._broker = broker
+        self._sequences = sequences
+        self._queue = queue
+        self._ask = ask
+        self._reached: tuple[str, int, int] | None = None  # where to, and the last sequence that is there
+        self._is_failing = False
+
+    async def run(self) -> bool:
+        """Bury until nothing is left, or until this queue is led by somebody else; whether it still is led here."""
+        pause_s = _PAUSE_SECONDS_MIN
+        while letters := self._queue.dead_letters(_LETTERS_AT_ONCE):
+            try:
+                await self.bury(letters)
+            except CoordinationError:
+                return False  # whoever leads it next goes on
+            except PenstockError as error:
+                self._tell(error)
+                self._reached = None
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSE_SECONDS_MAX)
+            else:
+                pause_s, self._is_failing = _PAUSE_SECONDS_MIN, False
+        return True
+
+    def _tell(self, error: PenstockError) -> None:
+        is_known, self._is_failing = self._is_failing, True
+        if not is_known:
+            log.warning("Dead letters of %r cannot be written now, and are kept: %s", self._queue, error.message)
+
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        """Write dead letters and confirm them, or bring things closer to that."""
+        queue, ids = self._queue, tuple(dict.fromkeys(letter.id for letter in letters))
+        await self._ask(queue.id, Confirm(()))  # changes nothing, and is answered when what we see is committed
+        name = dead_letter_topic(queue.topic, queue.settings)
+        if name is None:
+            await self._ask(queue.id, Confirm(ids))  # rejected for good: they stay in the log, and nowhere else
+            return
+        if queue.producer is None:
+            await self._take_producer(None)
+            return
+        index = queue.partition % await ensure_dead_letter_topic(self._broker, queue.topic, name)
+        for at, letter in enumerate(letters):
+            offset = letter.first
+            while offset <= letter.last:
+                found = await retrieve(self._broker, queue.topic, queue.partition, offset, letter.last, _READ_BYTES)
+                left = await self._left(name, index, queue.producer, letter, found.records)
+                if not await self._write(name, index, queue.producer, left):
+                    await self._close_gap(letters[:at], letter, left)
+                    return
+                offset = found.next_offset
+        await self._ask(queue.id, Confirm(ids))
+
+    async def _left(
+        self, name: str, index: int, producer: ProducerIdentity, letter: DeadLetter, records: Sequence[Record]
+    ) -> list[Numbered]:
+        """Those that are not written yet, as dead letters, each with its sequence."""
+        last = await self._last_written(name, index, producer)
+        now_ms = self._broker.clock.now_ms()
+        found: list[Numbered] = []
+        for record in records:
+            sequence = (letter.sequence + record.offset - letter.first) % SEQUENCE_WRAP
+            if not _is_written(sequence, last):
+                origin = Origin(
+                    topic=self._queue.topic,
+                    partition=self._queue.partition,
+                    offset=record.offset,
+                    timestamp_ms=record.timestamp,
+                    group=self._queue.id,
+                    tries=letter.tries,
+                    reason=letter.reason,
+                    time_ms=now_ms,
+                )
+                found.append(Numbered(sequence, record.offset, inscribe(record, origin)))
+        return found
+
+    # -- as whom ------------------------------------------------------------------------------------------------------
+
+    async def _take_producer(self, before: ProducerIdentity | None) -> None:
+        """Write as another producer from now on, or as the same one in its next epoch."""
+        if before is not None and before.epoch < _EPOCH_MAX:
+            producer = ProducerIdentity(before.producer_id, before.epoch + 1)
+        else:
+            producer = ProducerIdentity(await self._broker.allocate_producer_id(), 0)
+        await self._ask(self._queue.id, AssignProducer(producer))
+        self._reached = None
+
+    async def _last_written(self, name: str, index: int, producer: ProducerIdentity) -> int:
+        if self._reached is None or self._reached[:2] != (name, index):
+            self._reached = (name, index, await self._sequences.last(name, index, producer))
+        return self._reached[2]
+
+    async def _close_gap(self, done: Sequence[DeadLetter], letter: DeadLetter, left: Sequence[Numbered]) -> None:
+        """Be done with what is written or gone, and have the rest numbered anew.
+
+        That is all of the letters before this one, and of this one what is not left, as far as it was looked at.
+        """
+        gone = IntervalSet()
+        gone.add(letter.first, left[-1].offset)
+        for each in left:
+            gone.clear(each.offset, each.offset)
+        for piece in done:
+            if piece.id == letter.id:
+                gone.add(piece.first, piece.last)
+        if ids := tuple(dict.fromkeys(piece.id for piece in done if piece.id != letter.id)):
+            await self._ask(self._queue.id, Confirm(ids))
+        if len(gone):
+            await self._ask(self._queue.id, Skip(gone.intervals()))
+        await self._take_producer(self._queue.producer)
+
+    # -- where to -----------------------------------------------------------------------------------------------------
+
+    async def _write(self, name: str, index: int, producer: ProducerIdentity, left: Sequence[Numbered]) -> bool:
+        """Append dead letters; False if they cannot be, because of a gap in what this producer has written."""
+        if not left:
+            return True
+        last = await self._last_written(name, index, producer)
+        if not _is_next(left, last):
+            return False
+        messages = [Message(key=each.record.key, value=each.record.value, headers=each.record.headers) for each in left]
+        limit = min(self._broker.topic_settings(name).max_message_bytes, _BATCH_BYTES_MAX)
+        for chunk in chunks(messages, range(len(messages)), limit):
+            try:
+                await self._append(name, index, producer, [left[at] for at in chunk])
+            except (OutOfOrderSequence, DuplicateSequence):
+                self._reached = None
+                if await self._last_written(name, index, producer) != last:
+                    raise  # somebody else wrote it, or a part of it: look again
+                return False  # the producer is known there, but not in this epoch, which has to begin at 0
+            last = left[chunk[-1]].sequence
+            self._reached = (name, index, last)
+        return True
+
+    async def _append(self, name: str, index: int, producer: ProducerIdentity, chunk: Sequence[Numbered]) -> None:
+        records = [each.record._replace(offset=at) for at, each in enumerate(chunk)]
+        limit = self._broker.topic_settings(name).max_message_bytes
+        batch = _encode(records, producer, chunk[0].sequence, Codec.NONE)
+        if len(batch) > limit:
+            batch = _encode(records, producer, chunk[0].sequence, Codec.ZSTD)
+        if len(batch) > limit:
+            await self._make_room(name, len(batch))
+        try:
+            await self._broker.remote.append(name, index, batch, timeout_ms=_APPEND_TIMEOUT_MS)
+        except MessageTooLarge:  # its leader goes by older settings
+            await self._make_room(name, len(batch))
+            raise
+        except ProducerFenced:
+            await self._take_producer(None)
+            raise
+
+    async def _make_room(self, name: str, size: int) -> None:
+        if size + HEADERS_BYTES_MAX > INT32_MAX:
+            raise MessageTooLarge(f"A dead letter of {size} bytes is more than any topic takes.")
+        limit = max(size + HEADERS_BYTES_MAX, self._broker.topic_settings(name).max_message_bytes)
+        log.warning("A dead letter has %d bytes; max.message.bytes of %s is raised to %d.", size, name, limit)
+        await self._broker.configure_topic(name, {"max.message.bytes": str(limit)})
+
+
+def _encode(records: Sequence[Record], producer: ProducerIdentity, sequence: int, codec: Codec) -> bytearray:
+    return encode_batch(
+        records,
+        codec=codec,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=sequence,
+    )
+
+
+def _is_written(sequence: int, last: int) -> bool:
+    """Whether a producer whose last message is ``last`` has written this one; numbers go round."""
+    return last != UNKNOWN and (last - sequence) % SEQUENCE_WRAP < SEQUENCE_WRAP // 2
+
+
+def _is_next(left: Sequence[Numbered], last: int) -> bool:
+    """Whether messages are numbered without a hole, from the one after ``last`` on."""
+    first = left[0].sequence
+    is_following = last == UNKNOWN or first == (last + 1) % SEQUENCE_WRAP
+    return is_following and all((first + at) % SEQUENCE_WRAP == each.sequence for at, each in enumerate(left))
+
+
+async def ensure_dead_letter_topic(broker: Broker, topic: str, name: str) -> int:
+    """Make the dead-letter topic of another one if it is not there; how many partitions it has.
+
+    It takes what the topic takes and the headers beside that, and keeps it for ever: dead letters have the times of
+    their messages, so retention by time would remove old ones as soon as they come.
+    """
+    if name not in broker.metadata.topics:
+        parent = broker.metadata.topic(topic)
+        limit = min(broker.topic_settings(topic).max_message_bytes + HEADERS_BYTES_MAX, INT32_MAX)
+        configs = {"max.message.bytes": str(limit), "retention.ms": "-1", "retention.bytes": "-1"}
+        spec = TopicSpec(
+            name=name,
+            partitions=len(parent.partitions),
+            replication_factor=parent.replication_factor,
+            configs=configs,
+        )
+        try:
+            await broker.create_topic(spec)
+        except TopicExists:
+            pass  # the queue of another partition was faster
+        except InvalidRequest as error:
+            raise type(error)(f"The dead letters of {topic!r} cannot be kept in {name!r}: {error.message}") from error
+    return len(broker.metadata.topic(name).partitions)
