@@ -19,9 +19,12 @@ from bench.chaos.order import Order
 from bench.chaos.software import KafkaNodes, PenstockNodes, Software
 from bench.targets import CACHE
 
-# Segments small enough to be closed within a short run, and members that are missed soon.
+# Segments small enough to be closed within a short run, damage that is looked for all the time, and members that are
+# missed soon.
 PENSTOCK_SETTINGS = {
     "PENSTOCK_STORAGE__SEGMENT_BYTES": "262144",
+    "PENSTOCK_STORAGE__SCRUB__INTERVAL_MS": "15000",
+    "PENSTOCK_STORAGE__SCRUB__BYTES_PER_SECOND": "8388608",
     "PENSTOCK_GROUPS__SESSION_TIMEOUT_MS": "6000",
     "PENSTOCK_GROUPS__HEARTBEAT_INTERVAL_MS": "1000",
 }

@@ -126,12 +126,19 @@ class Node:
 
     def is_ready(self, watcher: str | None) -> bool:
         """Whether ``/readyz`` says so."""
-        source = (watcher, 0) if watcher else None
-        connection = http.client.HTTPConnection(self.place.host, self.place.http_port, timeout=1, source_address=source)
-        with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
-            connection.request("GET", "/readyz")
-            return connection.getresponse().status == 200
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.ask("GET", "/readyz", watcher, timeout_s=1.0)[0] == 200
         return False
+
+    def ask(self, method: str, path: str, watcher: str | None, timeout_s: float = 10.0) -> tuple[int, bytes]:
+        """Status and body of an answer over HTTP; OSError or HTTPException if there is none."""
+        source = (watcher, 0) if watcher else None
+        place = self.place
+        connection = http.client.HTTPConnection(place.host, place.http_port, timeout=timeout_s, source_address=source)
+        with contextlib.closing(connection):
+            connection.request(method, path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
 
 
 class Cluster:

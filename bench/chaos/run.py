@@ -21,6 +21,7 @@ from bench.chaos.history import Diary, now, read_all
 from bench.chaos.order import Order
 from bench.chaos.report import Report
 from bench.chaos.schedule import make_schedule
+from bench.chaos.scrub import HEALED_LIMIT_S, scrub_all
 from bench.chaos.timeline import draw
 from bench.chaos.watch import Watch
 from bench.chaos.workload import DERIVING, EVERYBODY, PRODUCERS, READERS, WRITERS, Workload
@@ -95,11 +96,17 @@ def standing(order: Order) -> Iterator[tuple[Cluster, Watch]]:
 def finish(
     cluster: Cluster, watch: Watch, workload: Workload, conductor: Conductor, order: Order, display: Display
 ) -> None:
-    """Clients finish, those who write before those who read; then everything is read, by wire and off the disks."""
+    """Clients finish, those who write before those who read; then all nodes look for damage a last time, and everything
+    is read, by wire and off the disks.
+    """
     for names in (PRODUCERS | WRITERS, DERIVING, READERS):
         display.say(f"finishing: {', '.join(names)}")
         for name in workload.finish(names):
             conductor.troubles.append(Trouble(now(), f"{name} did not finish and was killed"))
+    display.say("scrubbing")
+    conductor.troubles += [Trouble(now(), text) for text in scrub_all(cluster)]
+    if not watch.wait_until_whole(HEALED_LIMIT_S):
+        conductor.troubles.append(Trouble(now(), "what the last scrub found was not copied anew"))
     display.say("reading everything")
     diary = Diary(order.directory / "final.diary")
     drain_leaders(cluster, TOPICS, diary)

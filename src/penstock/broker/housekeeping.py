@@ -1,4 +1,4 @@
-"""The work nobody waits for: background syncs, retention and compaction."""
+"""The work nobody waits for: background syncs, retention, compaction and the scrub."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 from penstock.broker.config import BrokerConfig, Fsync
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
+from penstock.broker.scrub import Scrub
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.storage.compaction import plan_compaction
@@ -16,21 +17,25 @@ log = logging.getLogger(__name__)
 
 
 class Housekeeping:
-    """Two clocks: a quick one for syncs, a slow one for everything that removes or rewrites."""
+    """A quick clock for syncs, a slow one for everything that removes or rewrites, and the scrub with its own."""
 
-    def __init__(self, replicas: Replicas, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, replicas: Replicas, config: BrokerConfig, clock: Clock, scrub: Scrub) -> None:
         self._replicas = replicas
         self._config = config
         self._clock = clock
+        self._scrub = scrub
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = asyncio.Event()
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._sync_forever()), asyncio.create_task(self._tidy_forever())]
+        self._tasks = [
+            asyncio.create_task(each) for each in (self._sync_forever(), self._tidy_forever(), self._scrub.run())
+        ]
 
     async def stop(self) -> None:
         """Begin nothing new, and return once what is under way is done: threads work on files that are closed next."""
         self._is_stopping.set()
+        self._scrub.stop()
         await asyncio.gather(*self._tasks)
 
     async def _pause(self, duration_ms: int) -> None:

@@ -64,6 +64,12 @@ class File(Protocol):
     def fileno(self) -> int:
         """The descriptor for ``sendfile``, or -1 where there is none."""
 
+    def is_cached(self, position: int) -> bool:
+        """Whether a byte could be read without a disk; True where that cannot be told."""
+
+    def let_go(self, position: int, size: int) -> None:
+        """Nobody is expected to read these bytes again soon: they need not be kept in memory."""
+
 
 class Claim(Protocol):
     """A locked file. The process that ends lets go of it, however it ends."""
@@ -186,8 +192,11 @@ class DiskFile:
             return
 
     def read(self, position: int, size: int) -> bytes:
-        with _disk_errors("read", self.path):
+        try:
             return os.pread(self._fd, size, position)
+        except OSError as error:
+            with _disk_errors("read", self.path):
+                raise error
 
     def view(self) -> memoryview:
         with _disk_errors("map", self.path):
@@ -215,6 +224,21 @@ class DiskFile:
 
     def fileno(self) -> int:
         return self._fd
+
+    def is_cached(self, position: int) -> bool:
+        try:
+            os.preadv(self._fd, [bytearray(1)], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except (OSError, AttributeError):
+            return True  # this system, or this file system, does not say
+        return True
+
+    def let_go(self, position: int, size: int) -> None:
+        try:
+            os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_DONTNEED)
+        except (OSError, AttributeError):
+            return  # it was advice, no more
 
 
 def _list(entry: os.DirEntry[str]) -> Entry | None:

@@ -22,11 +22,12 @@ from penstock.storage.config import LogConfig
 from penstock.storage.doubt import forget_doubt
 from penstock.storage.files import Files, FileSlice
 from penstock.storage.log_start import load_start, save_start
+from penstock.storage.open_segments import OpenSegments
 from penstock.storage.producers import save_snapshot, snapshot_path
 from penstock.storage.recovery import recover
 from penstock.storage.retention import count_expired, must_roll
 from penstock.storage.search import TimestampOffset, find_max_timestamp, find_time
-from penstock.storage.segment import OpenSegments, Segment, index_path, log_path
+from penstock.storage.segment import Segment, index_path, log_path
 from penstock.storage.segments import Segments
 
 log = logging.getLogger(__name__)
@@ -68,9 +69,8 @@ class Log:
         self._snapshots = found.snapshots
         # Segments that may hold bytes not yet durable or have no index file yet, oldest first.
         self._dirty = found.unindexed
-        for segment in self._dirty:
-            if segment.is_sealed:
-                segment.seal()
+        for segment in [each for each in self._dirty if each.is_sealed]:
+            segment.seal()
         start = load_start(self.files, self.directory)
         segments = found.segments
         if not segments or segments[-1].next_offset < start:

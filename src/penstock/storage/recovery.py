@@ -23,9 +23,10 @@ from penstock.storage.epochs import LeaderEpochs
 from penstock.storage.files import Files
 from penstock.storage.holes import Hole
 from penstock.storage.index import Index, stated_size
+from penstock.storage.open_segments import OpenSegments
 from penstock.storage.producers import ProducerTable, load_snapshot, snapshot_path
 from penstock.storage.scan import scan
-from penstock.storage.segment import OpenSegments, Segment, index_path, log_path
+from penstock.storage.segment import Segment, index_path, log_path
 from penstock.storage.swap import finish_swaps
 
 log = logging.getLogger(__name__)
@@ -215,10 +216,13 @@ class _Recovery:
     def _scan(self, segment: Segment, end_offset: int | None, *, may_cut: bool) -> None:
         """Rebuild what is known of a segment of the tail from its bytes."""
         path = index_path(self._directory, segment.base_offset)
-        if stated_size(self._files, path, segment.base_offset) > segment.size:
+        stated = stated_size(self._files, path, segment.base_offset)
+        lacks_bytes = stated > segment.size and not may_cut
+        if stated > segment.size:
             self._doubt()  # that much was synced before the index was written
-        # The index it has, if any, must be gone before the file can grow to the very size that it states.
-        self._files.remove(path)
+        if not lacks_bytes:  # else the index is all that tells so, where the cut is between two batches
+            # The index it has, if any, must be gone before the file can grow to the very size that it states.
+            self._files.remove(path)
         view = segment.file.view()
         size = len(view)
         self._bytes_scanned += size
@@ -238,6 +242,8 @@ class _Recovery:
         segment.adopt(index, is_checked=True)
         for hole in holes:
             segment.note_hole(hole)
+        if lacks_bytes:
+            segment.note_missing(Hole(size, stated))
         segment.sync()
 
     def _cut(self, segment: Segment, size: int) -> None:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from penstock.records import BatchHeader
-from penstock.storage.epochs import LeaderEpochs
 from penstock.storage.files import File, Files, FileSlice
 from penstock.storage.holes import Hole, Holes
 from penstock.storage.index import NO_TIMESTAMP, Index, peek_index, stated_size
+from penstock.storage.open_segments import OpenSegments
 from penstock.storage.scan import pass_good, scan
 
 log = logging.getLogger(__name__)
@@ -38,28 +37,6 @@ def log_path(directory: Path, base_offset: int) -> Path:
 
 def index_path(directory: Path, base_offset: int) -> Path:
     return directory / f"{base_offset:020}.index"
-
-
-class OpenSegments:
-    """Keeps a log from holding a file and an index open for every sealed segment that was ever read."""
-
-    __slots__ = ("_limit", "_opened", "epochs", "has_damage")
-
-    def __init__(self, limit: int = 16) -> None:
-        self._limit = limit
-        self.epochs: LeaderEpochs | None = None  # which of them wrote what, once that is known
-        self.has_damage = False  # a hole was found in one of the log's segments, if perhaps not any more
-        self._opened: deque[Segment] = deque()
-
-    def note(self, segment: Segment) -> None:
-        self._opened.append(segment)
-        if len(self._opened) > self._limit:
-            self._opened.popleft().release()
-
-    def forget(self, segment: Segment) -> None:
-        """Hold on no longer to a segment that left its log, or the space of its deleted file would not be freed."""
-        while segment in self._opened:
-            self._opened.remove(segment)
 
 
 class Segment:
@@ -85,6 +62,7 @@ class Segment:
         "index_interval_bytes",
         "is_sealed",
         "misdated",
+        "scrubbed_at",
         "size",
     )
 
@@ -109,6 +87,7 @@ class Segment:
         self.holes = Holes()
         self.misdated = Holes()  # whole batches whose leader epoch is damaged: they are served, but not copied
         self.created_ms: int | None = None  # when retention first saw a record in it: segments also roll by age
+        self.scrubbed_at: float | None = None  # when all of it was last checked, by a clock of this process
         self._file: File | None = None
         self._index: Index | None = None
         self._max_timestamp: int | None = None  # of a sealed segment, once it was asked for
@@ -193,8 +172,13 @@ class Segment:
         self.file.sync()
 
     def save_index(self) -> None:
-        """Write the index, which marks the log file as needing no scan. The log must be synced before."""
-        self.index.save(self._files, index_path(self.directory, self.base_offset))
+        """Write the index, which marks the log file as needing no scan. The log must be synced before.
+
+        One that tells of more than is there stays: nothing else would tell the next life.
+        """
+        index = self.index
+        if self._missing is None:
+            index.save(self._files, index_path(self.directory, self.base_offset))
 
     def seal(self) -> None:
         """Write no more. What this process wrote itself needs no check, as long as nobody else touches the file."""
@@ -350,9 +334,20 @@ class Segment:
         self._check(0, self.size)
         return self.holes
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether some of it came from the disk and was not checked since."""
+        return self._suspect_to > 0
+
     def verify_part(self, start: int, size: int) -> int:
         """Check some bytes again, and a few more; where to go on. Runs in any thread."""
+        self._notice_change()  # first: what is found from here on is not to be forgotten by the next reader
         return max(self._check(start, min(start + size, self.size)), start + size)
+
+    def note_missing(self, missing: Hole) -> None:
+        """The file was longer when its index was saved: remember that for as long as it is not copied anew."""
+        self._missing = missing
+        self.note_hole(missing)
 
     def note_hole(self, hole: Hole) -> None:
         """Remember damage, once, as one range where it overlaps what is known already."""
@@ -389,12 +384,7 @@ class Segment:
 
     def _verify(self, start: int, end: int) -> None:
         """Check the suspect batches of a range, unless that was done before, and note its holes."""
-        if self.is_sealed and (stamp_ns := self.file.changed_ns()) != self._stamp_ns:
-            self._stamp_ns, self._suspect_to, self._checked_to = stamp_ns, self.size, 0
-            self.holes.clear()
-            self.misdated.clear()
-            if self._missing is not None:
-                self.note_hole(self._missing)
+        self._notice_change()
         if start >= self._suspect_to:
             return
         if start > self._checked_to:
@@ -403,6 +393,15 @@ class Segment:
             self._checked_to = self._check(self._checked_to, end)
             if self._checked_to >= self._suspect_to:
                 self._suspect_to = 0
+
+    def _notice_change(self) -> None:
+        """Forget what is known of a file that somebody touched since it was sealed or first read."""
+        if self.is_sealed and (stamp_ns := self.file.changed_ns()) != self._stamp_ns:
+            self._stamp_ns, self._suspect_to, self._checked_to = stamp_ns, self.size, 0
+            self.holes.clear()
+            self.misdated.clear()
+            if self._missing is not None:
+                self.note_hole(self._missing)
 
     def _check(self, start: int, end: int) -> int:
         """Note every hole of a range or a little more; how far it looked."""
@@ -436,6 +435,5 @@ class Segment:
         index.log_size = self.size
         stated = stated_size(self._files, index_path(self.directory, self.base_offset), self.base_offset)
         if stated > self.size and self.is_sealed:
-            self._missing = Hole(self.size, stated)
-            self.note_hole(self._missing)
+            self.note_missing(Hole(self.size, stated))
         return index

@@ -8,7 +8,8 @@ from typing import Final
 from penstock.records import parse_header
 from penstock.storage.files import File, Files
 from penstock.storage.index import Index
-from penstock.storage.segment import OpenSegments, Segment
+from penstock.storage.open_segments import OpenSegments
+from penstock.storage.segment import Segment
 
 _WRITE_BYTES: Final = 1 << 20
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from penstock.broker.config import BrokerConfig, ClusterConfig, Fsync
+from penstock.broker.config import BrokerConfig, ClusterConfig, Fsync, ScrubConfig
 from penstock.broker.in_step import InStep
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.replication.replication import Replication
+from penstock.broker.scrub import Scrub
 from penstock.broker.stats import BrokerStats
 from penstock.cluster.commands import Admitted, Answer, Command, CreateTopic, RegisterNode
 from penstock.cluster.controller import Draft, Rules, decide
@@ -100,6 +101,8 @@ class Node:
         self.replicas.attach(stage.loop)
         self.in_step.start()
         self.replication.start()
+        self.scrub = Scrub(self.replicas, stage.scrub, stage.clock, self.stats.scrub)
+        self.scrubbing = asyncio.ensure_future(self.scrub.run())
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -150,6 +153,7 @@ class Stage:
         self.clock = SimulatedClock(loop)
         self.fsync = fsync
         self.config = ClusterConfig(replica_lag_ms=2_000)
+        self.scrub = ScrubConfig()
         self.exchange = Exchange()
         self.metadata = ClusterMetadata()
         self.decided: list[list[MetadataRecord]] = []

@@ -65,26 +65,37 @@ def test_a_story_ends_well(story: str):
     STORIES[story]()
 
 
+CAUGHT = [
+    (
+        "the high watermark minds the committed in-sync set only",
+        "a leader never hears that a follower was taken in",
+    ),
+    ("no history is found to part", "a follower has what the next leader never saw"),
+    ("any living replica may lead", "the last replica that has everything is gone for a while"),
+    ("changes of the in-sync set are not compared", "a leader's word of who is in sync comes late"),
+    ("a node joins the in-sync set in any life", "a follower loses its disk while it is being taken in"),
+    ("a wiped node counts as in sync", "the first to come back has lost its disk"),
+    ("a move ends before the new replicas have caught up", "replicas move to where they cannot be copied"),
+    ("a follower cuts its log at the watermark it knows", "a disk is wiped while all are down"),
+    ("an answer is taken for one to what is asked now", "a leader's word of where histories part comes late"),
+    (
+        "a change of the in-sync set that is not answered counts as refused",
+        "a leader gives up waiting to hear whether a follower was taken in",
+    ),
+    ("the scrub does not look at sealed segments", "a bit of an old segment flips, and nobody reads it"),
+    ("what was written in this life is never checked", "a bit of an old segment flips, and nobody reads it"),
+    (
+        "a segment that was cut where a batch ends counts as whole",
+        "an old segment is cut where a batch ends",
+    ),
+    ("a damaged replica is cut while it may still be elected", "a follower is damaged where too few are left"),
+]
+EVERYDAY = 3  # `./dev sim --mutants` hunts all of them
+
+
 @pytest.mark.parametrize(
     ("name", "story"),
-    [
-        (
-            "the high watermark minds the committed in-sync set only",
-            "a leader never hears that a follower was taken in",
-        ),
-        ("no history is found to part", "a follower has what the next leader never saw"),
-        ("any living replica may lead", "the last replica that has everything is gone for a while"),
-        ("changes of the in-sync set are not compared", "a leader's word of who is in sync comes late"),
-        ("a node joins the in-sync set in any life", "a follower loses its disk while it is being taken in"),
-        ("a wiped node counts as in sync", "the first to come back has lost its disk"),
-        ("a move ends before the new replicas have caught up", "replicas move to where they cannot be copied"),
-        ("a follower cuts its log at the watermark it knows", "a disk is wiped while all are down"),
-        ("an answer is taken for one to what is asked now", "a leader's word of where histories part comes late"),
-        (
-            "a change of the in-sync set that is not answered counts as refused",
-            "a leader gives up waiting to hear whether a follower was taken in",
-        ),
-    ],
+    [*CAUGHT[:EVERYDAY], *(pytest.param(*each, marks=pytest.mark.soak) for each in CAUGHT[EVERYDAY:])],
 )
 def test_a_planted_bug_spoils_its_story(name: str, story: str):
     mutant = next(each for each in CLUSTER if each.name == name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 
 import pytest
 
@@ -48,6 +49,28 @@ def test_leases_that_end_one_after_the_other_are_each_ended_at_their_time() -> N
         told = dict(letter.headers)
         hours = (int(told["penstock-dlq-time"]) - letter.timestamp_ms) / 3_600_000
         assert hours == pytest.approx(3, abs=0.01), "when its lease ended, not when somebody looked"
+
+
+def test_a_message_of_three_days_later_comes_at_once_when_they_pass() -> None:
+    began = time.process_time()
+    with VirtualBroker() as broker:
+        broker.publish_later("orders", "later", delay_s=3 * 86_400)
+        cancelled = broker.publish_later("orders", "never", delay_s=3 * 86_400)
+        broker.publish_later("orders", "soon", delay_s=60)
+        due = broker.now + timedelta(days=3)
+        broker.advance(days=2)
+        assert values(broker.messages("orders")) == [b"soon"]
+        assert broker.cancel(cancelled)
+        assert not broker.cancel(cancelled)
+        broker.crash()
+        broker.restart()
+        broker.advance(days=2)
+        assert values(broker.messages("orders")) == [b"soon", b"later"]
+        last = broker.messages("orders")[-1]
+        assert 0 <= last.timestamp_ms - int(dict(last.headers)["penstock-due"]) < 100, "not when somebody looked"
+        assert abs(last.timestamp_ms - due.timestamp() * 1000) < 200
+        assert dict(last.headers)["penstock-schedule-id"].startswith(b"sched-0-")
+    assert time.process_time() - began < 2
 
 
 def test_an_extended_lease_and_a_released_one() -> None:

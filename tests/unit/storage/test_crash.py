@@ -140,10 +140,11 @@ def steps_of(workload: Workload, config: LogConfig) -> int:
     return story.files.steps
 
 
+@pytest.mark.parametrize("runs", [RUNS // 4, pytest.param(RUNS, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("workload", "config"), WORKLOADS, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_power_cut_at_any_step_loses_nothing_acked(workload: Workload, config: LogConfig) -> None:
+def test_a_power_cut_at_any_step_loses_nothing_acked(workload: Workload, config: LogConfig, runs: int) -> None:
     steps = steps_of(workload, config)
-    seeds = 1 + RUNS // steps  # what a crash at one step leaves is one of many things
+    seeds = 1 + runs // steps  # what a crash at one step leaves is one of many things
     for step in range(1, steps + 1):
         for seed in range(seeds * step, seeds * (step + 1)):
             crash_and_check(workload, config, step, seed)

@@ -1,8 +1,9 @@
 """Copies that are found damaged while the node runs: they give up their place, and are copied anew.
 
-A damaged leader has somebody else in sync lead. A damaged follower has its leader take it out of the in-sync set first
-and cuts its log at the damage then, never the other way round: in between it could be elected without what it has cut.
-What was on the disk when the node started is read through once, so that damage is found while others have the records.
+A damaged leader has somebody else in sync lead. A damaged follower has its leader take it out of the in-sync set first,
+and the controller where it stays eligible even so, and cuts its log at the damage then, never the other way round: in
+between it could be elected without what it has cut.
+Who finds the damage is whoever reads it first: a client, a follower, or the scrub (`penstock.broker.scrub`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.replication.proposals import Controller
 from penstock.broker.soundness import date_anew, doubt_of, is_damaged, is_misdated
-from penstock.clock import Clock
 from penstock.cluster.commands import DoubtedReplica, DoubtReplicas
 from penstock.cluster.records import NO_LEADER
 from penstock.errors import PenstockError
@@ -23,19 +23,15 @@ from penstock.errors import PenstockError
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 0.5
-_PART_BYTES: Final = 1 << 20
-_REST: Final = 4  # reading through old segments takes one part in five of one thread at most
 
 
 class Doubts:
     """Looks after the copies of one node."""
 
-    def __init__(self, node_id: int, replicas: Replicas, controller: Controller, clock: Clock) -> None:
+    def __init__(self, node_id: int, replicas: Replicas, controller: Controller) -> None:
         self._node_id = node_id
         self._replicas = replicas
         self._controller = controller
-        self._clock = clock
-        self._read_through: dict[Partition, None] = {}
 
     async def look_forever(self) -> None:
         """See to what is damaged, and to whether a full disk has space again."""
@@ -79,6 +75,8 @@ class Doubts:
             return doubt_of(partition.id, partition.topic_id, partition.log, 0)
         if self._replicas.copier is not None and not partition.is_leader:
             self._replicas.copier.follow(partition, assigned.leader)  # which copies it anew from the damage on
+        if self._node_id in assigned.eligible:  # its leader has taken it out, but with too few left it can be elected
+            return doubt_of(partition.id, partition.topic_id, partition.log, 0)
         return None
 
     def _is_only_copy(self, partition: Partition) -> bool:
@@ -92,32 +90,3 @@ class Doubts:
                 await asyncio.to_thread(date_anew, partition.log)
             except PenstockError as error:
                 log.warning("Leader epochs of %s could not be written anew: %s", partition.id, error.message)
-
-    # -- reading through ----------------------------------------------------------------------------------------------
-
-    async def read_through_forever(self) -> None:
-        """Check what lay on the disk when it was opened, a little at a time."""
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            for partition in self._replicas:
-                if partition not in self._read_through:
-                    self._read_through[partition] = None
-                    await self._read(partition)
-
-    async def _read(self, partition: Partition) -> None:
-        assigned = self._replicas.assigned(partition)
-        if assigned is None or len(assigned.replicas) < 2:
-            return
-        for segment in partition.log.segments:
-            position, size = 0, segment.size  # what is written from now on is no concern of this
-            while position < size:
-                began = self._clock.monotonic()
-                async with self._replicas.upkeep(partition):
-                    if segment not in partition.log.segments:
-                        return  # what is copied anew is checked as it comes
-                    try:
-                        position = await asyncio.to_thread(segment.verify_part, position, _PART_BYTES)
-                    except PenstockError as error:
-                        log.warning("%s could not be read through: %s", partition.id, error.message)
-                        return
-                await asyncio.sleep(_REST * (self._clock.monotonic() - began))

@@ -83,6 +83,11 @@ class Copying:
         assigned = self.replicas.assigned(partition)
         return assigned is not None and self.node_id in assigned.in_sync
 
+    def may_lead(self, partition: Partition) -> bool:
+        """Whether this copy counts as one that has everything, so that it can be elected without a further word."""
+        assigned = self.replicas.assigned(partition)
+        return assigned is not None and self.node_id in (*assigned.in_sync, *assigned.eligible)
+
 
 class Fetcher:
     """Everything that is copied from one leader node."""
@@ -125,8 +130,8 @@ class Fetcher:
             self._add(partition)
 
     def _heal(self, partition: Partition) -> None:
-        """Copy a damaged log anew from the damage on, once it has no place in the in-sync set to lose by that."""
-        if self._copying.is_in_sync(partition):
+        """Copy a damaged log anew from the damage on, once nobody can elect it without what is cut off."""
+        if self._copying.may_lead(partition):
             self._refuse(partition)  # so that the leader takes it out, and not in again before it has caught up
             return
         damage = partition.log.first_damage()

@@ -1,7 +1,7 @@
 """Replication on one node: what is led here is served to followers, what is led elsewhere is copied.
 
 `Replicas` says whom to follow; nothing here reads the metadata for that. Besides, there are clocks: one looks for
-followers that have fallen behind, one notes what is committed, for after a restart, and two look for damage.
+followers that have fallen behind, one notes what is committed, for after a restart, and one sees to damage.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Replication:
         self._fetchers: dict[int, Fetcher] = {}
         self._leaders: dict[Partition, int] = {}
         self.proposals = Proposals(node_id, replicas, controller, clock, stats)
-        self.doubts = Doubts(node_id, replicas, controller, clock)
+        self.doubts = Doubts(node_id, replicas, controller)
         self._serving = Serving(replicas, clock, stats, self.proposals.want)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_started = False
@@ -68,12 +68,7 @@ class Replication:
             fetcher.start()
         self._tasks = [
             asyncio.ensure_future(each)
-            for each in (
-                self._look_forever(),
-                self._note_forever(),
-                self.doubts.look_forever(),
-                self.doubts.read_through_forever(),
-            )
+            for each in (self._look_forever(), self._note_forever(), self.doubts.look_forever())
         ]
 
     async def stop(self) -> None:

@@ -9,7 +9,8 @@ Judged in the moment in which somebody hears of it:
 - *tries are counted*: a later delivery of a message has a higher count, unless the earlier one was released.
 
 A queue does not promise a lease against everything, so two cases are left out. A lease is not synced: it may be lost
-when as many nodes lose their power as have to have a copy. And it is measured by the clock of whoever leads: where
+when as many nodes lose their power as have to have a copy, or when one of them does and leads afterwards, because
+nobody else can be reached. And it is measured by the clock of whoever leads: where
 clocks have jumped, only leases of one leader are judged.
 """
 
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.queues.core.messages import Fate
 from penstock.broker.queues.leases import Lease
-from penstock.model import queue_state_topic
+from penstock.model import queue_parent, queue_state_topic
 from penstock.testing.simulation.cluster.history import Place
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Ledger:
         self.accounts: dict[tuple[str, Place, int], Account] = {}
         self.in_transaction: dict[str, list[Delivery]] = {}
         self._losses: list[tuple[float, int]] = []  # when which node lost what it had not synced
+        self._led_after: dict[Place, float] = {}  # the last loss of anybody who led a place after it
 
     def now_s(self) -> float:
         return self._simulation.loop.time()
@@ -89,6 +91,15 @@ class Ledger:
     def lose(self, node_id: int) -> None:
         """A node has lost what it had not synced."""
         self._losses.append((self.now_s(), node_id))
+
+    def lead(self, topic: str, partition: int, leader: int) -> None:
+        """A partition has a leader, as the metadata says from now on."""
+        parent = queue_parent(topic)
+        if parent is None:
+            return
+        for at_s, node_id in self._losses:
+            if node_id == leader:
+                self._led_after[parent, partition] = at_s
 
     # -- what workers are told ----------------------------------------------------------------------------------------
 
@@ -220,6 +231,8 @@ class Ledger:
     def _is_kept(self, delivery: Delivery) -> bool:
         """Whether nothing has happened since that a lease need not survive."""
         shape = self._simulation.shape
+        if self._led_after.get(delivery.place, -inf) >= delivery.asked_s:
+            return False
         lost = {node_id for at_s, node_id in self._losses if at_s >= delivery.asked_s}
         if len(lost) >= min(shape.min_insync_replicas, shape.replication_factor):
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.testing.simulation.cluster.queue_mutants import QUEUES
+from penstock.testing.simulation.cluster.scrub_mutants import SCRUB
 from penstock.testing.simulation.planting import Mutant
 
 _PARTITION: Final = "penstock.broker.partition"
@@ -194,4 +195,4 @@ TRANSACTIONS: Final = (
     ),
 )
 
-CLUSTER: Final[tuple[Mutant, ...]] = REPLICATION + CONTROLLER + TRANSACTIONS + QUEUES
+CLUSTER: Final[tuple[Mutant, ...]] = REPLICATION + CONTROLLER + TRANSACTIONS + QUEUES + SCRUB

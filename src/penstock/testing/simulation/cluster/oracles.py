@@ -73,6 +73,7 @@ class Oracles:
                     if latest is None or record.partition_epoch > latest.partition_epoch:
                         self._assigned[place] = record
                         self._check_place(place, int(topic.configs.get("min.insync.replicas", 1)))
+                        self._simulation.ledger.lead(topic.name, record.partition, record.leader)
                         if self.on_assigned is not None:
                             self.on_assigned(record)
 
@@ -148,8 +149,8 @@ class Oracles:
         place = (partition.id.topic, partition.id.partition)
         assigned = self._assigned.get(place)
         committed = self._committed.get(place, 0)
-        if partition.log.durable_offset >= committed:
-            node.lost.pop(place, None)
+        if partition.log.durable_offset >= committed and not node.is_damaged:
+            node.lost.pop(place, None)  # damage that is yet to be found will make it shorter
         if assigned is None or partition.log.durable_offset >= committed:
             node.wiped.pop(place, None)
             return

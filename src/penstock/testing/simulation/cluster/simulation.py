@@ -16,7 +16,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from penstock.broker.broker import Broker
-from penstock.broker.config import BrokerConfig, ClusterConfig
+from penstock.broker.config import BrokerConfig, ClusterConfig, ScrubConfig
 from penstock.broker.groups.config import GroupConfig
 from penstock.broker.soundness import is_damaged
 from penstock.broker.surroundings import Surroundings
@@ -63,6 +63,7 @@ class Shape:
     transactions_partitions: int = 1
     groups: GroupConfig = field(default_factory=GroupConfig)
     topic_defaults: TopicSettings = field(default_factory=TopicSettings)
+    scrub: ScrubConfig = field(default_factory=lambda: ScrubConfig(interval_ms=1_500))
     queue: QueueShape | None = None
 
     @property
@@ -127,6 +128,7 @@ class BrokerNode(SimulatedNode[Broker]):
             data_dir=Path(f"/{host_of(self.id)}"),
             endpoints=(Endpoint(door="internal", host=host_of(self.id), port=PORT),),
             topic_defaults=shape.topic_defaults,
+            scrub=shape.scrub,
             groups=shape.groups,
             offsets_partitions=shape.offsets_partitions,
             transactions_partitions=shape.transactions_partitions,
@@ -214,7 +216,7 @@ class Simulation(World):
         await self.until(self._open_transactions, _HEALING_MAX_S, "transactions do not end")
         await self.until(self._not_healed, _HEALING_MAX_S, "replicas do not catch up")
         await self.bounded(self._read_everything(), _HEALING_MAX_S, "what was written cannot be read")
-        self._read_through()
+        await self._scrub()
         # Preferred leaders may be given back meanwhile; then nobody leads for a moment.
         await self.until(self._not_healed, _HEALING_MAX_S, "leaders are handed over for ever")
         self.check()
@@ -328,12 +330,19 @@ class Simulation(World):
                     except (PenstockError, Unreachable):
                         await asyncio.sleep(0.1)
 
-    def _read_through(self) -> None:
-        """Find damage that nobody has come upon yet, as every node does in its own time."""
-        for _, broker in self.members():
+    async def _scrub(self) -> None:
+        """Have every node look for damage that nobody has come upon yet. None is left that it did not find."""
+        asked = [(broker.scrub, node.life.run(broker.scrub.ask)) for node, broker in self.members()]
+
+        def not_scrubbed() -> str:
+            return "" if all(each.progress.completed_round >= number for each, number in asked) else "not yet"
+
+        await self.until(not_scrubbed, _HEALING_MAX_S, "nodes do not scrub what they keep")
+        await self.until(self._not_healed, _HEALING_MAX_S, "what a scrub found is not copied anew")
+        for node, broker in self.members():
             for partition in broker.replicas:
-                for segment in partition.log.segments:
-                    segment.verify()
+                if any(segment.verify() for segment in partition.log.segments):
+                    self.history.violate("damage is found", f"node {node.id} has overlooked some in {partition.id}")
 
     def add_node(self) -> BrokerNode:
         """A node comes that knows only where the first one is."""
