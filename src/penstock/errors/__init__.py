@@ -10,9 +10,11 @@ from __future__ import annotations
 from penstock.errors.client import (
     ClientClosed,
     ClientError,
+    DataLost,
     LeaseLost,
     NodesUnreachable,
     UnexpectedAnswer,
+    UnreadableValue,
 )
 from penstock.errors.cluster import (
     ControllerUnavailable,
@@ -68,6 +70,7 @@ from penstock.errors.groups import (
     UnreleasedInstance,
     UnsupportedAssignor,
 )
+from penstock.errors.pipelines import PipelineNotFound, PipelineReplaced
 from penstock.errors.producers import (
     CoordinatorFenced,
     DuplicateSequence,
@@ -79,6 +82,7 @@ from penstock.errors.requests import (
     CorruptRecords,
     InvalidConfig,
     InvalidPartitions,
+    InvalidPipeline,
     InvalidRecord,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -97,12 +101,14 @@ from penstock.errors.requests import (
 from penstock.errors.root import (
     PenstockError,
 )
+from penstock.errors.schedules import ScheduleBeingFired, ScheduleNotFound
 from penstock.errors.transactions import (
     ConcurrentTransactions,
     IdempotencyKeyReused,
     InvalidProducerIdMapping,
     InvalidTransactionTimeout,
     InvalidTxnState,
+    SeriesFenced,
     TransactionAbortable,
     TransactionalIdMissing,
     TransactionalIdNotFound,
@@ -124,6 +130,7 @@ __all__ = [
     "CoordinatorLoading",
     "CorruptRecords",
     "DataDirectoryError",
+    "DataLost",
     "DeadLetterNotFound",
     "DiskFull",
     "DuplicateNode",
@@ -143,6 +150,7 @@ __all__ = [
     "InvalidConfig",
     "InvalidGroupId",
     "InvalidPartitions",
+    "InvalidPipeline",
     "InvalidProducerIdMapping",
     "InvalidRecord",
     "InvalidRegularExpression",
@@ -177,12 +185,17 @@ __all__ = [
     "PeerNotReached",
     "PeerUnavailable",
     "PenstockError",
+    "PipelineNotFound",
+    "PipelineReplaced",
     "PolicyViolation",
     "ProducerFenced",
     "RebalanceInProgress",
     "RedriveNotFound",
     "RedriveRunning",
     "RequestTimedOut",
+    "ScheduleBeingFired",
+    "ScheduleNotFound",
+    "SeriesFenced",
     "StaleMemberEpoch",
     "StaleNodeEpoch",
     "StalePartitionEpoch",
@@ -203,6 +216,7 @@ __all__ = [
     "UnknownPartition",
     "UnknownTopic",
     "UnknownWriter",
+    "UnreadableValue",
     "UnreleasedInstance",
     "UnsupportedAssignor",
     "UnsupportedCompression",

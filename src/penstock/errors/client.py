@@ -34,3 +34,15 @@ class LeaseLost(ClientError):
     """The message was no longer this consumer's: its lease was over, or it has been dealt with before."""
 
     code = "lease_lost"
+
+
+class DataLost(ClientError):
+    """Messages that a reader still had to read are gone: deleted, damaged, or their topic is another one now."""
+
+    code = "data_lost"
+
+
+class UnreadableValue(ClientError):
+    """A message's value is not what its reader was told to expect."""
+
+    code = "unreadable_value"

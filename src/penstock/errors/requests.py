@@ -17,6 +17,12 @@ class InvalidConfig(InvalidRequest):
     code = "invalid_config"
 
 
+class InvalidPipeline(InvalidRequest):
+    """The file of a pipeline does not say what it should; each line of the message names a place in it."""
+
+    code = "invalid_pipeline"
+
+
 class InvalidTopicName(InvalidRequest):
     """The topic name breaks the naming rules."""
 

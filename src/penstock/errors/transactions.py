@@ -89,3 +89,9 @@ class IdempotencyKeyReused(TransactionError):
     """The idempotency key was used before, for a call that asked for something else."""
 
     code = "idempotency_key_reused"
+
+
+class SeriesFenced(TransactionError):
+    """Another run has taken over the series of transactions; stop this one."""
+
+    code = "series_fenced"

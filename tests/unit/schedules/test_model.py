@@ -255,7 +255,7 @@ def checked(examples: int, steps: int) -> None:
 
 
 def test_schedules_do_as_their_twin() -> None:
-    checked(30, 40)
+    checked(20, 30)
 
 
 @pytest.mark.soak

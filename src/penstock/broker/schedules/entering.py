@@ -14,6 +14,7 @@ DUE_MS_MAX: Final = 253_402_300_799_000  # the end of the year 9999
 
 _ID: Final = re.compile(r"[A-Za-z0-9._:~@+-]{1,200}")
 _OF_SERVER: Final = re.compile(r"sched-[0-9]+-[0-9]+")
+_TAKEN: Final = frozenset({"stats", "next", ".", ".."})  # paths of REST that mean something else
 
 
 def id_of(shard: int, number: int) -> str:
@@ -23,10 +24,10 @@ def id_of(shard: int, number: int) -> str:
 
 def made(new: New, now_ms: int) -> Schedule:
     """A schedule as it was asked for."""
-    if new.id and (not _ID.fullmatch(new.id) or _OF_SERVER.fullmatch(new.id)):
+    if new.id and (not _ID.fullmatch(new.id) or _OF_SERVER.fullmatch(new.id) or new.id in _TAKEN):
         raise InvalidRequest(
-            "An id has 1 to 200 letters, digits or any of . _ : ~ @ + - and does not look like sched-1-2, "
-            "as those of the server do."
+            "An id has 1 to 200 letters, digits or any of . _ : ~ @ + -, is not 'stats' or 'next', and does not look "
+            "like sched-1-2, as those of the server do."
         )
     due_ms, rule = first_due(new.due_ms, new.rule, now_ms)
     return Schedule(new.id, due_ms, new.message, rule, new.missed, now_ms)

@@ -149,6 +149,13 @@ class Fire(Request[Granted | None]):
 
 
 @dataclass(frozen=True, slots=True)
+class FireAll(Request[tuple[Granted | None, ...]]):
+    """Fire to several partitions at once, no two of them the same."""
+
+    fires: Sequence[Fire]
+
+
+@dataclass(frozen=True, slots=True)
 class Confirm(Request[None]):
     """All of a firing is in its topic. ``schedules`` are those of it, by offset, that come again."""
 

@@ -80,9 +80,16 @@ class Near:
             self.digests.extend([_NOBODY] * missing)
 
     def wait(self, digest: int, offset: int, at_ms: int) -> int:
-        """A new row that waits for its time."""
-        slot = self.put(digest, offset, WAITING)
-        self.wheel.link(slot, at_ms)
+        """A new row that waits for its time. Done for every schedule that is read from the log, so without detours."""
+        slot = self.wheel.add(at_ms)
+        if slot == len(self.kinds):
+            self.kinds.append(WAITING)
+            self.offsets.append(offset)
+            self.digests.append(digest)
+        else:
+            self._grow(slot + 1)
+            self.kinds[slot], self.offsets[slot], self.digests[slot] = WAITING, offset, digest
+        self.identities.add(digest, slot)
         return slot
 
     def turn(self, slot: int, kind: int) -> None:
@@ -131,17 +138,28 @@ class Near:
     # -- at once ------------------------------------------------------------------------------------------------------
 
     def pack(self, rows_max: int) -> Iterator[list[bytes]]:
-        """All rows as bytes: kinds, digests, offsets and times."""
-        used = [slot for slot, kind in enumerate(self.kinds) if kind == WAITING]
-        used += [slot for slot, kind in enumerate(self.kinds) if kind > WAITING]
-        for at in range(0, len(used), rows_max):
-            slots = used[at : at + rows_max]
-            yield [
-                to_bytes(array("b", map(self.kinds.__getitem__, slots))),
-                to_bytes(array("Q", map(self.digests.__getitem__, slots))),
-                to_bytes(array("q", map(self.offsets.__getitem__, slots))),
-                to_bytes(array("q", map(self.wheel.time_of, slots))),
-            ]
+        """All rows as bytes: kinds, digests, offsets and times. Where all of a stretch wait, it is taken as it is."""
+        others: list[int] = []
+        for at in range(self.wheel.first_slot, len(self.kinds), rows_max):
+            kinds = self.kinds[at : at + rows_max]
+            end = at + len(kinds)
+            if kinds.count(WAITING) == len(kinds):
+                columns = (kinds, self.digests[at:end], self.offsets[at:end], self.wheel.times(at, end))
+                yield [to_bytes(column) for column in columns]
+                continue
+            if slots := [slot for slot, kind in enumerate(kinds, at) if kind == WAITING]:
+                yield self._columns(slots)
+            others += [slot for slot, kind in enumerate(kinds, at) if kind > WAITING]
+        for at in range(0, len(others), rows_max):
+            yield self._columns(others[at : at + rows_max])
+
+    def _columns(self, slots: list[int]) -> list[bytes]:
+        return [
+            to_bytes(array("b", map(self.kinds.__getitem__, slots))),
+            to_bytes(array("Q", map(self.digests.__getitem__, slots))),
+            to_bytes(array("q", map(self.offsets.__getitem__, slots))),
+            to_bytes(array("q", map(self.wheel.time_of, slots))),
+        ]
 
     def unpack(self, pieces: list[list[bytes]]) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
         """Take over all rows; those that are being fired, by offset, and facts of those that are too far away."""

@@ -35,6 +35,7 @@ from penstock.broker.schedules.messages import (
     Fail,
     Fate,
     Fire,
+    FireAll,
     Granted,
     Judged,
     Named,
@@ -100,6 +101,10 @@ class Schedules:
         """How many schedules there are: so many records of the log are needed at least."""
         return self._state.live
 
+    def note_late(self, by_ms: int) -> None:
+        """A message of a schedule came that late."""
+        self._state.tally.note_late(by_ms)
+
     def take_tally(self) -> Tally:
         """What was done since the last time somebody asked, or since this node leads."""
         tally, self._state.tally = self._state.tally, Tally()
@@ -114,6 +119,10 @@ class Schedules:
     def is_live(self, schedule_id: str, offset: int) -> bool:
         """Whether what the log says of a schedule at an offset is needed."""
         return self._state.has(digest_of(schedule_id), offset)
+
+    def is_far(self, schedule_id: str, offset: int) -> bool:
+        """Whether a schedule is only in the log, and this is what the log says of it."""
+        return self._state.far.has(digest_of(schedule_id), offset)
 
     def page(self, limit: int, after: tuple[int, int] = (-1, -1)) -> Page:
         """What waits in memory, by time. What comes later is to be read from `far_periods`."""
@@ -141,16 +150,37 @@ class Schedules:
         return min(self._state.near.wheel.next_ms, waits_ms)
 
     def tick(self, now_ms: int) -> Outcome[Change]:
-        """Let time pass: schedules become due."""
-        self._state.near.wheel.advance(now_ms)
+        """Let time pass: schedules become due. If the clock was set back, they are sorted anew by it."""
+        self._state.set_clock(now_ms)
         return Outcome()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something whose time has come and which nobody has in hand."""
+        return self._state.near.wheel.is_due
 
     def due(self, limit: int) -> list[Candidate]:
         """Schedules whose time has come: read them, and `Fire` those of each partition."""
         near = self._state.near
         return [Candidate(slot, near.offsets[slot]) for slot in near.wheel.due(limit)]
 
-    def put_off(self, candidates: Sequence[Candidate], now_ms: int, *, is_refusal: bool) -> list[Candidate]:
+    def take(self, limit: int) -> list[Candidate]:
+        """As `due`, but whoever asks has them in hand then: they are not told again until they are `let_go`."""
+        found = self.due(limit)
+        for candidate in found:
+            self._state.near.wheel.hold(candidate.slot)
+        return found
+
+    def let_go(self, candidates: Sequence[Candidate]) -> None:
+        """Have schedules that were taken wait for their time again, which has come already for most."""
+        near = self._state.near
+        for slot, offset in candidates:
+            if near.is_waiting_at(slot, offset):
+                near.wheel.move(slot, near.wheel.time_of(slot))
+
+    def put_off(
+        self, candidates: Sequence[Candidate], now_ms: int, *, is_refusal: bool, busy_ms: int = BUSY_MS
+    ) -> list[Candidate]:
         """Look at schedules again in a while, since they cannot be fired now; those that were refused too often.
 
         Nothing of this is written. If their partition is busy, that is no refusal.
@@ -164,7 +194,7 @@ class Schedules:
                 state.tries[candidate.offset] = tries
             if tries >= self.settings.tries:
                 exhausted.append(candidate)
-            delay_ms = self.settings.backoff_ms(tries) if is_refusal else BUSY_MS
+            delay_ms = self.settings.backoff_ms(tries) if is_refusal else busy_ms
             state.near.wheel.move(candidate.slot, now_ms + delay_ms)
         return exhausted
 
@@ -285,7 +315,20 @@ class Schedules:
     def _assign(self, request: AssignProducer, _now_ms: int) -> _Decision:
         return ([] if request.producer_id == self._state.producer_id else [Assigned(request.producer_id)]), None
 
-    def _fire(self, request: Fire, now_ms: int) -> _Decision:
+    def _fire_all(self, request: FireAll, now_ms: int) -> _Decision:
+        events: list[Event] = []
+        answers: list[object] = []
+        targets = [(fire.topic_id, fire.partition) for fire in request.fires]
+        assert len(set(targets)) == len(targets), "there is one firing at a time for each partition"
+        number = self._state.last_firing + 1
+        for fire in request.fires:
+            found, answer = self._fire(fire, now_ms, number)
+            events += found
+            answers.append(answer)
+            number += answer is not None
+        return events, tuple(answers)
+
+    def _fire(self, request: Fire, now_ms: int, number: int | None = None) -> _Decision:
         state, grace_ms = self._state, self.settings.grace_ms
         assert state.producer_id >= 0, "a producer is assigned before anything is fired"
         if self.is_busy(request.topic_id, request.partition):
@@ -304,7 +347,7 @@ class Schedules:
             return events, None
         epoch, sequence = state.targets.get((request.topic_id, request.partition), (0, 0))
         firing = Firing(
-            number=state.last_firing + 1,
+            number=state.last_firing + 1 if number is None else number,
             topic=request.topic,
             topic_id=request.topic_id,
             partition=request.partition,
@@ -337,7 +380,6 @@ class Schedules:
         event, slots = self._state.firings[number]
         events: list[Event] = []
         for slot, (_, offset, _) in zip(slots[:written], event.entries, strict=False):
-            self._state.tally.note_late(now_ms - self._state.near.wheel.time_of(slot))
             if self._state.near.kinds[slot] == FIRING_AGAIN:
                 events += self._after(schedules[offset], now_ms, -1, runs=1)
         return events
@@ -415,6 +457,7 @@ _RULES: Final[dict[type[Request[Any]], Callable[[Schedules, Any, int], _Decision
     RunNow: Schedules._run_now,
     AssignProducer: Schedules._assign,
     Fire: Schedules._fire,
+    FireAll: Schedules._fire_all,
     Confirm: Schedules._confirm,
     Refuse: Schedules._refuse,
     Fail: Schedules._fail,

@@ -15,7 +15,7 @@ from penstock.broker.schedules.identities import digest_of
 from penstock.broker.schedules.near import FAILED, FIRING, FIRING_AGAIN, FIRING_LAST, WAITING, Near
 from penstock.broker.schedules.records import Assigned, Event, Fired, Firing, Part, Put, Removed, Snapshot, State
 from penstock.broker.schedules.tally import Tally
-from penstock.broker.schedules.wheel import PERIOD_MS
+from penstock.broker.schedules.wheel import PERIOD_MS, TICK_MS
 from penstock.storage.producers import SEQUENCE_WRAP
 
 log = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ _PLACES_OF_PART: Final = 100_000
 _EPOCH_MAX: Final = 30_000
 _NO_PRODUCER: Final = -1
 _CATCH_UP_MS: Final = 1_000  # while the log is read time goes in steps of this
-_SNAPSHOT_CHANGES_MIN: Final = 20_000
-_SNAPSHOT_SHARE: Final = 4  # one is due after as many changes as a quarter of the schedules
+_SNAPSHOT_CHANGES_MIN: Final = 10_000
+_SNAPSHOT_SHARE: Final = 8  # one is due after as many changes as an eighth of the schedules
 
 
 class Outstanding(NamedTuple):
@@ -147,7 +147,10 @@ class ScheduleState:
         self.targets[event.topic_id, event.partition] = (event.epoch, following)
 
     def _end_firing(self, event: Fired) -> None:
-        firing, slots = self.firings.pop(event.number)
+        known = self.firings.pop(event.number, None)
+        if known is None:
+            return  # it was said before
+        firing, slots = known
         for at, (slot, (_, offset, _)) in enumerate(zip(slots, firing.entries, strict=True)):
             if at < event.written or self.near.kinds[slot] == FIRING_LAST:
                 self.near.free(slot)
@@ -167,7 +170,7 @@ class ScheduleState:
     def set_clock(self, now_ms: int) -> None:
         """Count by another clock than who wrote the log. Nothing is due early by it."""
         near = self.near
-        if near.wheel.now_ms <= now_ms:
+        if near.wheel.now_ms - TICK_MS <= now_ms:
             near.wheel.advance(now_ms)
             return
         for slot in near.wheel.restart(now_ms):

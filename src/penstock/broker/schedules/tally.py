@@ -18,7 +18,9 @@ class Tally:
     cancelled: int = 0
     failed: int = 0
     skipped: int = 0
+    late_ms: int = 0  # all of it together
     lateness: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_MS) + 1))
 
     def note_late(self, by_ms: int) -> None:
+        self.late_ms += by_ms
         self.lateness[bisect_left(LATENESS_MS, by_ms)] += 1

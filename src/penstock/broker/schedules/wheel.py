@@ -9,6 +9,8 @@ The highest level is a ring: each bucket is one *period* of 2.9 hours, and ``per
 present one included. What is later does not belong in here: `holds` says so, and ``horizon_ms`` names the first moment
 that is too far. Whoever keeps the rest loads a period once the horizon has passed over it.
 
+What is due is told again and again until it is moved, removed or *held*: then somebody has it in hand.
+
 Entries are numbers, and all that is known of them is in columns of machine integers: 16 bytes each. A bucket is a ring
 of entries that are linked to their neighbours, so an entry is taken out without being searched for.
 """
@@ -27,7 +29,8 @@ _SHIFTS: Final = (0, 8, 14, 20)
 _MASKS: Final = tuple((1 << width) - 1 for width in _WIDTHS)
 _FIRSTS: Final = (0, 256, 320, 384)  # the first bucket of each level
 _DUE: Final = 448  # the ring of entries whose time has come
-_ENTRIES: Final = 449  # numbers from here on are entries
+_HELD: Final = 449  # the ring of those that somebody has in hand already
+_ENTRIES: Final = 450  # numbers from here on are entries
 _TOP: Final = 3
 _PERIOD_SHIFT: Final = _SHIFTS[_TOP]
 _FREE: Final = -1
@@ -84,8 +87,17 @@ class Wheel:
         """Whether a time is near enough."""
         return period_of(at_ms) < self.horizon
 
+    @property
+    def first_slot(self) -> int:
+        """The first number that an entry can have."""
+        return _ENTRIES
+
     def time_of(self, entry: int) -> int:
         return self._times[entry]
+
+    def times(self, first: int, end: int) -> array[int]:
+        """The times of entries with consecutive numbers."""
+        return self._times[first:end]
 
     # -- entries ------------------------------------------------------------------------------------------------------
 
@@ -110,9 +122,11 @@ class Wheel:
         self._free = entry
 
     def add(self, at_ms: int) -> int:
-        """A new entry that is due at some time; its number."""
+        """A new entry that is due at some time, which is near enough; its number."""
         entry = self.reserve()
-        self.link(entry, at_ms)
+        self._times[entry] = at_ms
+        self._size += 1
+        self._place(entry)
         return entry
 
     def fill(self, times: array[int]) -> None:
@@ -175,6 +189,9 @@ class Wheel:
             place = (tick >> _SHIFTS[level]) & _MASKS[level]
             self._bits[level] |= 1 << place
             bucket = _FIRSTS[level] + place
+        self._append(bucket, entry)
+
+    def _append(self, bucket: int, entry: int) -> None:
         last = self._previous[bucket]
         self._next[last] = self._previous[bucket] = entry
         self._previous[entry] = last
@@ -196,6 +213,11 @@ class Wheel:
     def due_count(self) -> int:
         return self._due_size
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `due` has anything to tell."""
+        return self._next[_DUE] != _DUE
+
     def advance(self, now_ms: int) -> None:
         """Let time pass, by any amount. It never goes back."""
         until = now_ms // TICK_MS
@@ -212,6 +234,14 @@ class Wheel:
             found.append(entry)
             entry = self._next[entry]
         return found
+
+    def hold(self, entry: int) -> None:
+        """Have an entry that is due not be told as `due` again, until it is moved."""
+        before, after = self._previous[entry], self._next[entry]
+        assert after != entry, "it does not wait"
+        self._next[before] = after
+        self._previous[after] = before
+        self._append(_HELD, entry)
 
     def restart(self, now_ms: int) -> list[int]:
         """Go by a clock that is behind the one before. Entries that are too far away by it are told, and not linked."""
@@ -235,8 +265,8 @@ class Wheel:
 
         Each bucket is told with a time that everything in it is before or at. Nothing may be changed meanwhile.
         """
-        if self._next[_DUE] != _DUE:
-            yield self.now_ms, self._ring(_DUE)
+        if self._due_size:
+            yield self.now_ms, [*self._ring(_HELD), *self._ring(_DUE)]
         for level in range(_TOP + 1):
             shift = _SHIFTS[level]
             for place, begin in self._filled(level):
