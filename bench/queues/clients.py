@@ -23,7 +23,10 @@ class Client(Protocol):
         """Up to so many messages, values and all, as what `done` takes; none if there are none."""
 
     async def done(self, taken: Sequence[Any]) -> None:
-        """Acknowledge all of them."""
+        """Acknowledge all of them, as the client's users would in a loop."""
+
+    async def finish(self) -> None:
+        """Return when every acknowledgement has reached the server, as far as it says so."""
 
     async def close(self) -> None: ...
 
@@ -55,6 +58,9 @@ class RedisStreams:
 
     async def done(self, taken: Sequence[Any]) -> None:
         self._redis.xack(self._queue, "bench", *taken)
+
+    async def finish(self) -> None:
+        """Nothing is left: see `done`."""
 
     async def close(self) -> None:
         self._redis.close()
@@ -93,7 +99,10 @@ class JetStream:
     async def done(self, taken: Sequence[Any]) -> None:
         for message in taken:
             await message.ack()
-        await self._nats.flush()
+        await self._nats.flush()  # until the server has heard it; it does not say what became of it
+
+    async def finish(self) -> None:
+        """Nothing is left: see `done`."""
 
     async def close(self) -> None:
         await self._nats.close()
@@ -139,7 +148,10 @@ class QuorumQueue:
         return found
 
     async def done(self, taken: Sequence[Any]) -> None:
-        await taken[-1].ack(multiple=True)
+        await taken[-1].ack(multiple=True)  # the protocol has no answer to it
+
+    async def finish(self) -> None:
+        """Nothing is left: see `done`."""
 
     async def close(self) -> None:
         await self._connection.close()

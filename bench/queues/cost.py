@@ -61,18 +61,23 @@ async def measure(port: int, pid: int, batch: int, calls: int) -> None:
         await client.publish(values)
     for _ in range(20):
         await client.done(await client.take(batch))
-    publishing, receiving, acking = (
-        Meter(pid, row, batch) for row in ("publish", "receive, values read", "acknowledge")
+        await client.finish()
+    publishing, receiving, acking, both = (
+        Meter(pid, row, batch) for row in ("publish", "receive, values read", "acknowledge", "receive with acks")
     )
     for _ in range(calls):
         with publishing:
             await client.publish(values)
-    for _ in range(calls):
+    for _ in range(calls // 2):
         with receiving:
             messages = await client.take(batch)
         with acking:
             await client.done(messages)
-    for meter in (publishing, receiving, acking):
+            await client.finish()
+    for _ in range(calls // 2):
+        with both:
+            await client.done(await client.take(batch))
+    for meter in (publishing, receiving, acking, both):
         meter.show()
     await client.close()
 

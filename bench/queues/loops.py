@@ -64,4 +64,5 @@ async def _receive(client: Client, batch: int, is_over: Callable[[int, float], b
             break
         await client.done(messages)
         taken += len(messages)
+    await client.finish()
     return taken

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
@@ -90,7 +91,9 @@ def measure(software: Any, directory: Path, seconds: float, figures: Figures, co
         server = software.start(directory)
         try:
             for batch in BATCHES:
-                rates = asyncio.run(_one(CLIENTS[software.name.partition("+")[0]](), server.port, batch, seconds))
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    client = CLIENTS[software.name.partition("+")[0]]()
+                    rates = runner.run(_one(client, server.port, batch, seconds))
                 label = f"in batches of {batch}" if batch > 1 else "one by one"
                 for row, value in ((f"publish, {label}", rates.published), (f"receive + ack, {label}", rates.received)):
                     figures[row][software.name].append(round(value, 1))

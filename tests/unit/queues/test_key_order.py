@@ -9,7 +9,7 @@ from tests.unit.queues.desk import Desk, spans
 from penstock.broker.queues.core.config import Order, QueueSettings
 from penstock.broker.queues.core.intervals import Interval
 from penstock.broker.queues.core.messages import Confirm, Skip, Trim
-from penstock.broker.queues.leading.gathering import label_of
+from penstock.broker.queues.leading.labels import label_of
 
 A, B, C = 1, 2, 3
 

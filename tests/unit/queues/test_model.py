@@ -546,7 +546,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.row_count == 0, "something is remembered of what is done"
 
 
-QUICK = settings(max_examples=40, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=25, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=400, stateful_step_count=250, deadline=None, suppress_health_check=list(HealthCheck))
 
 

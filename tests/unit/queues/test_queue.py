@@ -97,6 +97,18 @@ def test_a_paused_group_gets_nothing_and_can_ack() -> None:
 # -- receipts ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_receipt_that_a_power_cut_forgot_is_never_given_out_again() -> None:
+    before, after = Desk(), Desk()
+    after.queue = Queue("group", "orders", 0, QueueSettings(), era=1)
+    after.ask(Begin(0, SECRET))  # all that was synced
+    (forgotten,) = before.receive(1)
+    (fresh,) = after.receive(1)
+    assert (forgotten.first, forgotten.delivery_count) == (fresh.first, fresh.delivery_count)
+    assert forgotten.nonce != fresh.nonce
+    assert after.ack(forgotten) != [Fate.DONE]
+    assert after.ack(fresh) == [Fate.DONE]
+
+
 def test_every_kind_of_bad_receipt_has_its_own_answer() -> None:
     desk = Desk()
     acked, expired, taken, rejected, live = (desk.receive(1)[0] for _ in range(5))

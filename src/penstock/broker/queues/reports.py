@@ -10,6 +10,18 @@ from penstock.broker.queues.core.config import QueueSettings
 from penstock.records import Record
 
 
+class LaneStats(msgspec.Struct, frozen=True):
+    """One lane of a group in one partition, as far as it was looked at."""
+
+    lane: str
+    ready: int  # can be handed out now: never delivered, or due again
+    in_flight: int
+    served: int  # deliveries since this node leads and the group has these settings
+    served_per_second: float  # lately
+    last_served_ms: int | None
+    oldest_ms: int | None  # when the oldest that is ready was written
+
+
 class PartitionStats(msgspec.Struct, frozen=True):
     """One group's messages of one partition. ``oldest_ms`` is when the first that is not done was written."""
 
@@ -22,6 +34,8 @@ class PartitionStats(msgspec.Struct, frozen=True):
     dying: int  # on their way to the dead letters
     acked_ahead: int  # acked after something that is not
     oldest_ms: int | None
+    lanes: tuple[LaneStats, ...] = ()  # where the group has lanes
+    unseen: int = 0  # messages whose lane is not known yet
 
 
 class GroupReport(msgspec.Struct, frozen=True):

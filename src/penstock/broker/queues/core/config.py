@@ -5,6 +5,6 @@ The settings are the cluster's, since topics have them; see `penstock.cluster.qu
 
 from __future__ import annotations
 
-from penstock.cluster.queue_config import Order, QueueSettings, Retention
+from penstock.cluster.queue_config import Lanes, Order, QueueSettings, Retention
 
-__all__ = ["Order", "QueueSettings", "Retention"]
+__all__ = ["Lanes", "Order", "QueueSettings", "Retention"]

@@ -14,12 +14,13 @@ from itertools import chain, islice, pairwise
 from math import inf
 from typing import Final
 
-from penstock.broker.queues.core.config import Order, QueueSettings
+from penstock.broker.queues.core.config import Lanes, Order, QueueSettings
 from penstock.broker.queues.core.consumers import Consumers
 from penstock.broker.queues.core.deadlines import Deadlines
 from penstock.broker.queues.core.holds import Holds
 from penstock.broker.queues.core.intervals import Interval, IntervalMap
 from penstock.broker.queues.core.keyed import KeyedSupply
+from penstock.broker.queues.core.lanes import KeyedSharedSupply, SharedSupply, pool_of
 from penstock.broker.queues.core.messages import DeadLetter
 from penstock.broker.queues.core.rows import ACKED, ACKED_FACTS, COLUMNS, DYING, LEASED, WAITING, Row, facts_of, row_of
 from penstock.broker.queues.core.supply import PlainSupply, Supply
@@ -52,12 +53,24 @@ class Deliveries:
         self._ends = Deadlines()  # of leases
         self._dues = Deadlines()  # of what waits
         self._overdue: deque[Interval] = deque()  # leases may have ended in there
+        self._supplied_by: object = None
         self.supply: Supply
         self.supply_by(settings)
 
     def supply_by(self, settings: QueueSettings) -> None:
         """Choose messages as the settings want it, from now on."""
-        if settings.order is Order.KEY:
+        wanted = settings.supplied_by
+        if wanted == self._supplied_by:
+            return
+        self._supplied_by = wanted
+        is_keyed = settings.order is Order.KEY
+        if settings.has_shares and is_keyed:
+            pool = pool_of(settings)
+            self.supply = KeyedSharedSupply(self.rows, self.is_done, settings.held_max, self.undone, pool)
+        elif settings.has_shares:
+            can_scout = settings.lanes is Lanes.ON
+            self.supply = SharedSupply(self.rows, self.undone, pool_of(settings), can_scout=can_scout)
+        elif is_keyed:
             self.supply = KeyedSupply(self.rows, self.is_done, settings.held_max)
         else:
             self.supply = PlainSupply(self.rows)
@@ -74,6 +87,17 @@ class Deliveries:
             return True
         row = self.rows.at(offset)
         return row is not None and row[2] == ACKED_FACTS
+
+    def undone(self, first: int, last: int) -> Iterator[Interval]:
+        """What is not done between two offsets."""
+        begin = max(first, self.committed)
+        for low, high, facts in self.rows.within(begin, last) if begin <= last else ():
+            if facts == ACKED_FACTS:
+                if begin < low:
+                    yield Interval(begin, low - 1)
+                begin = high + 1
+        if begin <= last:
+            yield Interval(begin, last)
 
     def within(self, first: int, last: int) -> Iterator[Row]:
         """The rows between two offsets, cut to them."""
@@ -109,6 +133,8 @@ class Deliveries:
 
     def wake(self, now_ms: int) -> None:
         """See what is due by now: messages to be delivered again become free, leases that ended are noted."""
+        if self.supply.pool is not None:
+            self.supply.pool.pass_time(now_ms)
         for interval in self._dues.pop(now_ms):
             for row in self.within(*interval):
                 if row.kind == WAITING and row.time_ms <= now_ms:  # if later, another mark tells when

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from penstock.broker.queues.core.intervals import Interval, IntervalMap, IntervalSet
+from penstock.broker.queues.core.pool import Pool, Run
 
 _LOOK_AHEAD_MIN: Final = 500  # messages come in batches, so looking at a few costs as much as looking at many
 
@@ -65,9 +66,17 @@ class KeyedSupply:
             return None
         return Interval(begin, min(end, begin + max(limit - self._free_count, _LOOK_AHEAD_MIN)) - 1)
 
-    def see(self, first: int, labels: Sequence[int | None]) -> None:
+    @property
+    def pool(self) -> Pool | None:
+        return None
+
+    @property
+    def known_to(self) -> int:
+        return self._seen_to
+
+    def see(self, first: int, keys: Sequence[int | None], runs: Sequence[Run] = ()) -> None:  # noqa: ARG002
         assert first >= self._seen_to, "messages are looked at once, in order"
-        for offset, label in enumerate(labels, first):
+        for offset, label in enumerate(keys, first):
             if self._is_done(offset):
                 continue
             # A message without a key waits for nobody: it gets a key of its own, which no hash is.
@@ -79,7 +88,7 @@ class KeyedSupply:
                 self._held[key] = deque()
             self._held[key].append(offset)
             self._held_count += 1
-        self._seen_to = first + len(labels)
+        self._seen_to = first + len(keys)
 
     def _lead(self, key: int, offset: int) -> None:
         self._keys.add(key)

@@ -1,217 +1,187 @@
-"""The supply that shares deliveries out: between lanes of priority, or between tenants or keys.
-
-The shell tells a label for each message, in the order of offsets: its lane, or a hash of what it belongs to. Each label
-is a *source*, and what is free of it is a set of intervals; who is served next is up to `Shares`. So a lane with a
-million neighbours costs one row, and messages of one priority that came in one batch are one interval.
+"""Supplies that share deliveries out: between lanes of priority, between tenants, or between tenants in each lane.
 
 To put urgent messages first, one has to know of them: so everything is looked at, up to the end, unless the intervals
-become too many. Then looking goes on when some of them are done. Nothing of this is written anywhere: whoever takes
-over looks again.
+become too many. Then only critical and high messages behind that are noted, by looking at what is there without
+remembering the rest, until those are too many as well. Looking goes on when some are done. Nothing of this is written
+anywhere: whoever takes over looks again. More: docs/explanation/lanes.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Final
 
+from penstock.broker.queues.core.config import Lanes, QueueSettings
 from penstock.broker.queues.core.intervals import Interval, IntervalMap, IntervalSet
-from penstock.broker.queues.core.shares import DEFAULT_BOOST_MS, Shares
-
-LANES: Final = ("critical", "high", "normal", "low", "background")
-NORMAL: Final = LANES.index("normal")
-DEFAULT_WEIGHTS: Final[Mapping[str, int]] = {"critical": 50, "high": 25, "normal": 15, "low": 7, "background": 3}
+from penstock.broker.queues.core.keyed import KeyedSupply
+from penstock.broker.queues.core.pool import LANE_BITS, LANE_MASK, Chooses, Naming, Pool, Run
+from penstock.broker.queues.core.shares import NestedShares, Shares
+from penstock.priorities import NORMAL, PRIORITIES
 
 _LOOK_AHEAD: Final = 10_000  # messages are looked at in such pieces
 _INTERVALS_MAX: Final = 200_000
+_SCOUTED_MAX: Final = 50_000  # more intervals, of urgent messages alone
+_URGENT: Final = 1  # lanes up to this one are noted however far behind they are
 _SOURCES_MAX: Final = 10_000
 _SHARED_SOURCES: Final = 256
-_LABEL_MASK: Final = (1 << 62) - 1
+_LABEL_MASK: Final = (1 << 59) - 1
 _FAIR_QUANTUM: Final = 10  # messages of one tenant in a round
 
-
-def lane_of(priority: str | bytes | None) -> int:
-    """The lane of a priority as a message names it; what is not known is normal."""
-    name = priority.decode("ascii", "replace") if isinstance(priority, bytes) else priority or ""
-    return LANES.index(name.lower()) if name.lower() in LANES else NORMAL
+# What is not done between two offsets.
+Undone = Callable[[int, int], Iterable[Interval]]
 
 
 class SharedSupply:
-    """By source as `Shares` have it, and by offset within a source.
-
-    ``source_of`` tells the source of a label, ``forget`` that a source has nothing any more.
-    """
+    """By source as the pool has it, and by offset within a source."""
 
     def __init__(
         self,
         rows: IntervalMap,
-        is_done: Callable[[int], bool],
-        shares: Shares,
-        source_of: Callable[[int | None], int],
-        forget: Callable[[int], None],
+        undone: Undone,
+        pool: Pool,
+        *,
+        can_scout: bool = False,
         intervals_max: int = _INTERVALS_MAX,
+        scouted_max: int = _SCOUTED_MAX,
     ) -> None:
         self._rows = rows
-        self._is_done = is_done
-        self._shares = shares
-        self._source_of = source_of
-        self._forget = forget
+        self._undone = undone
+        self.pool = pool
+        self._can_scout = can_scout
         self._intervals_max = intervals_max
-        self._now_ms = 0
+        self._scouted_max = scouted_max
         self._seen_to = 0
-        self._sources = IntervalMap("q")  # of all that was looked at and is not done
-        self._known: dict[int, int] = {}  # how many messages of each source that is
-        self._free: dict[int, IntervalSet] = {}  # by source, what can be handed out
+        self._scouted_to = 0  # urgent messages before this are known
         self._due = IntervalSet()  # to be delivered again, but not looked at yet
 
     def reset(self) -> None:
-        for source in list(self._free):
-            self._shares.take(source, self._shares.amount_of(source))
-        for source in list(self._known):
-            self._forget(source)
+        self.pool.reset()
         self._seen_to = 0
-        self._sources.reset()
-        self._known.clear()
-        self._free.clear()
+        self._scouted_to = 0
         self._due.reset()
 
-    def pass_time(self, now_ms: int) -> None:
-        """Time has passed; what waits too long is boosted."""
-        self._now_ms = max(self._now_ms, now_ms)
-
-    def free_of(self, source: int) -> int:
-        """How many messages of a source could be handed out."""
-        return self._shares.amount_of(source)
+    @property
+    def known_to(self) -> int:
+        """Everything before this was looked at."""
+        return self._seen_to
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
     def choose(self, limit: int, start: int, end: int) -> list[Interval]:
-        chosen: list[Interval] = []
-        for source, amount in self._shares.plan(limit, self._now_ms):
-            left = amount
-            for first, last, _ in self._free[source].within(start, end - 1):
-                if left <= 0:
-                    break
-                chosen.append(Interval(first, min(last, first + left - 1)))
-                left -= chosen[-1].size
-        return chosen
+        return self.pool.choose(limit, start, end)
 
     def is_free(self, first: int, last: int) -> bool:
-        source = self._source_at(first)
-        return source is not None and source in self._free and self._free[source].covers(first, last)
-
-    def _source_at(self, offset: int) -> int | None:
-        row = self._sources.at(offset)
-        return None if row is None else row[2][0]
+        return self.pool.covers(first, last)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def unseen(self, limit: int, start: int, end: int) -> Interval | None:  # noqa: ARG002
         begin = max(start, self._seen_to)
-        if begin >= end or (len(self._sources) >= self._intervals_max and self._shares.total):
-            return None
-        return Interval(begin, min(end, begin + _LOOK_AHEAD) - 1)
+        if self._is_full:
+            if not self._can_scout or len(self.pool) >= self._intervals_max + self._scouted_max:
+                return None
+            begin = max(begin, self._scouted_to)
+        return Interval(begin, min(end, begin + _LOOK_AHEAD) - 1) if begin < end else None
 
-    def see(self, first: int, labels: Sequence[int | None]) -> None:
-        offset = first
-        for label, run in groupby(labels):
-            size = sum(1 for _ in run)
-            self.see_run(offset, offset + size - 1, label)
-            offset += size
+    @property
+    def _is_full(self) -> bool:
+        """Whether no more is remembered but what is urgent; if nothing can be handed out, looking has to go on."""
+        return len(self.pool) >= self._intervals_max and self.pool.shares.total > 0
 
-    def see_run(self, first: int, last: int, label: int | None) -> None:
-        """Hear that neighbours have one label, as those of a batch do."""
-        assert first >= self._seen_to, "messages are looked at once, in order"
-        self._seen_to = last + 1
-        source: int | None = None
+    def see(self, first: int, keys: Sequence[int | None], runs: Sequence[Run] = ()) -> None:  # noqa: ARG002
+        """Hear what was asked for by `unseen` just now; of what is beyond memory, only what is urgent is noted."""
+        is_scouting = self._can_scout and self._is_full
+        at = first
+        for size, lane, tenant in runs:
+            if not is_scouting or lane <= _URGENT:
+                self._see_run(at, at + size - 1, lane, tenant)
+            at += size
+        self._scouted_to = max(self._scouted_to, at)
+        if not is_scouting:
+            assert first >= self._seen_to, "messages are looked at once, in order"
+            self._seen_to = at
+
+    def _see_run(self, first: int, last: int, lane: int, tenant: int | None) -> None:
+        is_known = first < self._scouted_to  # some of it, maybe
         for piece in self._undone(first, last):
-            if source is None:
-                source = self._source_of(label)
-            self._sources.put(piece.first, piece.last, (source,))
-            self._known[source] = self._known.get(source, 0) + piece.size
-            free = list(self._rows.gaps(*piece))
-            if self._due:
-                free += [Interval(low, high) for low, high, _ in self._due.within(*piece)]
-            for each in free:
-                self._release(source, each)
+            for each in list(self.pool.sources.gaps(*piece)) if is_known else (piece,):
+                self.pool.note(*each, lane, tenant)
+                for gap in self._rows.gaps(*each):
+                    self.pool.release(*gap)
+                for low, high, _ in list(self._due.within(*each)) if self._due else ():
+                    self.pool.release(low, high)
         if self._due:
             self._due.clear(first, last)
-
-    def _undone(self, first: int, last: int) -> Iterator[Interval]:
-        """What is not done between two offsets."""
-        if not self._rows.has_any(first, last) and not self._is_done(first):
-            yield Interval(first, last)
-            return
-        begin: int | None = None
-        for offset in range(first, last + 1):
-            if self._is_done(offset):
-                if begin is not None:
-                    yield Interval(begin, offset - 1)
-                begin = None
-            elif begin is None:
-                begin = offset
-        if begin is not None:
-            yield Interval(begin, last)
 
     # -- what happens to messages -------------------------------------------------------------------------------------
 
     def on_leased(self, first: int, last: int) -> None:
         if self._due:
             self._due.clear(first, last)
-        for source, piece in self._pieces(first, last):
-            taken = self._seize(source, piece)
-            if taken:
-                self._shares.serve(source, taken, self._now_ms)
-                self._drop_empty(source)
+        self.pool.serve(first, last)
 
     def on_due(self, first: int, last: int) -> None:
         if last >= self._seen_to:
             self._due.add(max(first, self._seen_to), last)
-        for source, piece in self._pieces(first, last):
-            free = self._free.get(source)
-            gaps = list(free.gaps(*piece)) if free is not None else [piece]
-            for gap in gaps:
-                self._release(source, gap)
+        self.pool.release(first, last)
 
     def on_done(self, first: int, last: int) -> None:
         if self._due:
             self._due.clear(first, last)
-        for source, piece in self._pieces(first, last):
-            taken = self._seize(source, piece)
-            if taken:
-                self._shares.take(source, taken)
-                self._drop_empty(source)
-            self._sources.clear(*piece)
-            self._known[source] -= piece.size
-            if not self._known[source]:
-                del self._known[source]
-                self._forget(source)
+        self.pool.finish(first, last)
 
-    def _pieces(self, first: int, last: int) -> list[tuple[int, Interval]]:
-        """What was looked at between two offsets, by source."""
-        if first >= self._seen_to:
-            return []
-        return [(facts[0], Interval(low, high)) for low, high, facts in self._sources.within(first, last)]
 
-    def _release(self, source: int, piece: Interval) -> None:
-        if source not in self._free:
-            self._free[source] = IntervalSet()
-        self._free[source].add(*piece)
-        self._shares.add(source, piece.size, self._now_ms)
+class KeyedSharedSupply(KeyedSupply):
+    """The same among the heads of keys: a message waits for those before it with its key, whatever their lanes."""
 
-    def _seize(self, source: int, piece: Interval) -> int:
-        """Make an interval free no more; how many messages of it were."""
-        free = self._free.get(source)
-        if free is None:
-            return 0
-        taken = sum(high - low + 1 for low, high, _ in free.within(*piece))
-        if taken:
-            free.clear(*piece)
-        return taken
+    def __init__(
+        self, rows: IntervalMap, is_done: Callable[[int], bool], held_max: int, undone: Undone, pool: Pool
+    ) -> None:
+        self._pool = pool
+        self._undone = undone
+        super().__init__(rows, is_done, held_max)
 
-    def _drop_empty(self, source: int) -> None:
-        if not self._shares.amount_of(source):
-            del self._free[source]
+    def reset(self) -> None:
+        super().reset()
+        self._pool.reset()
+
+    @property
+    def pool(self) -> Pool:
+        return self._pool
+
+    def choose(self, limit: int, start: int, end: int) -> list[Interval]:
+        return self._pool.choose(limit, start, end)
+
+    def is_free(self, first: int, last: int) -> bool:
+        return self._pool.covers(first, last)
+
+    def unseen(self, limit: int, start: int, end: int) -> Interval | None:  # noqa: ARG002
+        begin = max(start, self._seen_to)
+        is_full = len(self._pool) >= _INTERVALS_MAX and self._pool.shares.total > 0
+        if begin >= end or is_full or self._held_count >= self._held_max:
+            return None
+        return Interval(begin, min(end, begin + _LOOK_AHEAD) - 1)
+
+    def see(self, first: int, keys: Sequence[int | None], runs: Sequence[Run] = ()) -> None:
+        at = first
+        for size, lane, tenant in runs:
+            for piece in self._undone(at, at + size - 1):
+                self._pool.note(*piece, lane, tenant)
+            at += size
+        super().see(first, keys)
+
+    def on_leased(self, first: int, last: int) -> None:
+        super().on_leased(first, last)
+        self._pool.serve(first, last)
+
+    def on_done(self, first: int, last: int) -> None:
+        self._pool.finish(first, last)
+        super().on_done(first, last)
+
+    def _release(self, offset: int) -> None:
+        super()._release(offset)
+        self._pool.release(offset, offset)
 
 
 class Tenants:
@@ -236,36 +206,27 @@ class Tenants:
         self._known.discard(source)
 
 
-def lane_supply(
-    rows: IntervalMap,
-    is_done: Callable[[int], bool],
-    *,
-    weights: Mapping[str, int] = DEFAULT_WEIGHTS,
-    boost_ms: int = DEFAULT_BOOST_MS,
-    intervals_max: int = _INTERVALS_MAX,
-) -> SharedSupply:
-    """Lanes by weight, critical first in each round. Labels are numbers of lanes; None is normal."""
-    credit_of = [max(1, weights[lane]) for lane in LANES]
-    shares = Shares(credit_of.__getitem__, is_ranked=True, boost_ms=boost_ms)
-    return SharedSupply(
-        rows,
-        is_done,
-        shares,
-        source_of=lambda label: NORMAL if label is None or not 0 <= label < len(LANES) else label,
-        forget=lambda _: None,
-        intervals_max=intervals_max,
+def pool_of(settings: QueueSettings, sources_max: int = _SOURCES_MAX) -> Pool:
+    """The pool for a queue that has lanes, fairness, or both."""
+    weights = settings.lane_weights
+    boost_ms = settings.lane_boost_ms or inf
+
+    def fair_shares() -> Shares:
+        return Shares(lambda _: _FAIR_QUANTUM, boost_ms=boost_ms)
+
+    shares: Chooses
+    if settings.lanes is Lanes.OFF:
+        tenants = Tenants(sources_max)
+        naming = Naming(lambda _, tenant: tenants.source_of(tenant), tenants.forget, lambda _: NORMAL)
+        return Pool(fair_shares(), naming)
+    lanes = Shares(weights.__getitem__, is_ranked=True, boost_ms=boost_ms)
+    if not settings.fair_by:
+        return Pool(lanes, Naming(lambda lane, _: lane, lambda _: None, lambda source: source), is_aligned=True)
+    in_lanes = [Tenants(sources_max) for _ in PRIORITIES]
+    shares = NestedShares(lanes, [fair_shares() for _ in PRIORITIES], LANE_BITS)
+    naming = Naming(
+        lambda lane, tenant: in_lanes[lane].source_of(tenant) << LANE_BITS | lane,
+        lambda source: in_lanes[source & LANE_MASK].forget(source >> LANE_BITS),
+        lambda source: source & LANE_MASK,
     )
-
-
-def fair_supply(
-    rows: IntervalMap,
-    is_done: Callable[[int], bool],
-    *,
-    boost_ms: int = DEFAULT_BOOST_MS,
-    intervals_max: int = _INTERVALS_MAX,
-    sources_max: int = _SOURCES_MAX,
-) -> SharedSupply:
-    """Everybody the same. Labels are hashes of tenants or keys."""
-    tenants = Tenants(sources_max)
-    shares = Shares(lambda _: _FAIR_QUANTUM, boost_ms=boost_ms)
-    return SharedSupply(rows, is_done, shares, tenants.source_of, tenants.forget, intervals_max)
+    return Pool(shares, naming)

@@ -44,6 +44,7 @@ from penstock.broker.queues.core.messages import (
     Skip,
     Trim,
 )
+from penstock.broker.queues.core.pool import Run
 from penstock.broker.queues.core.receipts import SECRET_BYTES, Receipt, Seal
 from penstock.broker.queues.core.records import (
     Assigned,
@@ -62,12 +63,14 @@ from penstock.broker.queues.core.records import (
 )
 from penstock.broker.queues.core.rows import ACKED, DYING, LEASED, WAITING, Row, joined, joined_by_count
 from penstock.broker.queues.core.state import QueueState
+from penstock.broker.queues.core.supply import Supply
 from penstock.broker.queues.core.tally import Tally
 from penstock.cluster.queue_config import check_own
 from penstock.errors import GroupNotFound, InvalidConfig, InvalidRequest, PenstockError
 
 # So many leases end in one tick: a change stays small, and others get their turn in between.
 _ENDED_AT_ONCE: Final = 2_000
+_ERA_BITS: Final = 32  # of a lease's number count leases of one era
 
 EXPIRED: Final = "The lease ended without an answer."
 GAVE_UP: Final = "The last try failed."
@@ -77,10 +80,13 @@ REJECTED: Final = "The consumer rejected it."
 class Queue:
     """One partition as a queue of one group. ``settings`` are the topic's; the group may have its own over them."""
 
-    def __init__(self, group: str, topic: str, partition: int, settings: QueueSettings) -> None:
+    def __init__(self, group: str, topic: str, partition: int, settings: QueueSettings, era: int = 0) -> None:
         self.id = group
         self.topic = topic
         self.partition = partition
+        # Leases are written, but not synced, before they are told. Should all nodes lose power, what is left tells of
+        # fewer than were given out; so that no receipt comes twice, each era of leading numbers its own.
+        self._leases_from = era << _ERA_BITS
         self._topic_settings = self._settings = settings
         self._state = QueueState(settings)
         self._deliveries = self._state.deliveries
@@ -187,9 +193,14 @@ class Queue:
         """What the shell has to look at, telling `see` of it, before it asks for an offer; only where order matters."""
         return self._deliveries.supply.unseen(limit, self.committed, end)
 
-    def see(self, first: int, labels: Sequence[int | None]) -> None:
-        """Hear the keys of messages from ``first`` on, as hashes; None for one without a key."""
-        self._deliveries.supply.see(first, labels)
+    def see(self, first: int, keys: Sequence[int | None], runs: Sequence[Run] = ()) -> None:
+        """Hear the keys of messages from ``first`` on, as hashes, None for one without a key; and their lanes."""
+        self._deliveries.supply.see(first, keys, runs)
+
+    @property
+    def supply(self) -> Supply:
+        """Who chooses what is handed out next."""
+        return self._deliveries.supply
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
@@ -231,17 +242,18 @@ class Queue:
     def _grant(self, request: Grant, now_ms: int) -> tuple[Event | None, Granted]:
         until_ms = now_ms + self._timeout_ms(request.visibility_timeout_ms)
         room = self._room(request.consumer)
-        taken = IntervalSet()
+        taken = IntervalSet() if len(request.offered) > 1 else None
         deliveries: list[Offered] = []
         for offered in request.offered:
             if room <= 0:
                 break
-            if self._is_grantable(offered) and not taken.has_any(offered.first, offered.last):
-                taken.add(offered.first, offered.last)
+            if self._is_grantable(offered) and (taken is None or not taken.has_any(offered.first, offered.last)):
+                if taken is not None:
+                    taken.add(offered.first, offered.last)
                 deliveries.append(offered._replace(last=min(offered.last, offered.first + room - 1)))
                 room -= deliveries[-1].size
         gaps = self._undone(request.gaps)
-        lease = self._state.last_lease + 1
+        lease = max(self._state.last_lease, self._leases_from) + 1
         answer = Granted(tuple(deliveries), self._check_begun().nonce(lease), until_ms)
         if not deliveries and not gaps:
             return None, answer
@@ -360,13 +372,9 @@ class Queue:
         if not gaps:
             return []
         open_parts = IntervalSet()
-        for first, last in gaps:
-            if last < max(first, self.committed):
-                continue
-            open_parts.add(max(first, self.committed), last)
-            for row in list(self._deliveries.within(max(first, self.committed), last)):
-                if row.kind == ACKED:
-                    open_parts.clear(row.first, row.last)
+        for gap in gaps:
+            for part in self._deliveries.undone(*gap):
+                open_parts.add(*part)
         return [(interval.first, interval.last) for interval in open_parts.intervals()]
 
     def dismiss_all(self, error: PenstockError) -> Outcome[Change]:  # noqa: ARG002
@@ -406,10 +414,8 @@ class Queue:
             settings = topic_settings.with_values(self._state.values)
         except InvalidConfig:  # written by another version of this; better its own settings than no queue
             settings = topic_settings
-        is_reordered = settings.order is not self._settings.order or settings.held_max != self._settings.held_max
         self._settings = settings
-        if is_reordered:
-            self._deliveries.supply_by(settings)
+        self._deliveries.supply_by(settings)
 
     @property
     def is_snapshot_due(self) -> bool:

@@ -12,7 +12,7 @@ they came, and whoever comes waits for the next round: so a crowd of newcomers c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 DEFAULT_BOOST_MS: Final = 30_000
@@ -29,7 +29,7 @@ class Shares:
     """Sources by number. ``weight_of`` is the credit that one gets in each round, at least 1."""
 
     def __init__(
-        self, weight_of: Callable[[int], int], *, is_ranked: bool = False, boost_ms: int = DEFAULT_BOOST_MS
+        self, weight_of: Callable[[int], int], *, is_ranked: bool = False, boost_ms: float = DEFAULT_BOOST_MS
     ) -> None:
         self._weight_of = weight_of
         self._is_ranked = is_ranked
@@ -100,6 +100,10 @@ class Shares:
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
+    def is_boosted(self, source: int, now_ms: int) -> bool:
+        """Whether a source has waited too long."""
+        return source in self._since_ms and now_ms - self._since_ms[source] >= self._boost_ms
+
     def plan(self, limit: int, now_ms: int) -> list[Served]:
         """Whom to serve now, in order: up to ``limit``, and less only if there is not more. Nothing changes by it."""
         planned: dict[int, int] = {}
@@ -145,8 +149,53 @@ class Shares:
                     limit -= amount
 
     def _rounds(self, sources: list[int], planned: dict[int, int], owed: dict[int, int], limit: int) -> int:
+        if all(owed[source] < 0 for source in sources):  # nobody is served before this many
+            return min(-owed[source] // self._weight_of(source) for source in sources) + 1
         usable = [limit // sum(map(self._weight_of, sources))]
         for source in sources:
             left = self._amounts[source] - planned.get(source, 0) - owed[source]
             usable.append(left // self._weight_of(source))
         return min(usable)
+
+
+class NestedShares:
+    """Shares within shares: an outer source is chosen by the outer ones, and who of it is served by its own.
+
+    The lowest ``bits`` of a source tell the outer one, the rest the inner one.
+    """
+
+    def __init__(self, outer: Shares, inner: Sequence[Shares], bits: int) -> None:
+        self._outer = outer
+        self._inner = inner
+        self._bits = bits
+        self._mask = (1 << bits) - 1
+
+    @property
+    def total(self) -> int:
+        return self._outer.total
+
+    def amount_of(self, source: int) -> int:
+        return self._inner[source & self._mask].amount_of(source >> self._bits)
+
+    def add(self, source: int, amount: int, now_ms: int) -> None:
+        self._outer.add(source & self._mask, amount, now_ms)
+        self._inner[source & self._mask].add(source >> self._bits, amount, now_ms)
+
+    def take(self, source: int, amount: int) -> None:
+        self._outer.take(source & self._mask, amount)
+        self._inner[source & self._mask].take(source >> self._bits, amount)
+
+    def serve(self, source: int, amount: int, now_ms: int) -> None:
+        self._outer.serve(source & self._mask, amount, now_ms)
+        self._inner[source & self._mask].serve(source >> self._bits, amount, now_ms)
+
+    def is_boosted(self, source: int, now_ms: int) -> bool:
+        outer, inner = source & self._mask, source >> self._bits
+        return self._outer.is_boosted(outer, now_ms) or self._inner[outer].is_boosted(inner, now_ms)
+
+    def plan(self, limit: int, now_ms: int) -> list[Served]:
+        return [
+            Served(source << self._bits | outer, amount)
+            for outer, share in self._outer.plan(limit, now_ms)
+            for source, amount in self._inner[outer].plan(share, now_ms)
+        ]

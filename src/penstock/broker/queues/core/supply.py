@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.broker.queues.core.intervals import Interval, IntervalMap, IntervalSet
+from penstock.broker.queues.core.pool import Pool, Run
 
 
 class Supply(Protocol):
@@ -24,8 +25,16 @@ class Supply(Protocol):
     def unseen(self, limit: int, start: int, end: int) -> Interval | None:
         """What to look at before ``limit`` messages can be chosen; None if that is known, or never needed."""
 
-    def see(self, first: int, labels: Sequence[int | None]) -> None:
-        """Hear what the messages from ``first`` on are labelled with."""
+    @property
+    def pool(self) -> Pool | None:
+        """The sources that it shares deliveries out to, if it does."""
+
+    @property
+    def known_to(self) -> int:
+        """Everything before this was looked at, where that is needed."""
+
+    def see(self, first: int, keys: Sequence[int | None], runs: Sequence[Run] = ()) -> None:
+        """Hear the keys of messages from ``first`` on, and their labels; each only where the settings need it."""
 
     def on_leased(self, first: int, last: int) -> None:
         """Messages were handed out."""
@@ -42,6 +51,9 @@ class Supply(Protocol):
 
 class PlainSupply:
     """By offset alone."""
+
+    pool = None
+    known_to = 0
 
     def __init__(self, rows: IntervalMap) -> None:
         self._rows = rows
@@ -72,7 +84,7 @@ class PlainSupply:
     def unseen(self, limit: int, start: int, end: int) -> Interval | None:  # noqa: ARG002
         return None
 
-    def see(self, first: int, labels: Sequence[int | None]) -> None:
+    def see(self, first: int, keys: Sequence[int | None], runs: Sequence[Run] = ()) -> None:
         """Labels make no difference here."""
 
     def on_leased(self, first: int, last: int) -> None:

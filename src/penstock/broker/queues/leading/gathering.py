@@ -7,73 +7,16 @@ what was compacted away are gaps. A batch that cannot be unpacked is handed out 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from hashlib import blake2b
-from typing import Final
+from collections.abc import Sequence
 
 from penstock.broker.queues.core.intervals import Interval
 from penstock.broker.queues.core.messages import Offered
 from penstock.broker.queues.leading.cutting import is_worth_cutting
-from penstock.broker.queues.leading.sources import Found, Source
+from penstock.broker.queues.leading.kept import whole_bytes
+from penstock.broker.queues.leading.pages import Pages
+from penstock.broker.queues.leading.sources import Source
 from penstock.errors import PenstockError
-from penstock.records import BatchHeader, decode_records, iter_batches
-from penstock.storage.aborted import AbortedRanges
-
-_READ_BYTES_MIN: Final = 16 * 1024
-_LOOK_BYTES_MAX: Final = 4 * 1024 * 1024
-
-
-class _Pages:
-    """A walk through the batches of a source, only ever forward."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._batches: Iterator[tuple[int, BatchHeader]] = iter(())
-        self._aborted = AbortedRanges([])
-        self.data = memoryview(b"")
-        self.position = 0
-        self.header: BatchHeader | None = None
-
-    async def batch_at(self, offset: int, wanted: int, max_bytes: int) -> BatchHeader | None:
-        """The batch that holds an offset, or the first one behind it; None if there is none yet.
-
-        ``wanted`` tells how many messages from there on are, so that not much more than those is read.
-        """
-        if self.header is not None and self.header.next_offset > offset:
-            return self.header
-        if self._advance(offset):
-            return self.header
-        size = max(min(wanted * self._source.message_bytes + _READ_BYTES_MIN, max_bytes), 1)
-        found = await self._source.read(offset, size)
-        if found is None:
-            self.header = None
-            return None
-        self._open(found)
-        return self.header if self._advance(offset) else None
-
-    def _open(self, found: Found) -> None:
-        self.data = memoryview(found.data)
-        self._aborted = AbortedRanges(found.aborted)
-        self._batches = iter_batches(self.data)
-
-    def _advance(self, offset: int) -> bool:
-        for self.position, header in self._batches:  # noqa: B020 - where the walk stands is what is kept
-            self.header = header
-            if header.next_offset > offset:
-                self._source.message_bytes = max(header.size // max(header.count, 1), 1)
-                return True
-        return False
-
-    @property
-    def is_void(self) -> bool:
-        """Whether the present batch holds no message at all."""
-        header = self.header
-        return header is None or header.is_control or header in self._aborted
-
-    @property
-    def batch(self) -> memoryview:
-        assert self.header is not None
-        return self.data[self.position : self.position + self.header.size]
+from penstock.records import BatchHeader, decode_records
 
 
 class _Taken:
@@ -94,10 +37,10 @@ class Gathering:
 
     def __init__(self, source: Source, max_bytes: int) -> None:
         self._source = source
-        self._pages = _Pages(source)
+        self._pages = Pages(source)
         self._max_bytes = max_bytes
         self._size = 0
-        self._pieces: list[bytes | memoryview] = []
+        self._pieces: list[bytes | bytearray | memoryview] = []
         self._batch: _Taken | None = None  # the batch that something was taken from last
         self._run: tuple[memoryview, int, int] | None = None  # a piece that may still grow: data, from, to
         self.deliveries: list[Offered] = []
@@ -164,6 +107,7 @@ class Gathering:
         if is_worth_cutting(header, taken.count):
             piece = source.decoded.cut(source.where, header, data[begin:end], taken.wanted)
             if piece is not None:
+                source.keep(header.base_offset, header.last_offset, data[begin:end])
                 self._end_run()
                 self._pieces.append(piece)
                 self._size += len(piece)
@@ -207,40 +151,6 @@ class Gathering:
         if len(self._pieces) != 1:
             return b"".join(self._pieces)
         piece = self._pieces[0]
-        if isinstance(piece, bytes):
-            return piece
-        whole = piece.obj
-        return whole if isinstance(whole, bytes) and len(whole) == len(piece) else bytes(piece)
-
-
-async def read_labels(source: Source, wanted: Interval) -> list[int | None]:
-    """The keys of messages as hashes, from the first one wanted on.
-
-    None for no key, where there is no message, and where it cannot be unpacked: what goes to the dead letters anyway
-    holds up nobody.
-    """
-    pages = _Pages(source)
-    labels: list[int | None] = []
-    at = wanted.first
-    while at <= wanted.last:
-        left = wanted.last - at + 1
-        header = await pages.batch_at(at, left, _LOOK_BYTES_MAX)
-        if header is None:
-            break
-        upto = min(header.last_offset, wanted.last)
-        found: list[int | None] = [None] * (upto - at + 1)
-        if not pages.is_void and header.base_offset <= upto:
-            for record in source.decoded.records(source.where, header, pages.batch) or ():
-                if at <= record.offset <= upto and record.key is not None:
-                    found[record.offset - at] = label_of(record.key)
-        labels += found
-        at = upto + 1
-    return labels
-
-
-def label_of(key: bytes) -> int:
-    """A key as a number; two keys with the same one are only kept in order among each other.
-
-    It has 60 bits, for which Python needs 32 bytes; 64 would take 48, and a million of these may be in flight.
-    """
-    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") >> 4
+        if isinstance(piece, memoryview):
+            return whole_bytes(piece)
+        return piece if isinstance(piece, bytes) else bytes(piece)

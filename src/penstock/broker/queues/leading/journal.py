@@ -38,6 +38,11 @@ class QueueJournal(PartitionJournal[Change]):
         """Encode a change that is appended by itself soon. Runs in any thread, one at a time."""
         self._prepared = change, _encode([change], at_ms)
 
+    @property
+    def epoch(self) -> int:
+        """Of the leader who writes: no other has the same."""
+        return self.partition.leader_epoch
+
     def append(self, changes: Sequence[Change], at_ms: int, producer: ProducerIdentity | None = None) -> int:
         prepared = self._prepared
         if prepared is not None and len(changes) == 1 and changes[0] is prepared[0]:

@@ -26,8 +26,10 @@ from penstock.broker.queues.core.queue import Queue
 from penstock.broker.queues.core.receipts import SECRET_BYTES
 from penstock.broker.queues.leading.coordinator import QueueCoordinator
 from penstock.broker.queues.leading.delivering import deliver, find_queue, take_back
+from penstock.broker.queues.leading.lane_reports import lanes_of, unseen_of
 from penstock.broker.queues.leading.peeking import peek
 from penstock.broker.queues.leading.polling import Waiter
+from penstock.broker.queues.leading.precedence import Precedence
 from penstock.broker.queues.leading.shard import QueueShard
 from penstock.broker.queues.leases import Lease
 from penstock.broker.queues.reports import GroupReport, PartitionStats
@@ -77,6 +79,7 @@ class QueueServing:
         self._broker = broker
         self._coordinator = coordinator
         self._attempts = Attempts()
+        self._precedence = Precedence(coordinator)
 
     def serve(self, peers: Peers) -> None:
         peers.serve(TAKE, self._take)
@@ -96,11 +99,12 @@ class QueueServing:
         problems: list[tuple[int, PenstockError]] = []
         messages, size = request.max_messages, request.max_bytes
         is_loading = {each: self._coordinator.is_loading(request.topic, each) for each in request.partitions}
-        for partition in sorted(request.partitions, key=is_loading.__getitem__):
+        partitions = self._precedence.ordered(request.topic, request.group, request.partitions)
+        for partition in sorted(partitions, key=is_loading.__getitem__):
             if leases and is_loading[partition]:
                 break  # nobody waits for a log to be read who has something already
             try:
-                lease = await deliver(
+                found = await deliver(
                     await self._coordinator.await_shard(request.topic, partition),
                     request.group,
                     consumer=request.consumer,
@@ -121,11 +125,9 @@ class QueueServing:
             except PenstockError as error:
                 problems.append((partition, error))
                 continue
-            if lease is None:
-                continue
-            leases.append(lease)
-            messages -= sum(delivery.size for delivery in lease.deliveries)
-            size -= len(lease.batches)
+            leases += found
+            messages -= sum(delivery.size for lease in found for delivery in lease.deliveries)
+            size -= sum(len(lease.batches) for lease in found)
             if messages <= 0 or size <= 0:
                 break
         if request.attempt and leases:
@@ -340,5 +342,7 @@ async def _report(shard: QueueShard, queue: Queue, start: int, end: int) -> Grou
             dying=stats.dying,
             acked_ahead=stats.acked_ahead,
             oldest_ms=written_ms,
+            lanes=await lanes_of(queue, shard.source(), shard.now_ms()),
+            unseen=unseen_of(queue, end),
         ),
     )

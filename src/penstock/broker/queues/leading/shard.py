@@ -18,6 +18,7 @@ from penstock.broker.queues.core.queue import Queue
 from penstock.broker.queues.core.records import Change
 from penstock.broker.queues.leading.figures import AllFigures
 from penstock.broker.queues.leading.journal import QueueJournal
+from penstock.broker.queues.leading.lookout import Lookout
 from penstock.broker.queues.leading.polling import WaitingRoom
 from penstock.broker.queues.leading.sources import LedSource, RemoteSource, Source
 from penstock.broker.queues.leading.steady import SteadyClock
@@ -75,6 +76,7 @@ class QueueShard(UndecidedAcks):
         self._one_snapshot = asyncio.Lock()
         self._watched: LedSource | None = None
         self._watching: asyncio.Task[None] | None = None
+        self.lookout = Lookout(self._loop)
 
     def __repr__(self) -> str:
         return f"<QueueShard of {self.topic}-{self.partition}, {len(self.machines)} groups>"
@@ -82,7 +84,7 @@ class QueueShard(UndecidedAcks):
     # -- what they are ------------------------------------------------------------------------------------------------
 
     def make(self, name: str) -> Queue:
-        return Queue(name, self.topic, self.partition, self._settings)
+        return Queue(name, self.topic, self.partition, self._settings, self.journal.epoch)
 
     def name_of(self, change: Change) -> str:
         return change.group
@@ -118,6 +120,7 @@ class QueueShard(UndecidedAcks):
             self._timer = None
         if self._snapshotting is not None:
             self._snapshotting.cancel()
+        self.lookout.close()
         self._unwatch()
         for room in self._rooms.values():
             room.wake_all()

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, Protocol
 
 from penstock.broker.partition import Partition
 from penstock.broker.queues.leading.cutting import DecodedBatches
+from penstock.broker.queues.leading.kept import KeptBatches
 from penstock.broker.remote import RemotePartitions, Where
 from penstock.errors import LeaderNotAvailable
 from penstock.records import parse_header
@@ -42,6 +43,9 @@ class Source(Protocol):
 
     async def reach(self) -> Reach: ...
 
+    def keep(self, base: int, last: int, batch: memoryview) -> None:
+        """More of a batch will be wanted soon, from its first offset to its last."""
+
     async def written_ms(self, offset: int) -> int | None:
         """About when the message at an offset, or the first one behind it, was written."""
 
@@ -56,6 +60,7 @@ class LedSource:
         self.partition = partition
         self.where: Where = (partition.id.topic, partition.id.partition)
         self.decoded = decoded
+        self._kept = KeptBatches(decoded.room)
         self.message_bytes = _MESSAGE_BYTES_GUESS
 
     @property
@@ -67,10 +72,16 @@ class LedSource:
 
     async def read(self, offset: int, max_bytes: int) -> Found | None:
         partition = self.partition
+        kept = self._kept.at(offset)
+        if kept is not None and partition.is_leader:
+            return Found(kept, [])
         found = partition.read(offset, max_bytes, is_committed_only=True)
         if found is None:
             return None
         return Found(found.read(), partition.aborted_in(offset, found.next_offset))
+
+    def keep(self, base: int, last: int, batch: memoryview) -> None:
+        self._kept.put(base, last, batch)
 
     async def written_ms(self, offset: int) -> int | None:
         found = self.partition.read(offset, 1, is_committed_only=True)
@@ -99,6 +110,9 @@ class RemoteSource:
     async def read(self, offset: int, max_bytes: int) -> Found | None:
         found = await self._remote.read(*self.where, offset, max_bytes)
         return Found(found.data, found.aborted) if found.data else None
+
+    def keep(self, base: int, last: int, batch: memoryview) -> None:
+        """It is only for a moment that messages come from elsewhere."""
 
     async def written_ms(self, offset: int) -> int | None:
         found = await self.read(offset, 1)
