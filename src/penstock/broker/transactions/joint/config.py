@@ -15,3 +15,6 @@ class JointConfig:
     open_max: int = 1_000
     # How long the outcome is remembered, so that who commits again hears it.
     results_retention_ms: int = 24 * 3_600_000
+    # The same for the last transaction of a series, which tells what of it is committed; and for the only one.
+    series_retention_ms: int = 30 * 24 * 3_600_000
+    single_retention_ms: int = 7 * 24 * 3_600_000

@@ -6,14 +6,15 @@ They share the topic with transactional ids, and nothing else: ids of the two ki
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
-from penstock.broker.coordination.coordinator import Coordinator, shard_of
+from penstock.broker.coordination.coordinator import Coordinator, resolve, shard_of
 from penstock.broker.coordination.journal import PartitionJournal
-from penstock.broker.coordination.messages import ProducerIdentity
+from penstock.broker.coordination.messages import ProducerIdentity, Rejected
 from penstock.broker.partition import Partition
 from penstock.broker.stats import TransactionStats
 from penstock.broker.transactions.joint import records
@@ -21,6 +22,8 @@ from penstock.broker.transactions.joint.config import JointConfig
 from penstock.broker.transactions.joint.entrance import Entrance
 from penstock.broker.transactions.joint.messages import (
     Abort,
+    Begin,
+    Begun,
     Commit,
     Ended,
     Enter,
@@ -31,10 +34,12 @@ from penstock.broker.transactions.joint.messages import (
     Result,
 )
 from penstock.broker.transactions.joint.records import Place, StoredCall
+from penstock.broker.transactions.joint.series import Turn, turn_of
 from penstock.broker.transactions.joint.shard import WRITER_EPOCH, JointShard
 from penstock.broker.transactions.joint.states import State
 from penstock.broker.transactions.joint.stored import Holdings
 from penstock.broker.transactions.joint.transaction import JointTransaction
+from penstock.broker.transactions.joint.writers import check_writer
 from penstock.broker.transactions.marking import ClusterMarkers
 from penstock.broker.transactions.records import Reason
 from penstock.clock import Clock
@@ -43,6 +48,7 @@ from penstock.errors import (
     CoordinatorLoading,
     NotCoordinator,
     RequestTimedOut,
+    TransactionEnded,
     TransactionLimitReached,
     TransactionNotFound,
 )
@@ -154,19 +160,22 @@ class JointCoordinator(Coordinator[JointShard]):
         """Open a transaction."""
         await self._ensure_topic()
         await self.loaded()
+        self._check_room()
+        name = self._name(self._shards)
+        return self._lease(name, await self.ask(name, Open(timeout_ms, self._clock.now_ms())))
+
+    def _check_room(self) -> None:
         if self.open_count() >= self._config.open_max:
             raise TransactionLimitReached(
                 f"{self._config.open_max} joint transactions are open, which is as many as this node allows. End some."
             )
-        name = self._name()
-        return self._lease(name, await self.ask(name, Open(timeout_ms, self._clock.now_ms())))
 
-    def _name(self) -> str:
-        """An id that nobody has, of a transaction that is coordinated here if any is."""
+    def _name(self, shards: Container[int]) -> str:
+        """An id that nobody has, of a transaction that belongs to one of these shards if any does."""
         count = self._shard_count()
         for _ in range(_NAMES_MAX):
             name = self._new_id().hex
-            if shard_of(name, count) in self._shards:
+            if shard_of(name, count) in shards:
                 return name
         raise NotCoordinator("This node coordinates no joint transactions now; open it by another node.")
 
@@ -206,6 +215,90 @@ class JointCoordinator(Coordinator[JointShard]):
                 f"The end of transaction {transaction_id} is decided, but some partition has not taken it yet. "
                 "Send the same call again to hear when it has."
             ) from None
+
+    # -- series -------------------------------------------------------------------------------------------------------
+
+    async def head_of(self, series: str) -> JointTransaction | None:
+        """The last transaction of a series; None if the series never had one, or that was too long ago."""
+        if not self._shard_count():
+            return None
+        await self.await_shard(series)
+        await self.settled(series)
+        return self.shard(series).head_of(series)
+
+    async def begin(self, series: str, number: int, run: str, timeout_ms: int) -> Lease | None:
+        """Open the transaction of a number of a series, or join it; None if that number is committed already.
+
+        Of two runs of a series the one that came last is right: what the other left open is aborted, and it is refused.
+        """
+        await self._ensure_topic()
+        await self.await_shard(series)
+        await self.loaded()
+        self._check_room()
+        fresh = self._name((shard_of(series, self._shard_count()),))  # so that both are kept, and led, in one place
+        future: asyncio.Future[Begun | Rejected] = asyncio.get_running_loop().create_future()
+        self.shard(series).begin(Begin(series, number, run, timeout_ms), fresh, partial(resolve, future))
+        answer = await future
+        if isinstance(answer, Rejected):
+            raise answer.error
+        if answer.transaction is None:
+            await self._await_head(series, number)
+            return None
+        found = self.find(answer.transaction)
+        return Lease(found.id, timeout_ms, self._wall_ms(found.deadline_ms))
+
+    async def commit_number(
+        self, series: str, number: int, run: str, *, transaction: str | None, writers: tuple[str, ...]
+    ) -> bool:
+        """Commit a number of a series with what these writers wrote, and abort the rest; False if it was before.
+
+        ``transaction`` is the one that they wrote into, None if nobody wrote anything.
+        """
+        if transaction is None and not writers:
+            lease = await self.begin(series, number, run, self._config.timeout_max_ms)
+            transaction = None if lease is None else lease.id
+        await self.await_shard(series)
+        head = self.shard(series).head_of(series) if self._shard_count() else None
+        stored = None if head is None else head.stored
+        turn = turn_of(stored, number, run)
+        if turn is Turn.DONE:
+            await self._await_head(series, number)
+            return False
+        if head is None or turn is Turn.OPEN or head.id != transaction:
+            raise TransactionEnded(
+                f"Nothing was committed: transaction {transaction} for number {number} of series {series!r} was "
+                "aborted before. Write that number again."
+            )
+        await self.ask(head.id, Commit(None, writers))
+        await self._ended(head.id)
+        return True
+
+    async def abort_number(self, series: str, number: int, run: str) -> None:
+        """Abort what was written for a number of a series, if that is still open."""
+        if not self._shard_count():
+            return
+        await self.await_shard(series)
+        head = self.shard(series).head_of(series)
+        if head is not None and turn_of(head.stored, number, run) is Turn.JOIN:
+            await self.ask(head.id, Abort())
+            await self._ended(head.id)
+
+    async def _await_head(self, series: str, number: int) -> None:
+        """Return once a number that is decided to be committed is seen by all readers."""
+        await self.settled(series)
+        head = self.shard(series).head_of(series)
+        part = None if head is None or head.stored is None else head.stored.part
+        if head is not None and part is not None and part.number == number:
+            await self._ended(head.id)
+
+    async def enroll(self, transaction_id: str, writer: str) -> ProducerIdentity:
+        """Let a writer in that numbers its batches itself: as whom."""
+        check_writer(writer)
+        known = self.check_open(transaction_id).writers.get(writer)
+        fresh = await self._allocate_producer_id() if known is None else known.producer_id
+        request = Enter(writer=writer, fresh_producer_id=fresh, topic="", topic_id="", partitions=frozenset())
+        entered = await self.ask(transaction_id, request)
+        return ProducerIdentity(entered.writer.producer_id, WRITER_EPOCH)
 
     # -- writers ------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.broker.coordination.messages import Request
-from penstock.broker.transactions.joint.records import StoredCall, StoredWriter
+from penstock.broker.transactions.joint.records import StoredCall, StoredPart, StoredWriter
 from penstock.broker.transactions.joint.states import State
 from penstock.broker.transactions.records import Reason
 
@@ -27,6 +27,12 @@ class Entered(NamedTuple):
     is_repeat: bool
 
 
+class Begun(NamedTuple):
+    """The transaction of a number of a series; None if that number is committed already."""
+
+    transaction: str | None
+
+
 class Ended(NamedTuple):
     """How the transaction ended, for every partition of it."""
 
@@ -43,6 +49,17 @@ class Ended(NamedTuple):
 class Open(Request[Opened]):
     timeout_ms: int
     at_ms: int  # by the wall clock
+    part: StoredPart | None = None  # of a series
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(Request[Begun]):
+    """Somebody is about to write number ``number`` of a series; whoever did so before in another run is replaced."""
+
+    series: str
+    number: int
+    run: str
+    timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,17 @@ class WriterKey(msgspec.Struct, frozen=True, tag=JOINT_WRITER):
     writer: str
 
 
+class StoredPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which transaction of a series this one is, and all that has to be known of those before it."""
+
+    series: str
+    number: int
+    run: str  # whoever opened it, in one of its lives
+    ordinal: int = 0  # transactions of the series before it
+    committed_before: int = -1  # the last number that was committed when it was opened
+    older_runs: tuple[str, ...] = ()  # that were replaced, the last ones
+
+
 class StoredJoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A joint transaction: where it stands and, once that is decided, how it ends."""
 
@@ -38,6 +49,7 @@ class StoredJoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     committed: tuple[str, ...] = ()
     aborted: tuple[str, ...] = ()
     reason: Reason | None = None  # why it was aborted
+    part: StoredPart | None = None  # of a series, if it is
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):

@@ -14,11 +14,13 @@ from itertools import islice
 from typing import Final
 
 from penstock.broker.coordination.journal import Journal
-from penstock.broker.coordination.messages import Outcome, ProducerIdentity
+from penstock.broker.coordination.messages import Outcome, ProducerIdentity, Rejected, Reply
 from penstock.broker.coordination.shard import Defer, Shard
 from penstock.broker.stats import TransactionStats
 from penstock.broker.transactions.joint.config import JointConfig
+from penstock.broker.transactions.joint.messages import Begin, Begun, Open
 from penstock.broker.transactions.joint.records import Change, Place, StoredJoint
+from penstock.broker.transactions.joint.series import Heads, Turn, next_part, turn_of
 from penstock.broker.transactions.joint.states import State
 from penstock.broker.transactions.joint.transaction import JointTransaction, Marking
 from penstock.broker.transactions.markers import Marker, MarkerWriter
@@ -57,6 +59,7 @@ class JointShard(Shard[JointTransaction, Change]):
         self._epoch = epoch
         # Those that have not ended: time matters to nobody else, and there may be a day's worth of others.
         self.open_ids: set[str] = set()
+        self._heads = Heads()
 
     def make(self, name: str) -> JointTransaction:
         return JointTransaction(name, self._config)
@@ -72,6 +75,7 @@ class JointShard(Shard[JointTransaction, Change]):
         stored = change.value
         if not isinstance(stored, StoredJoint):
             return
+        self._heads.note(machine.id, stored)
         if stored.state is State.COMMITTING:
             self._stats.committed += 1
         elif stored.state is State.ABORTING:
@@ -85,6 +89,7 @@ class JointShard(Shard[JointTransaction, Change]):
         super().open(machines)
         if is_wanted:
             self.open_ids = {machine.id for machine in machines.values() if machine.is_open}
+            self._heads = Heads.of(machines.values())
             for machine in machines.values():
                 self._follow_up(machine, self._end)  # not all of what was read need be committed
 
@@ -106,7 +111,46 @@ class JointShard(Shard[JointTransaction, Change]):
         wall_ms = self._wall_ms()
         for machine in tuple(self.machines.values()):
             if machine.id in self.machines:
-                self.perform([(machine, machine.expire(wall_ms))])
+                self.perform([(machine, machine.expire(wall_ms, self._retention_ms(machine)))])
+                if machine.id not in self.machines:
+                    self._heads.drop(machine.id)
+
+    def _retention_ms(self, machine: JointTransaction) -> int:
+        config, stored = self._config, machine.stored
+        if stored is None or stored.part is None or not self._heads.has(machine.id):
+            return config.results_retention_ms
+        longer_ms = config.series_retention_ms if stored.part.ordinal else config.single_retention_ms
+        return max(longer_ms, config.results_retention_ms)
+
+    # -- series -------------------------------------------------------------------------------------------------------
+
+    def head_of(self, series: str) -> JointTransaction | None:
+        """The last transaction of a series, which knows of all before it what has to be known."""
+        name = self._heads.get(series)
+        return None if name is None else self.machines.get(name)
+
+    def begin(self, request: Begin, fresh: str, reply: Reply) -> None:
+        """Open the transaction of a number of a series, as ``fresh``, unless it is open or committed already.
+
+        What an older run left open is aborted in the same write: there is one open transaction of a series at most.
+        """
+        self.check()
+        self.flush()
+        head = self.head_of(request.series)
+        stored = None if head is None else head.stored
+        turn = turn_of(stored, request.number, request.run)
+        if head is not None and turn is not Turn.OPEN:
+            begun = Begun(head.id if turn is Turn.JOIN else None)
+            self.perform([(head, Outcome(replies=[(reply, begun)]))])
+            return
+
+        def opened(answer: object) -> None:
+            reply(answer if isinstance(answer, Rejected) else Begun(fresh))
+
+        opening = Open(request.timeout_ms, self._wall_ms(), next_part(stored, request))
+        machine, outcome = self.decide(fresh, opening, opened)
+        replaced = [] if head is None else [(head, head.replace())]
+        self.perform([*replaced, (machine, outcome)])
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 

@@ -138,9 +138,15 @@ class JointTransaction:
             return self._finish(now_ms)
         return Outcome()
 
-    def expire(self, wall_ms: int) -> Outcome:
+    def replace(self) -> Outcome:
+        """A newer run of its series takes over: abort it, if it is not decided yet."""
+        if VERDICTS[Event.ABORT][self.state] is not Verdict.DO:
+            return Outcome()
+        return Outcome([self._decide(Step.ABORT, reason=Reason.FENCED)])
+
+    def expire(self, wall_ms: int, retention_ms: int) -> Outcome:
         """Forget how it ended, if that was long ago."""
-        is_old = self.ended_ms + self._config.results_retention_ms <= wall_ms
+        is_old = self.ended_ms + retention_ms <= wall_ms
         if is_old and VERDICTS[Event.EXPIRE][self.state] is Verdict.DO:
             return Outcome([Change(JointKey(self.id), None)])
         return Outcome()
@@ -170,7 +176,9 @@ class JointTransaction:
     def _open(self, request: Open, now_ms: int, reply: Reply) -> Outcome:
         self._verdict(Event.OPEN)
         self._check_timeout(request.timeout_ms)
-        opened = StoredJoint(state=State.OPEN, timeout_ms=request.timeout_ms, opened_ms=request.at_ms)
+        opened = StoredJoint(
+            state=State.OPEN, timeout_ms=request.timeout_ms, opened_ms=request.at_ms, part=request.part
+        )
         outcome = Outcome([Change(JointKey(self.id), opened)])
         outcome.reply(reply, Opened(request.timeout_ms, now_ms + request.timeout_ms))
         return outcome
