@@ -1,0 +1,332 @@
+"""``penstock pipeline``: data jobs on Spark, from one file each: begun, checked, run, watched and stopped."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from penstock.cli.exits import CommandError, Exit
+from penstock.cli.options import output_option, url_option
+from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
+from penstock.cli.rest import Rest
+from penstock.cli.runs import LOG_TOPIC, QUERY_COLUMNS, Reports, display_of, query_row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.pipelines.definition import Definition, Trigger
+    from penstock.pipelines.run import Run
+
+_PAGE: Final = 1_000
+
+_YAML: Final = """\
+# Run it:  penstock pipeline run {file}
+pipeline: {name}
+servers: http://127.0.0.1:8080
+
+sources:
+  orders:
+    topics: orders
+    startingOffsets: earliest
+    schema: "id STRING, amount DOUBLE"
+
+steps:
+  large: SELECT id, amount FROM orders WHERE amount >= 100
+
+expectations:
+  orders:
+    - {{check: id IS NOT NULL, otherwise: drop}}
+
+sinks:
+  large_orders:
+    from: large
+    topic: large-orders
+    key: id
+
+trigger: continuous
+"""
+
+_PYTHON: Final = '''\
+"""Run it: penstock pipeline run {file}"""
+
+from penstock.pipelines import Pipeline
+
+pipeline = Pipeline("{name}")
+pipeline.source("orders", topics="orders", startingOffsets="earliest", schema="id STRING, amount DOUBLE")
+pipeline.expect("orders", "id IS NOT NULL", otherwise="drop")
+
+
+@pipeline.step
+def large(orders):
+    return orders.where("amount >= 100").select("id", "amount")
+
+
+pipeline.sink("large", topic="large-orders", key="id")
+'''
+
+
+@click.group()
+def pipeline() -> None:
+    """Run data jobs on Spark, each declared in one file.
+
+    They run in this process, on a Spark of its own, unless --master or --remote names another. Needs `penstock[spark]`.
+    """
+
+
+@pipeline.command()
+@click.argument("file", type=click.Path(path_type=Path), default="pipeline.yaml")
+@click.option("--name", help="What to call it. [default: the name of the file]")
+def init(file: Path, name: str | None) -> int:
+    """Write a pipeline to begin with, as YAML or (NAME.py) Python."""
+    from penstock.pipelines.files import load
+
+    if file.exists():
+        raise CommandError(f"{file} is there already; it is left as it is.", Exit.CONFLICT)
+    form = _PYTHON if file.suffix == ".py" else _YAML
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(form.format(name=name or file.stem, file=file))
+    try:
+        load(file)
+    except Exception:
+        file.unlink()
+        raise
+    click.echo(f"Wrote {file}. Next: penstock pipeline run {file}", err=True)
+    return Exit.OK
+
+
+@pipeline.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--deep", is_flag=True, help="Also ask Spark: SQL, columns, topics. Takes some seconds.")
+@click.option("--servers", help="The nodes, in place of those in the file.")
+@click.option("--master", default="local[1]", show_default=True, help="With --deep: where Spark runs.")
+def check(file: Path, deep: bool, servers: str | None, master: str) -> int:
+    """Find everything that is wrong with a pipeline, without running it."""
+    definition = _load(file, servers)
+    if deep and not definition.uses:
+        from penstock.pipelines.flow import Flow
+
+        spark = _session(definition, master, None)
+        try:
+            Flow(definition, spark)
+        finally:
+            spark.stop()
+    parts = [count_of(len(definition.sources), "source"), count_of(len(definition.steps), "step")]
+    said = (
+        f"uses {definition.uses}" if definition.uses else ", ".join([*parts, count_of(len(definition.sinks), "sink")])
+    )
+    click.echo(f"{file} is fine: pipeline {definition.name}, {said}.", err=True)
+    return Exit.OK
+
+
+@pipeline.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--servers", help="The nodes, in place of those in the file.")
+@click.option(
+    "--master", default="local[*]", show_default=True, help="Where Spark runs: spark://host:7077, yarn, k8s://…"
+)
+@click.option("--remote", help="A Spark Connect server, such as sc://host:15002, in place of --master.")
+@click.option("--once", "mode", flag_value="once", help="Do what there is now, then end.")
+@click.option("--continuous", "mode", flag_value="continuous", help="Go on for ever, one batch after the other.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Where to remember how far it is.")
+@click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+@click.option("--no-report", is_flag=True, help="Do not tell the cluster about it.")
+@output_option
+def run(
+    file: Path,
+    servers: str | None,
+    master: str,
+    remote: str | None,
+    mode: str | None,
+    checkpoint: Path | None,
+    settings: tuple[str, ...],
+    no_report: bool,
+    output: str | None,
+) -> int:
+    """Run the pipeline of FILE until it has done everything (--once), fails, or is told to stop.
+
+    On SIGTERM or Ctrl-C it ends after the batch that it is at; begun again, it goes on from there.
+    """
+    from penstock.cli.options import assignments_of
+    from penstock.pipelines.run import Run
+
+    definition = _load(file, servers)
+    definition.spark |= assignments_of(settings, "--conf")
+    reports = None if no_report else Reports(definition)
+    with display_of(definition, is_table=is_for_people(output)) as display:
+        spark = _session(definition, master, remote)
+        try:
+            job = Run(
+                definition,
+                spark,
+                trigger=_trigger(mode),
+                checkpoint=checkpoint,
+                report=reports.send if reports else lambda _: False,
+                watch=display.show,
+                tell=display.tell,
+            )
+            _stop_on_signals(job)
+            status = job.go()
+        finally:
+            spark.stop()
+    if not is_for_people(output):
+        queries = [figures.view() for figures in status.figures]
+        echo_json({"pipeline": definition.name, "state": status.state, "error": status.error, "queries": queries})
+    if status.state == "failed":
+        raise CommandError(f"Pipeline {definition.name} failed: {status.error}", Exit.FAILURE)
+    return Exit.OK
+
+
+@pipeline.command("list")
+@output_option
+@url_option
+def list_pipelines(output: str | None, url: str) -> int:
+    """List the pipelines that have reported to the cluster."""
+    found = Rest(url).get("v1", "pipelines")["pipelines"]
+    if not is_for_people(output):
+        for each in found:
+            echo_json(each)
+        return Exit.OK
+    columns = ("pipeline", "state", "queries", "rows", "rows/s", "lag", "reported", "error")
+    echo_table(columns, [_row(each) for each in found])
+    return Exit.OK
+
+
+@pipeline.command()
+@click.argument("name")
+@output_option
+@url_option
+def status(name: str, output: str | None, url: str) -> int:
+    """Show how the last run of a pipeline is, query by query."""
+    found = Rest(url).get("v1", "pipelines", name)
+    if not is_for_people(output):
+        echo_json(found)
+        return Exit.OK
+    for title, key in (
+        ("Pipeline", "name"),
+        ("State", "state"),
+        ("Run", "run"),
+        ("File", "file"),
+        ("Master", "master"),
+    ):
+        click.echo(f"{title:<10}{printable(str(found[key]))}")
+    click.echo(f"{'Since':<10}{found['started_at']} on {printable(found['host'])}")
+    if found["error"]:
+        click.echo(f"{'Error':<10}{printable(found['error'])}")
+    echo_table(QUERY_COLUMNS, [query_row(query) for query in found["queries"]])
+    return Exit.OK
+
+
+@pipeline.command()
+@click.argument("name")
+@url_option
+def stop(name: str, url: str) -> int:
+    """Ask a running pipeline to stop, wherever it runs."""
+    found = Rest(url).post("v1", "pipelines", name, "stop", body={})
+    if found["state"] in ("finished", "stopped", "failed"):
+        click.echo(f"Pipeline {name} is {found['state']} already.", err=True)
+    else:
+        click.echo(f"Pipeline {name} ends after the batch that it is at.", err=True)
+    return Exit.OK
+
+
+@pipeline.command()
+@click.argument("name")
+@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many at most.")
+@output_option
+@url_option
+def logs(name: str, limit: int, output: str | None, url: str) -> int:
+    """Show what a pipeline last said; all of it is in the topic penstock.pipelines.log."""
+    from penstock.cli.rest import RefusedError
+
+    rest = Rest(url)
+    try:
+        partitions = rest.get("v1", "topics", LOG_TOPIC)["partitions"]
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        partitions = []
+    lines: list[dict[str, Any]] = []
+    for at in range(len(partitions)):
+        offset: int | str = "earliest"
+        while True:
+            page = rest.get("v1", "topics", LOG_TOPIC, "messages", partition=at, offset=offset, limit=_PAGE)
+            lines += [each["value"] for each in page["messages"] if each["key"] == name]
+            lines = sorted(lines, key=lambda each: str(each["at"]))[-limit:]
+            if not page["messages"]:
+                break
+            offset = page["next_offset"]
+    for line in lines:
+        if is_for_people(output):
+            click.echo(f"{line['at']}  {line['level']:<7} {printable(line['message'])}")
+        else:
+            echo_json(line)
+    return Exit.OK
+
+
+def _row(found: dict[str, Any]) -> list[object]:
+    queries = found["queries"]
+    lags = [query["lag"] for query in queries if query["lag"] is not None]
+    rate = sum(query["rows_per_second"] for query in queries)
+    return [
+        found["name"],
+        "stopping" if found["stop_requested"] and found["state"] == "running" else found["state"],
+        len(queries),
+        sum(query["rows"] for query in queries),
+        f"{rate:,.0f}",
+        sum(lags) if lags else "",
+        found["reported_at"],
+        printable((found["error"] or "").split("\n", 1)[0][:80]),
+    ]
+
+
+def _load(file: Path, servers: str | None) -> Definition:
+    from penstock.errors import InvalidPipeline
+    from penstock.pipelines.files import load
+
+    try:
+        definition = load(file)
+    except InvalidPipeline as error:
+        raise CommandError(error.message, Exit.USAGE) from error
+    if servers is not None:
+        definition.servers = servers
+    return definition
+
+
+def _trigger(mode: str | None) -> Trigger | None:
+    from penstock.pipelines.definition import Trigger, TriggerKind
+
+    kinds = {"once": TriggerKind.ONCE, "continuous": TriggerKind.CONTINUOUS}
+    return None if mode is None else Trigger(kinds[mode])
+
+
+def _session(definition: Definition, master: str, remote: str | None) -> SparkSession:
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise CommandError("Pipelines run on Spark: install it with `pip install 'penstock[spark]'`.") from None
+    if remote is None:
+        from penstock.spark import session
+
+        settings: dict[str, Any] = dict(definition.spark)
+        return session(f"penstock-{definition.name}", master, **settings)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.remote(remote)
+    for name, value in definition.spark.items():
+        builder = builder.config(name, value)
+    found: SparkSession = builder.getOrCreate()
+    return found
+
+
+def _stop_on_signals(job: Run) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
+        click.echo("Ending after the batch that is on; once more to end at once.", err=True)
+        job.stop()
+        signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)

@@ -1,0 +1,238 @@
+"""A pipeline as Spark runs it: a view for each source and step, a streaming query for each sink.
+
+Everything but the queries is lazy, so building a flow also checks SQL and column names, without reading a row.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.errors import InvalidPipeline
+from penstock.pipelines.definition import (
+    Definition,
+    Expectation,
+    Otherwise,
+    PythonStep,
+    Sink,
+    Source,
+    SqlStep,
+    Trigger,
+    TriggerKind,
+)
+from penstock.pipelines.text import Place, Problem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+META: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")  # beside what a schema reads of a value
+
+_UNMET: Final = "unmet"  # begins the names of what is observed
+
+
+class Branch(NamedTuple):
+    """Rows and where they go: one streaming query."""
+
+    sink: Sink
+    rows: DataFrame
+
+
+class Flow:
+    """The tables and queries of a pipeline, in one session."""
+
+    def __init__(self, definition: Definition, spark: SparkSession) -> None:
+        self.definition = definition
+        self._spark = spark
+        self._tables: dict[str, DataFrame] = {}
+        self.branches: list[Branch] = []
+        self._build()
+
+    # -- tables -------------------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        for source in self.definition.sources.values():
+            with self._blaming(source.place):
+                self._put(source.name, self._read(source))
+        for step in self.definition.steps.values():
+            with self._blaming(step.place):
+                self._put(step.name, self._do(step))
+        for sink in self.definition.sinks.values():
+            with self._blaming(sink.place):
+                self.branches.append(Branch(sink, self._shaped(sink, self._tables[sink.rows])))
+
+    def _put(self, name: str, rows: DataFrame) -> None:
+        for number, expectation in enumerate(self.definition.expectations.get(name, ())):
+            with self._blaming(expectation.place):
+                rows = self._expecting(rows, expectation, name, number)
+        self._tables[name] = rows
+        rows.createOrReplaceTempView(name)
+
+    def _read(self, source: Source) -> DataFrame:
+        options = dict(source.options)
+        reader: Any = self._spark.readStream if source.is_stream else self._spark.read
+        reader = reader.format(source.format)
+        if source.format == "penstock":
+            options.setdefault("servers", self.definition.servers)
+        elif "schema" in options:
+            reader = reader.schema(options.pop("schema"))
+        if "path" in options:
+            options["path"] = self._beside(options["path"])
+        rows: DataFrame = reader.options(**options).load()
+        if source.format == "penstock" and "schema" in options:
+            rows = rows.select("value.*", *(rows[name].alias(f"_{name}") for name in META if name in rows.columns))
+        if source.watermark is not None:
+            rows = rows.withWatermark(source.watermark.column, source.watermark.delay)
+        return rows
+
+    def _do(self, step: SqlStep | PythonStep) -> DataFrame:
+        if isinstance(step, SqlStep):
+            return self._spark.sql(step.sql)
+        tables: dict[str, Any] = {"spark": self._spark} | self._tables
+        wanted = inspect.signature(step.function).parameters
+        missing = [name for name in wanted if name not in tables]
+        if missing:
+            raise InvalidPipeline(f"step {step.name!r} reads {missing[0]!r}, which comes after it: change their order.")
+        rows = step.function(**{name: tables[name] for name in wanted})
+        if not hasattr(rows, "createOrReplaceTempView"):
+            raise InvalidPipeline(f"step {step.name!r} has to return a DataFrame, not {type(rows).__name__}.")
+        return rows
+
+    def _expecting(self, rows: DataFrame, expectation: Expectation, table: str, number: int) -> DataFrame:
+        """Rows with what does not meet an expectation counted, and treated as it says."""
+        from pyspark.sql import functions as sql
+
+        is_met = sql.expr(f"coalesce({expectation.check}, false)")
+        counted = rows.observe(f"{_UNMET}:{table}:{number}", sql.count_if(~is_met).alias(expectation.name))
+        if expectation.otherwise is Otherwise.FAIL:
+            words = f"A row of {table!r} does not meet {expectation.name!r} ({expectation.check}): "
+            broken = sql.raise_error(sql.concat(sql.lit(words), sql.to_json(sql.struct("*"))))
+            return counted.where(sql.when(is_met, is_met).otherwise(broken.cast("boolean")))
+        if expectation.otherwise is Otherwise.DEAD_LETTER:
+            sink = Sink(
+                name=f"{table}_unmet_{number}",
+                rows=table,
+                options={"topic": expectation.topic},
+                columns={"value": "to_json(struct(*))"},
+                place=expectation.place,
+            )
+            reason = _header("penstock-dlq-reason", f"{table}: {expectation.name}")
+            letters = self._shaped(sink, rows.where(~is_met)).withColumn("headers", reason)
+            self.branches.append(Branch(sink, letters))
+        return counted.where(is_met)
+
+    def _shaped(self, sink: Sink, rows: DataFrame) -> DataFrame:
+        """Rows with the columns that a topic takes; for anything else, as they are."""
+        from pyspark.sql import functions as sql
+
+        if sink.format != "penstock":
+            return rows
+        columns = {name: sql.expr(expression).alias(name) for name, expression in sink.columns.items()}
+        kinds = dict(rows.dtypes)
+        if "value" not in columns:
+            is_plain = kinds.get("value") in ("string", "binary")
+            columns["value"] = sql.col("value") if is_plain else sql.to_json(sql.struct("*")).alias("value")
+        if "key" not in columns and kinds.get("key") in ("string", "binary"):
+            columns["key"] = sql.col("key")
+        return rows.select(*columns.values())
+
+    # -- queries ------------------------------------------------------------------------------------------------------
+
+    def start(self, checkpoint: Path, trigger: Trigger) -> list[StreamingQuery]:
+        """Begin to run, one query for each sink."""
+        return [self._start(branch, checkpoint, trigger) for branch in self.branches]
+
+    def _start(self, branch: Branch, checkpoint: Path, trigger: Trigger) -> StreamingQuery:
+        sink = branch.sink
+        options = dict(sink.options)
+        if sink.format == "penstock":
+            options.setdefault("servers", self.definition.servers)
+        if "path" in options:
+            options["path"] = self._beside(options["path"])
+        where = str(checkpoint / sink.name)
+        writer = branch.rows.writeStream.queryName(sink.name).option("checkpointLocation", where)
+        if sink.mode == "update" and sink.format == "penstock":
+            # Spark writes changed rows to Python sinks only batch by batch.
+            writer = writer.outputMode("update").foreachBatch(
+                _batch_writer(options, f"{self.definition.name}.{sink.name}")
+            )
+        else:
+            writer = writer.format(sink.format).outputMode(sink.mode).options(**options)
+            if sink.partition_by:
+                writer = writer.partitionBy(*sink.partition_by)
+        with self._blaming(sink.place):
+            return _triggered(writer, trigger).start()
+
+    def _beside(self, path: str) -> str:
+        """A path as it is meant in the file: from where the file is."""
+        if re.match(r"[a-z][a-z0-9+.-]*:", path) or path.startswith("/") or not self.definition.file:
+            return path
+        return str(Path(self.definition.file).resolve().parent / path)
+
+    @contextmanager
+    def _blaming(self, place: Place) -> Iterator[None]:
+        """Have what Spark says about a part of the file name its line."""
+        try:
+            yield
+        except InvalidPipeline as error:
+            if re.match(r"[^\n]*:\d+:\d+: ", error.message):
+                raise
+            raise self._blamed(place, error.message) from error
+        except Exception as error:
+            if not _is_of_spark(error):
+                raise
+            raise self._blamed(place, _first_words(error)) from error
+
+    def _blamed(self, place: Place, words: str) -> InvalidPipeline:
+        return InvalidPipeline(Problem(place, words).told_of(self.definition.file or self.definition.name))
+
+
+def unmet_of(observed: dict[str, Any]) -> dict[str, int]:
+    """How many rows did not meet each expectation, of what a batch observed."""
+    found: dict[str, int] = {}
+    for name, row in observed.items():
+        if name.startswith(f"{_UNMET}:"):
+            for expectation, count in row.asDict().items():
+                found[expectation] = found.get(expectation, 0) + int(count)
+    return found
+
+
+def _header(name: str, value: str) -> Any:
+    from pyspark.sql import functions as sql
+
+    pair = sql.struct(sql.lit(name).alias("key"), sql.lit(value).cast("binary").alias("value"))
+    return sql.array(pair)
+
+
+def _triggered(writer: DataStreamWriter, trigger: Trigger) -> DataStreamWriter:
+    match trigger.kind:
+        case TriggerKind.ONCE:
+            return writer.trigger(availableNow=True)
+        case TriggerKind.EVERY:
+            return writer.trigger(processingTime=trigger.interval)
+        case TriggerKind.CONTINUOUS:
+            return writer
+
+
+def _batch_writer(options: dict[str, str], name: str) -> Callable[[DataFrame, int], None]:
+    def write(rows: DataFrame, batch: int) -> None:
+        query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        numbered = {"txnId": f"{name}-{query}", "txnVersion": str(batch)}
+        rows.write.format("penstock").options(**options, **numbered).mode("append").save()
+
+    return write
+
+
+def _is_of_spark(error: Exception) -> bool:
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
+
+
+def _first_words(error: Exception) -> str:
+    """What Spark says, without its plans and stack."""
+    words = str(error).split("JVM stacktrace", 1)[0]
+    return re.split(r";\n|\n\s*at |\n'", words, maxsplit=1)[0].strip()

@@ -1,0 +1,175 @@
+"""The cluster as the source asks it: how far topics reach, batches of a partition, and a group's progress.
+
+Calls are tried again by the transport until its time is up, so a node that restarts is only waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+import msgspec
+
+from penstock.client.transport import MSGPACK, unpacked
+from penstock.errors import LeaderNotAvailable, PenstockError, UnknownTopic
+from penstock.spark.connection import transport_to
+from penstock.spark.options import SourceOptions
+from penstock.spark.plan import Reaches, Span
+from penstock.spark.positions import Position, Reach, TopicReach
+
+log = logging.getLogger(__name__)
+
+FETCH_BYTES: Final = 8 * 1024 * 1024
+_FETCH_BYTES_MIN: Final = 256 * 1024
+_SLACK: Final = 1.3  # messages of a span may be larger than others
+_PAUSE_SECONDS: Final = 0.1
+
+
+class _Ends(msgspec.Struct):
+    partition: int
+    log_start_offset: int | None
+    log_end_offset: int | None
+    high_watermark: int | None
+    last_stable_offset: int | None
+    size_bytes: int | None
+    located: list[int]
+
+
+class _TopicEnds(msgspec.Struct):
+    topic: str
+    topic_id: str
+    partitions: list[_Ends]
+
+
+class _Answer(msgspec.Struct):
+    topics: list[_TopicEnds]
+    missing: list[str]
+
+
+class Fetched(NamedTuple):
+    """Batches of a partition, and the offset to go on from."""
+
+    next_offset: int
+    data: memoryview
+
+
+class Cluster:
+    """The nodes that a source's options name."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._portal, self._transport = transport_to(options.servers, timeout_s=options.timeout_s)
+
+    # -- how far topics reach -----------------------------------------------------------------------------------------
+
+    def reaches(self, *, known: Position | None = None, wait_ms: int = 0, timestamps_ms: Sequence[int] = ()) -> Reaches:
+        """How far the source's topics reach now, in one call; with ``known``, once there is more than that."""
+        deadline = time.monotonic() + self._options.timeout_s
+        while True:
+            answer = self._ask(known, wait_ms, timestamps_ms)
+            lost = [
+                f"{topic.topic}-{at.partition}"
+                for topic in answer.topics
+                for at in topic.partitions
+                if at.log_end_offset is None
+            ]
+            if not lost:
+                return {topic.topic: self._reach(topic) for topic in answer.topics}
+            if time.monotonic() >= deadline:
+                raise LeaderNotAvailable(
+                    f"{', '.join(lost)} cannot be reached: no leader answered within {self._options.timeout_s:g} s."
+                )
+            time.sleep(_PAUSE_SECONDS)
+
+    def _ask(self, known: Position | None, wait_ms: int, timestamps_ms: Sequence[int]) -> _Answer:
+        options = self._options
+        body: dict[str, Any] = {"topics": options.topics}
+        if options.pattern is not None:
+            body["pattern"] = options.pattern
+        if timestamps_ms:
+            body["timestamps_ms"] = list(timestamps_ms)
+        if wait_ms and known is not None:
+            body["wait_ms"] = wait_ms
+            body["known"] = [
+                {"topic": topic, "partition": index, "offset": offset} for (topic, index), offset in known.items()
+            ]
+        answer = self._portal.call(self._transport.post(_Answer, "v1", "offsets", body=body, wait_s=wait_ms / 1000))
+        if known is None and answer.missing:
+            names = ", ".join(answer.missing)
+            raise UnknownTopic(f"There is no topic {names}. Create it, or check the option `topics`.")
+        return answer
+
+    def _reach(self, topic: _TopicEnds) -> TopicReach:
+        is_committed_only = self._options.isolation == "read_committed"
+        return TopicReach(
+            topic.topic_id,
+            {
+                at.partition: Reach(
+                    at.log_start_offset or 0,
+                    (at.last_stable_offset if is_committed_only else at.high_watermark) or 0,
+                    at.log_end_offset or 0,
+                    at.size_bytes or 0,
+                    tuple(at.located),
+                )
+                for at in topic.partitions
+            },
+        )
+
+    # -- batches ------------------------------------------------------------------------------------------------------
+
+    def fetch(self, span: Span, offset: int, *, skips_damage: bool = False) -> Future[Fetched]:
+        """Ask for the batches of a span from ``offset`` on; the answer comes by itself."""
+        return self._portal.submit(self._fetch(span, offset, skips_damage))
+
+    async def _fetch(self, span: Span, offset: int, skips_damage: bool) -> Fetched:
+        query = {
+            "offset": offset,
+            "max_bytes": _bytes_for(span, offset),
+            "isolation": self._options.isolation,
+            "topic_id": span.topic_id,
+        }
+        if skips_damage:
+            query["skip_damage"] = "true"
+        path = ("v1", "topics", span.topic, "partitions", str(span.partition), "batches")
+        answer = await self._transport.call("GET", path, query=urlencode(query), accept=MSGPACK)
+        _, next_offset, _, _, _, data = unpacked(answer.body, tuple[str, int, int, int, int, memoryview])
+        return Fetched(next_offset, data)
+
+    def begin_of(self, span: Span) -> int | None:
+        """Where the span's partition begins now; None if the topic is gone or another one."""
+        body = {"topics": [span.topic]}
+        answer = self._portal.call(self._transport.post(_Answer, "v1", "offsets", body=body))
+        for topic in answer.topics:
+            for at in topic.partitions:
+                if topic.topic_id == span.topic_id and at.partition == span.partition:
+                    return at.log_start_offset
+        return None
+
+    # -- progress -----------------------------------------------------------------------------------------------------
+
+    def report(self, group: str, position: Position) -> None:
+        """Say how far a query got, without waiting for it: nobody but people depends on that."""
+        offsets = [
+            {"topic": topic, "partition": index, "offset": offset, "topic_id": position.topics[topic].topic_id}
+            for (topic, index), offset in position.items()
+        ]
+        if offsets:
+            self._portal.submit(self._report(group, offsets))
+
+    async def _report(self, group: str, offsets: list[dict[str, Any]]) -> None:
+        try:
+            await self._transport.post(Any, "v1", "groups", group, "offsets", body={"offsets": offsets})
+        except PenstockError as error:
+            log.warning("The progress of group %r could not be reported: %s", group, error.message)
+
+
+def _bytes_for(span: Span, offset: int) -> int:
+    """How much to ask for: what is behind the span would be thrown away."""
+    if not span.message_bytes:
+        return FETCH_BYTES
+    expected = int((span.end - offset) * span.message_bytes * _SLACK)
+    return min(max(expected, _FETCH_BYTES_MIN), FETCH_BYTES)

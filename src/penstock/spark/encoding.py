@@ -1,0 +1,221 @@
+"""Record batches from columns: what Spark hands over in Arrow goes into the format of the log as a whole.
+
+Nothing is made for each row. Everything in a record that is not the user's own bytes is a number of variable length;
+those of all rows are worked out together, and one call of Arrow puts numbers, keys, values and headers together, row
+after row, into one buffer. Batches are slices of that. The bytes are those of ``encode_batch``.
+Format: docs/formats/record-batch.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.records import TRANSACTIONAL_BIT, BatchHeader, Codec
+from penstock.records.batch import assemble_batch
+from penstock.records.header import MAGIC
+
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+_OVERHEAD_BYTES: Final = 36  # the most that lengths, attributes and deltas of a record take
+_NOT_THERE: Final = -1  # the length of what is null
+_SEQUENCE_WRAP: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows on their way to one topic, each with its partition. ``headers`` are encoded, and counted."""
+
+    partitions: Integers
+    timestamps_ms: Integers
+    key: pa.Array | None
+    value: pa.Array
+    header_counts: Integers | None = None
+    headers: Sequence[pa.Array] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.partitions)
+
+    def take(self, order: Integers) -> Columns:
+        """The same rows in another order, or some of them."""
+        at = pa.array(order)
+        return Columns(
+            self.partitions[order],
+            self.timestamps_ms[order],
+            None if self.key is None else self.key.take(at),
+            self.value.take(at),
+            None if self.header_counts is None else self.header_counts[order],
+            [each.take(at) for each in self.headers],
+        )
+
+
+@dataclass(slots=True)
+class Numbering:
+    """Who writes the batches, and how many messages of it each partition has by now."""
+
+    producer_id: int
+    producer_epoch: int
+    is_transactional: bool
+    sent: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def take(self, topic: str, partition: int, count: int) -> int:
+        """The sequence number of the next batch, of so many messages."""
+        first = self.sent.get((topic, partition), 0)
+        self.sent[topic, partition] = (first + count) % _SEQUENCE_WRAP
+        return first
+
+
+class Batch(NamedTuple):
+    """A batch and where it goes."""
+
+    partition: int
+    data: bytearray
+
+
+def encode(
+    topic: str, columns: Columns, numbering: Numbering, *, batch_bytes: int, codec: Codec = Codec.NONE
+) -> Iterator[Batch]:
+    """Batches of up to ``batch_bytes`` each, partition after partition; a larger record is alone in its batch."""
+    if columns.count == 0:
+        return
+    partitions = columns.partitions
+    if np.any(partitions[1:] < partitions[:-1]):
+        columns = columns.take(np.argsort(partitions, kind="stable"))
+        partitions = columns.partitions
+    firsts = _cut(columns, batch_bytes)
+    ends = np.append(firsts[1:], columns.count)
+    payload, offsets = _records(columns, firsts, ends)
+    timestamps = columns.timestamps_ms
+    latest = np.maximum.reduceat(timestamps, firsts)
+    attributes = int(codec) | (TRANSACTIONAL_BIT if numbering.is_transactional else 0)
+    for at, (first, end) in enumerate(zip(firsts.tolist(), ends.tolist(), strict=True)):
+        count, partition = end - first, int(partitions[first])
+        header = BatchHeader(
+            base_offset=0,
+            length=0,
+            leader_epoch=-1,
+            magic=MAGIC,
+            crc=0,
+            attributes=attributes,
+            last_offset_delta=count - 1,
+            base_timestamp=int(timestamps[first]),
+            max_timestamp=int(latest[at]),
+            producer_id=numbering.producer_id,
+            producer_epoch=numbering.producer_epoch,
+            base_sequence=numbering.take(topic, partition, count),
+            count=count,
+        )
+        yield Batch(partition, assemble_batch(header, (payload[offsets[first] : offsets[end]],)))
+
+
+def _cut(columns: Columns, batch_bytes: int) -> Integers:
+    """Where batches begin, in rows that are sorted by partition."""
+    sizes = lengths_of(columns.value) + _OVERHEAD_BYTES
+    for each in (columns.key, *columns.headers):
+        if each is not None:
+            sizes += lengths_of(each)
+    total = np.cumsum(sizes)
+    bounds = np.flatnonzero(np.diff(columns.partitions)) + 1
+    firsts: list[int] = []
+    for first, end in zip([0, *bounds.tolist()], [*bounds.tolist(), columns.count], strict=True):
+        while first < end:
+            firsts.append(first)
+            before = int(total[first - 1]) if first else 0
+            fits = int(np.searchsorted(total, before + batch_bytes, side="right"))
+            first = min(max(fits, first + 1), end)
+    return np.array(firsts, dtype=np.int64)
+
+
+def _records(columns: Columns, firsts: Integers, ends: Integers) -> tuple[memoryview, Integers]:
+    """The records of all batches one after the other, and where each begins."""
+    count = columns.count
+    base = np.repeat(firsts, ends - firsts)
+    deltas = np.arange(count, dtype=np.int64) - base
+    later = columns.timestamps_ms - columns.timestamps_ms[base]
+    key_bytes = np.zeros(count, np.int64) if columns.key is None else lengths_of(columns.key)
+    value_bytes = lengths_of(columns.value)
+    header_bytes = sum((lengths_of(each) for each in columns.headers), np.zeros(count, np.int64))
+    header_counts = columns.header_counts if columns.header_counts is not None else np.zeros(count, np.int64)
+    times, numbers = _varints(later), _varints(deltas)
+    keys = _varints(np.full(count, _NOT_THERE) if columns.key is None else _told_lengths(columns.key))
+    values, counts = _varints(_told_lengths(columns.value)), _varints(header_counts)
+    attributes = np.zeros((count, 1), np.uint8), np.ones((count, 1), np.bool_)
+    small = sum(_widths(each) for each in (attributes, times, numbers, keys, values, counts))
+    sizes = _varints(small + key_bytes + value_bytes + header_bytes)
+    tail = [_ragged(counts), *columns.headers]
+    if columns.key is None:
+        pieces = [_ragged(sizes, attributes, times, numbers, keys, values), columns.value, *tail]
+    else:
+        head = _ragged(sizes, attributes, times, numbers, keys)
+        pieces = [head, columns.key, _ragged(values), columns.value, *tail]
+    separator = pa.scalar(b"", pa.binary())
+    joined = pc.binary_join_element_wise(*pieces, separator, null_handling="replace", null_replacement=b"")
+    return memoryview(joined.buffers()[2]), offsets_of(joined)
+
+
+def offsets_of(column: pa.Array) -> Integers:
+    """Where the bytes of each row begin in a binary column's buffer, and where the last ones end."""
+    found = np.frombuffer(column.buffers()[1], np.int32, count=len(column) + 1, offset=4 * column.offset)
+    return found.astype(np.int64)
+
+
+def lengths_of(column: pa.Array) -> Integers:
+    """How many bytes each row of a binary column has; none where it is null."""
+    lengths: Integers = np.diff(offsets_of(column))
+    return np.where(_nulls(column), 0, lengths) if column.null_count else lengths
+
+
+def _told_lengths(column: pa.Array) -> Integers:
+    lengths: Integers = np.diff(offsets_of(column))
+    return np.where(_nulls(column), _NOT_THERE, lengths) if column.null_count else lengths
+
+
+def _nulls(column: pa.Array) -> Mask:
+    found: Mask = column.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _varints(values: Integers) -> tuple[Bytes, Mask]:
+    """Zigzag-coded numbers of variable length: a row of bytes for each, and which of them count."""
+    coded = ((values << 1) ^ (values >> 63)).astype(np.uint64)
+    largest = int(coded.max(initial=0))
+    width = max(1, -(-largest.bit_length() // 7))
+    out = np.empty((len(values), width), np.uint8)
+    mask = np.empty((len(values), width), np.bool_)
+    rest = coded
+    mask[:, 0] = True
+    for at in range(width):
+        following = rest >> np.uint64(7)
+        has_more = following > 0
+        out[:, at] = (rest & np.uint64(0x7F)).astype(np.uint8) | (has_more.astype(np.uint8) << 7)
+        if at + 1 < width:
+            mask[:, at + 1] = has_more
+        rest = following
+    return out, mask
+
+
+def _widths(coded: tuple[Bytes, Mask]) -> Integers:
+    widths: Integers = coded[1].sum(axis=1, dtype=np.int64)
+    return widths
+
+
+def _ragged(*coded: tuple[Bytes, Mask]) -> pa.Array:
+    """Numbers that stand one after the other in each row, as a binary column."""
+    mask = np.hstack([each for _, each in coded])
+    data = np.hstack([each for each, _ in coded])[mask]
+    return binary_column(data, mask.sum(axis=1, dtype=np.int64))
+
+
+def binary_column(data: Bytes, lengths: Integers) -> pa.Array:
+    """A binary column of these bytes, so many for each row."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(data)])

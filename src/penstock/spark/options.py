@@ -1,0 +1,303 @@
+"""What a reader may be told: every option of the source, checked and typed before anything is read.
+
+Spark hands over options as texts under names whose case does not count. A name that is not known is refused with the
+nearest one that is, and so is one that means nothing where it is given: an option is never ignored.
+Reference: docs/reference/spark.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+import msgspec
+
+from penstock.errors import InvalidConfig, InvalidTopicName
+from penstock.model import check_topic_name
+from penstock.spark.connection import DEFAULT_TIMEOUT_SECONDS
+
+End = Literal["earliest", "latest"]
+OnError = Literal["fail", "drop", "dead-letter"]
+
+COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+_PLAIN_COLUMNS: Final = COLUMNS[:-1]
+
+_BOTH: Final = (
+    "servers",
+    "topics",
+    "topicsPattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "columns",
+    "minPartitions",
+    "isolation",
+    "failOnDataLoss",
+    "includeHeaders",
+    "schema",
+    "onError",
+    "deadLetterTopic",
+    "timeout",
+    "path",
+)
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
+_STREAM_ONLY: Final = ("group", "maxRecordsPerTrigger", "maxBytesPerTrigger")
+_KNOWN: Final = {name.lower(): name for name in (*_BOTH, *_BATCH_ONLY, *_STREAM_ONLY)}
+_NUMBER_MAX: Final = (1 << 63) - 1
+_KAFKA_ENDS: Final[dict[int, End]] = {-2: "earliest", -1: "latest"}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where reading begins or ends: at one of the ends, at an instant, or at named offsets of some partitions."""
+
+    end: End
+    timestamp_ms: int | None = None
+    offsets: Mapping[str, Mapping[int, int | End]] | None = None
+
+    def of(self, topic: str, partition: int) -> int | End:
+        """The offset or the end that is meant for a partition, where no instant is."""
+        named = (self.offsets or {}).get(topic, {})
+        return named.get(partition, self.end)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """The options of one reader."""
+
+    servers: tuple[str, ...]
+    topics: tuple[str, ...]
+    pattern: str | None
+    starting: Bound
+    ending: Bound
+    columns: tuple[str, ...]
+    group: str | None
+    max_records: int | None
+    max_bytes: int | None
+    min_partitions: int | None
+    isolation: Literal["read_committed", "read_uncommitted"]
+    fails_on_data_loss: bool
+    schema: str | None
+    on_error: OnError
+    dead_letter_topic: str | None
+    timeout_s: float
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
+        """Check what was given. ``InvalidConfig`` says what is wrong and what would be right."""
+        texts = _Texts(given, _BOTH + (_STREAM_ONLY if is_streaming else _BATCH_ONLY), is_streaming=is_streaming)
+        topics, pattern = _topics(texts)
+        schema = texts.get("schema")
+        on_error = texts.one_of("onError", ("fail", "drop", "dead-letter"), "fail")
+        if schema is None and on_error != "fail":
+            raise InvalidConfig(f"onError={on_error} is about values that break the `schema`; give one as well.")
+        dead_letter_topic = texts.get("deadLetterTopic")
+        if dead_letter_topic is not None:
+            if on_error != "dead-letter":
+                raise InvalidConfig("deadLetterTopic goes with onError=dead-letter.")
+            _check_name(dead_letter_topic, "deadLetterTopic")
+        columns = _columns(texts)
+        if schema is not None and "value" not in columns:
+            raise InvalidConfig("`schema` is about the column `value`, which `columns` leaves out.")
+        return cls(
+            servers=_servers(texts),
+            topics=topics,
+            pattern=pattern,
+            starting=_bound(texts, "starting", "earliest"),
+            ending=_bound(texts, "ending", "latest"),
+            columns=columns,
+            group=texts.get("group"),
+            max_records=texts.number("maxRecordsPerTrigger"),
+            max_bytes=texts.number("maxBytesPerTrigger"),
+            min_partitions=texts.number("minPartitions"),
+            isolation=texts.one_of("isolation", ("read_committed", "read_uncommitted"), "read_committed"),
+            fails_on_data_loss=texts.switch("failOnDataLoss", default=True),
+            schema=schema,
+            on_error=on_error,
+            dead_letter_topic=dead_letter_topic,
+            timeout_s=texts.seconds("timeout", DEFAULT_TIMEOUT_SECONDS),
+        )
+
+
+class _Texts:
+    """Options as they were given, whatever the case of their names."""
+
+    def __init__(self, given: Mapping[str, str], allowed: Sequence[str], *, is_streaming: bool) -> None:
+        self._texts: dict[str, str] = {}
+        for name, text in given.items():
+            known = _KNOWN.get(name.lower())
+            if known is None:
+                raise InvalidConfig(f"The source has no option {name!r}{_nearest(name, allowed)}.")
+            if known not in allowed:
+                kind, other = ("streams", "batch reads") if is_streaming else ("batch reads", "streams")
+                raise InvalidConfig(f"Option {known!r} is for {other}; it means nothing for {kind}.")
+            self._texts[known] = str(text).strip()
+
+    def get(self, name: str) -> str | None:
+        text = self._texts.get(name)
+        if text == "":
+            raise InvalidConfig(f"Option {name!r} is empty; leave it out or give it a value.")
+        return text
+
+    def number(self, name: str) -> int | None:
+        text = self.get(name)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdigit() and 0 < int(text) <= _NUMBER_MAX):
+            raise InvalidConfig(f"Option {name!r} is a whole number above 0, not {text!r}.")
+        return int(text)
+
+    def seconds(self, name: str, default: float) -> float:
+        text = self.get(name)
+        if text is None:
+            return default
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < 86_400:
+            raise InvalidConfig(f"Option {name!r} is a number of seconds above 0, not {text!r}.")
+        return seconds
+
+    def switch(self, name: str, *, default: bool) -> bool:
+        return str(self.one_of(name, ("true", "false"), str(default).lower())) == "true"
+
+    def one_of(self, name: str, values: Sequence[str], default: str) -> Any:
+        text = (self.get(name) or default).lower()
+        if text not in values:
+            raise InvalidConfig(f"Option {name!r} is one of {', '.join(values)}, not {text!r}.")
+        return text
+
+
+def nearest_of(name: str, known: Sequence[str]) -> str | None:
+    """The known name that is most like one that is not known."""
+    lower = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
+    return lower[found[0]] if found else None
+
+
+def _nearest(name: str, allowed: Sequence[str]) -> str:
+    found = nearest_of(name, [each for each in allowed if each != "path"])
+    return f"; did you mean {found!r}?" if found else f"; it knows {', '.join(sorted(set(allowed) - {'path'}))}"
+
+
+def _servers(texts: _Texts) -> tuple[str, ...]:
+    text = texts.get("servers")
+    if text is None:
+        raise InvalidConfig("Option 'servers' is missing: the HTTP addresses of nodes, such as http://127.0.0.1:8080.")
+    servers = tuple(part.strip() for part in text.split(",") if part.strip())
+    for server in servers:
+        if "://" in server and not server.startswith("http://"):
+            raise InvalidConfig(f"Option 'servers' takes addresses such as http://127.0.0.1:8080, not {server!r}.")
+    return servers
+
+
+def _topics(texts: _Texts) -> tuple[tuple[str, ...], str | None]:
+    """Names, and a pattern for those that are not known yet."""
+    named, pattern = texts.get("topics"), texts.get("topicsPattern")
+    path = texts.get("path")
+    if path is not None and (named or pattern):
+        raise InvalidConfig("Name topics by `topics`, by `topicsPattern`, or by what you load, not by several of them.")
+    named = named or path
+    if (named is None) == (pattern is None):
+        raise InvalidConfig("Give either `topics`, such as orders,bills or orders-*, or `topicsPattern`.")
+    if pattern is not None:
+        return (), pattern
+    assert named is not None
+    names = tuple(dict.fromkeys(part.strip() for part in named.split(",") if part.strip()))
+    if not names:
+        raise InvalidConfig("Option 'topics' names no topic.")
+    globs = [name for name in names if "*" in name or "?" in name]
+    if not globs:
+        for name in names:
+            _check_name(name, "topics")
+        return names, None
+    return (), "|".join(f"(?:{_expression(name)})" for name in names)
+
+
+def _expression(glob: str) -> str:
+    """A name with ``*`` and ``?`` in it as a regular expression, in what RE2 and Python have in common."""
+    plain = glob.replace("*", "").replace("?", "")
+    if plain:
+        _check_name(plain, "topics")
+    return "".join(".*" if sign == "*" else "." if sign == "?" else re.escape(sign) for sign in glob)
+
+
+def _check_name(name: str, option: str) -> None:
+    try:
+        check_topic_name(name)
+    except InvalidTopicName as error:
+        raise InvalidConfig(f"Option {option!r}: {error.message}") from None
+
+
+def _columns(texts: _Texts) -> tuple[str, ...]:
+    has_headers = texts.switch("includeHeaders", default=False)
+    named = texts.get("columns")
+    if named is None:
+        return COLUMNS if has_headers else _PLAIN_COLUMNS
+    columns = tuple(part.strip().lower() for part in named.split(",") if part.strip())
+    for column in columns:
+        if column not in COLUMNS:
+            raise InvalidConfig(f"There is no column {column!r}; choose from {', '.join(COLUMNS)}.")
+    if len(set(columns)) != len(columns) or not columns:
+        raise InvalidConfig(f"Option 'columns' names each column once, not {named!r}.")
+    if has_headers and "headers" not in columns:
+        raise InvalidConfig("`includeHeaders` is true but `columns` leaves headers out.")
+    return columns
+
+
+# -- where to begin and to end -----------------------------------------------------------------------------------------
+
+
+def _bound(texts: _Texts, which: Literal["starting", "ending"], default: End) -> Bound:
+    offsets, instant = texts.get(f"{which}Offsets"), texts.get(f"{which}Timestamp")
+    if offsets is not None and instant is not None:
+        raise InvalidConfig(f"Give {which}Offsets or {which}Timestamp, not both.")
+    if instant is not None:
+        return Bound(default, timestamp_ms=_instant(instant, f"{which}Timestamp"))
+    if offsets is None:
+        return Bound(default)
+    if offsets.lower() in {"earliest", "latest"}:
+        end: End = "earliest" if offsets.lower() == "earliest" else "latest"
+        if which == "ending" and end == "earliest":
+            raise InvalidConfig("endingOffsets=earliest would read nothing; use latest or offsets.")
+        return Bound(end)
+    return Bound(default, offsets=_offsets(offsets, f"{which}Offsets"))
+
+
+def _instant(text: str, option: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidConfig(
+            f"Option {option!r} is milliseconds since 1970 or an instant such as 2026-01-31T12:00:00Z, not {text!r}."
+        ) from None
+    if moment.tzinfo is None:
+        raise InvalidConfig(f"Option {option!r} needs a time zone, such as {text}Z.")
+    return int(moment.astimezone(UTC).timestamp() * 1000)
+
+
+def _offsets(text: str, option: str) -> dict[str, dict[int, int | End]]:
+    """``{"topic": {"0": 23, "1": "earliest"}}``."""
+    wrong = f'Option {option!r} is earliest, latest, or JSON such as {{"orders": {{"0": 23, "1": "latest"}}}}'
+    try:
+        found = msgspec.json.decode(text, type=dict[str, dict[str, int | str]])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"{wrong}; {text!r} is not: {error}.") from None
+    offsets: dict[str, dict[int, int | End]] = {}
+    for topic, partitions in found.items():
+        for index, offset in partitions.items():
+            if not (index.isascii() and index.isdigit()):
+                raise InvalidConfig(f"{wrong}; {index!r} is no partition of {topic!r}.")
+            place: int | str = _KAFKA_ENDS.get(offset, offset) if isinstance(offset, int) else offset
+            if isinstance(place, int) and place < 0:
+                raise InvalidConfig(f"{wrong}; {offset} is no offset of {topic}-{index}.")
+            if isinstance(place, str) and place not in {"earliest", "latest"}:
+                raise InvalidConfig(f"{wrong}; {offset!r} is no offset of {topic}-{index}.")
+            offsets.setdefault(topic, {})[int(index)] = place  # type: ignore[assignment]  # a number or an end
+    return offsets

@@ -1,0 +1,181 @@
+"""What is read next: from where a query stands and how far the log reaches, without asking anybody.
+
+Whatever a query knows and the log no longer has is told as a loss; nothing is stepped over without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from penstock.errors import InvalidConfig
+from penstock.spark.options import Bound
+from penstock.spark.positions import Position, Reach, TopicPosition, TopicReach
+
+Reaches = Mapping[str, TopicReach]
+
+
+class Span(NamedTuple):
+    """Messages of one partition to be read by one task: from ``begin`` up to ``end``."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    begin: int
+    end: int
+    message_bytes: float = 0.0  # on the average; 0 if that is not known
+
+    def __str__(self) -> str:
+        return f"offsets {self.begin} to {self.end} of {self.topic}-{self.partition}"
+
+
+def bound_offsets(bound: Bound, reaches: Reaches, instant: int = 0) -> dict[str, TopicPosition]:
+    """The offsets that a bound stands for; ``instant`` is which of the instants looked up is meant."""
+    for topic, partitions in (bound.offsets or {}).items():
+        if topic not in reaches:
+            raise InvalidConfig(f"Offsets are given for {topic!r}, which is not among the topics to be read.")
+        for index in partitions:
+            if index not in reaches[topic].partitions:
+                count = len(reaches[topic].partitions)
+                raise InvalidConfig(f"Offsets are given for {topic}-{index}, but {topic!r} has {count} partitions.")
+    return {
+        name: TopicPosition(
+            topic.topic_id,
+            {at: _bound_offset(bound, name, at, reach, instant) for at, reach in topic.partitions.items()},
+        )
+        for name, topic in reaches.items()
+    }
+
+
+def _bound_offset(bound: Bound, topic: str, index: int, reach: Reach, instant: int) -> int:
+    if bound.timestamp_ms is not None:
+        return min(reach.located[instant], reach.end)
+    place = bound.of(topic, index)
+    if place == "earliest":
+        return reach.start
+    if place == "latest":
+        return reach.end
+    assert isinstance(place, int), "a number where it is not an end"
+    return place
+
+
+def losses(start: Position, reaches: Reaches) -> Iterator[str]:
+    """What a query that stands at ``start`` can no longer read, each in a sentence."""
+    for name, known in start.topics.items():
+        now = reaches.get(name)
+        if now is None:
+            yield f"Topic {name!r} is gone or no longer meant by the query."
+            continue
+        if now.topic_id != known.topic_id:
+            yield f"Topic {name!r} was deleted and made anew (it was {known.topic_id}, now it is {now.topic_id})."
+            continue
+        for index, offset in known.offsets.items():
+            reach = now.partitions.get(index)
+            if reach is None:
+                yield f"Partition {name}-{index} is gone."
+            elif offset < reach.start:
+                yield f"Offsets {offset} to {reach.start - 1} of {name}-{index} were deleted before they were read."
+            elif offset > reach.log_end:
+                yield f"{name}-{index} ends at offset {reach.log_end}, before {offset}, where the query stands."
+        for index, reach in now.partitions.items():
+            if index not in known.offsets and reach.start > 0:
+                yield f"Offsets 0 to {reach.start - 1} of the new partition {name}-{index} were deleted unread."
+
+
+def follow(start: Position, reaches: Reaches) -> Position:
+    """The same place in the log as it is now: new partitions and topics from their beginning, lost messages skipped."""
+    topics: dict[str, TopicPosition] = {}
+    for name, now in reaches.items():
+        offsets: dict[int, int] = {}
+        for index, reach in now.partitions.items():
+            known = start.offset(name, now.topic_id, index)
+            begin = reach.start if known is None or known > reach.log_end else max(known, reach.start)
+            offsets[index] = begin
+        topics[name] = TopicPosition(now.topic_id, offsets)
+    return Position(start.group, topics)
+
+
+def advance(
+    start: Position, reaches: Reaches, *, max_records: int | None = None, max_bytes: int | None = None
+) -> Position:
+    """How far a query goes next. Limits are shared out by what waits.
+
+    A topic that is new to the query is only entered, at its beginning: that is in the checkpoint before anything of it
+    is read, so that reading it again after a crash begins at the same place.
+    """
+    followed = follow(start, reaches)
+    begins = dict(followed.items())
+    waiting = {
+        (name, index): max(reach.end - begins[name, index], 0) if _knows(start, name, topic) else 0
+        for name, topic in reaches.items()
+        for index, reach in topic.partitions.items()
+    }
+    if max_records is not None:
+        waiting = share(waiting, max_records)
+    if max_bytes is not None:
+        waiting = _share_bytes(waiting, reaches, max_bytes)
+    topics = {
+        name: TopicPosition(
+            topic.topic_id, {index: begins[name, index] + waiting[name, index] for index in topic.partitions}
+        )
+        for name, topic in reaches.items()
+    }
+    return Position(start.group, topics)
+
+
+def _knows(start: Position, name: str, topic: TopicReach) -> bool:
+    known = start.topics.get(name)
+    return known is not None and known.topic_id == topic.topic_id
+
+
+def share(waiting: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:
+    """At most ``limit`` in all, to each by what waits there; at least one in all, so that everybody's turn comes."""
+    total = sum(waiting.values())
+    if total <= limit:
+        return dict(waiting)
+    shares = {at: count * limit // total for at, count in waiting.items()}
+    left = limit - sum(shares.values())
+    # What rounding left over goes to those that lost most by it.
+    for at in sorted(waiting, key=lambda at: (-(waiting[at] * limit % total), at)):
+        if left == 0:
+            break
+        if shares[at] < waiting[at]:
+            shares[at] += 1
+            left -= 1
+    return shares
+
+
+def _share_bytes(waiting: dict[tuple[str, int], int], reaches: Reaches, max_bytes: int) -> dict[tuple[str, int], int]:
+    sizes = {at: reaches[at[0]].partitions[at[1]].message_bytes for at in waiting}
+    total = sum(count * sizes[at] for at, count in waiting.items())
+    if total <= max_bytes:
+        return waiting
+    return share(waiting, max(int(sum(waiting.values()) * max_bytes / total), 1))
+
+
+def spans(start: Position, end: Position, reaches: Reaches, min_partitions: int | None = None) -> list[Span]:
+    """What lies between two positions, in at least so many parts if there are that many messages.
+
+    Partitions that came meanwhile are read from 0 on. ``reaches`` tells how large messages are, where it is known.
+    """
+    whole: list[Span] = []
+    for (topic, index), last in end.items():
+        topic_id = end.topics[topic].topic_id
+        known = start.topics.get(topic)
+        if known is None or known.topic_id != topic_id:
+            continue  # it was entered just now
+        begin = known.offsets.get(index, 0)
+        reach = reaches[topic].partitions.get(index) if topic in reaches else None
+        if last > begin:
+            whole.append(Span(topic, topic_id, index, begin, last, reach.message_bytes if reach else 0.0))
+    if min_partitions is None or len(whole) >= min_partitions:
+        return whole
+    total = sum(span.end - span.begin for span in whole)
+    parts: list[Span] = []
+    for span in whole:
+        size = span.end - span.begin
+        count = max(1, min(size, -(-size * min_partitions // total)))
+        bounds = [span.begin + size * at // count for at in range(count + 1)]
+        parts += [span._replace(begin=begin, end=end) for begin, end in pairwise(bounds)]
+    return parts

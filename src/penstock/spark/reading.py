@@ -1,0 +1,122 @@
+"""Reading one span of a partition: fetched ahead, decoded, and given to Spark in Arrow record batches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.errors import (
+    CorruptRecords,
+    DataLost,
+    OffsetOutOfRange,
+    PenstockError,
+    RequestTimedOut,
+    UnknownPartition,
+    UnknownTopic,
+)
+from penstock.records import iter_batches
+from penstock.spark.arrow import Data, Decoded, decode
+from penstock.spark.cluster import Cluster, Fetched
+from penstock.spark.frame import Frame
+from penstock.spark.options import SourceOptions
+from penstock.spark.plan import Span
+
+log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS: Final = 0.05
+_LOST: Final = (OffsetOutOfRange, UnknownTopic, UnknownPartition, CorruptRecords)
+HOW_TO_GO_ON: Final = (
+    "Nothing was skipped. If you can do without what is lost, set failOnDataLoss=false; to begin anew, use another "
+    "checkpointLocation."
+)
+
+
+class SpanReader:
+    """Reads spans with one set of options."""
+
+    def __init__(self, options: SourceOptions, frame: Frame) -> None:
+        self._options = options
+        self._frame = frame
+        self._cluster = Cluster(options)
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """The messages of a span. While some are decoded, the next are on their way."""
+        offset = span.begin
+        coming = self._cluster.fetch(span, offset)
+        try:
+            while offset < span.end:
+                try:
+                    fetched = coming.result()
+                except _LOST as error:
+                    fetched = self._after_loss(span, offset, error)
+                if fetched.next_offset <= offset:
+                    fetched = self._wait(span, offset)
+                reached = fetched.next_offset
+                if reached < span.end:
+                    coming = self._cluster.fetch(span, reached)
+                for decoded in self._decode(fetched.data, offset, span):
+                    batch = self._frame.batch(span, decoded)
+                    if batch.num_rows:
+                        yield batch
+                offset = reached
+        finally:
+            coming.cancel()
+
+    def _wait(self, span: Span, offset: int) -> Fetched:
+        """A node that leads since a moment ago may not know yet how much is committed."""
+        deadline = time.monotonic() + self._options.timeout_s
+        while time.monotonic() < deadline:
+            time.sleep(_PAUSE_SECONDS)
+            try:
+                fetched = self._cluster.fetch(span, offset).result()
+            except _LOST as error:
+                return self._after_loss(span, offset, error)
+            if fetched.next_offset > offset:
+                return fetched
+        raise RequestTimedOut(
+            f"Offset {offset} of {span.topic}-{span.partition} could not be read within {self._options.timeout_s:g} s, "
+            f"though the partition reached to {span.end} before."
+        )
+
+    def _after_loss(self, span: Span, offset: int, error: PenstockError) -> Fetched:
+        """What comes after messages that are gone, if that is how it should be."""
+        told = f"Of {span}, those from {offset} on cannot be read: {error.message}"
+        if self._options.fails_on_data_loss:
+            raise DataLost(f"{told} {HOW_TO_GO_ON}") from error
+        log.warning("%s Going on without them, because failOnDataLoss is false.", told)
+        if isinstance(error, CorruptRecords):
+            return self._cluster.fetch(span, offset, skips_damage=True).result()
+        begin = self._cluster.begin_of(span)
+        if begin is None or not offset < begin < span.end:
+            return Fetched(span.end, memoryview(b""))
+        return Fetched(begin, memoryview(b""))
+
+    def _decode(self, data: Data, first: int, span: Span) -> Iterator[Decoded]:
+        frame = self._frame
+        parts = decode(data, first, span.end, frame.wanted, frame.headers_type)
+        reached = first
+        try:
+            for decoded in parts:
+                yield decoded
+                if len(decoded.offsets):
+                    reached = int(decoded.offsets[-1]) + 1
+        except CorruptRecords as error:
+            told = f"Of {span}, a batch cannot be decoded: {error.message}"
+            if self._options.fails_on_data_loss:
+                raise DataLost(f"{told} {HOW_TO_GO_ON}") from error
+            log.warning("%s Going on without it, because failOnDataLoss is false.", told)
+            yield from self._decode_each(data, reached, span)
+
+    def _decode_each(self, data: Data, first: int, span: Span) -> Iterator[Decoded]:
+        """Batch by batch, without those that make no sense."""
+        view = memoryview(data)
+        for position, header in iter_batches(view):
+            try:
+                batch = view[position : position + header.size]
+                yield from decode(batch, first, span.end, self._frame.wanted, self._frame.headers_type)
+            except CorruptRecords:
+                log.warning("Offsets %d to %d of %s are skipped.", header.base_offset, header.last_offset, span.topic)

@@ -1,0 +1,171 @@
+"""The source in a real Spark session, against a real broker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.node import Node
+
+from penstock.client.blocking import Client
+from penstock.testing.local import LocalBroker
+
+NewTopic = Callable[..., str]
+
+# Spark starts a JVM and a handful of Python processes before it does anything: minutes on a machine that is busy.
+pytestmark = pytest.mark.timeout(900)
+_PATIENCE_S = 300.0
+
+
+def test_a_topic_is_a_table(spark: Any, broker: LocalBroker, client: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(2)
+    for partition in (0, 1):
+        values = [b'{"id": %d, "city": "%s"}' % (at, b"Rome" if at % 4 else b"Oslo") for at in range(2000)]
+        client.publish_many(topic, values, partition=partition)
+    table = spark.read.format("penstock").option("servers", broker.url)
+    raw = table.option("includeHeaders", "true").load(topic)
+    assert raw.columns == ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
+    found = raw.selectExpr("count(*)", "count(distinct partition, offset)", "max(offset)", "max(topic)").first()
+    assert tuple(found) == (4000, 4000, 1999, topic)
+    parsed = table.option("schema", "id INT, city STRING").option("minPartitions", 4).load(topic)
+    assert parsed.rdd.getNumPartitions() == 4
+    counted = parsed.groupBy("value.city").agg({"value.id": "sum"}).collect()
+    assert {row[0]: row[1] for row in counted} == {"Oslo": 998_000, "Rome": 3_000_000}
+
+
+def test_mistakes_are_told_in_words(spark: Any, broker: LocalBroker, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    table = spark.read.format("penstock").option("servers", broker.url)
+    for options, told in (
+        ({"topics": topic, "startOffsets": "latest"}, "did you mean 'startingOffsets'?"),
+        ({"topics": topic, "group": "g"}, "Option 'group' is for streams"),
+        ({"topics": "nowhere"}, "There is no topic nowhere."),
+    ):
+        with pytest.raises(Exception, match=_words(told)):
+            table.options(**options).load().count()
+        table = spark.read.format("penstock").option("servers", broker.url)
+    with pytest.raises(Exception, match="leave out"):
+        table.schema("a INT").load(topic).count()
+
+
+def _words(text: str) -> str:
+    return text.replace("?", r"\?").replace(".", r"\.")
+
+
+def test_a_stream_begins_again_at_its_checkpoint(
+    spark: Any, broker: LocalBroker, client: Client, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+
+    def run() -> Any:
+        rows = spark.readStream.format("penstock").option("servers", broker.url).option("maxRecordsPerTrigger", 700)
+        writer = rows.load(topic).writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        query = writer.option("checkpointLocation", str(tmp_path / "mark")).trigger(availableNow=True).start()
+        assert query.awaitTermination(int(_PATIENCE_S))
+        return query
+
+    client.publish_many(topic, [b"%d" % at for at in range(1000)], partition=0)
+    first = run()
+    assert len([progress for progress in first.recentProgress if progress["numInputRows"]]) == 2
+    client.publish_many(topic, [b"%d" % at for at in range(1000, 1500)], partition=1)
+    run()
+    run()  # nothing is left, and nothing comes twice
+    found = spark.read.parquet(str(tmp_path / "out")).selectExpr("cast(value AS string) AS v")
+    assert sorted(int(row.v) for row in found.collect()) == list(range(1500))
+
+
+def test_a_broker_that_restarts_is_waited_for(spark: Any, tmp_path: Path) -> None:
+    node = Node(tmp_path / "node", storage__fsync="none")
+    node.start()
+    seen: list[int] = []
+    sent = 0
+    query = None
+    try:
+        with Client(node.http_url) as client:
+            client.create_topic("t", partitions=2)
+            rows = spark.readStream.format("penstock").options(servers=node.http_url, topics="t", timeout="90").load()
+            keep = rows.selectExpr("cast(cast(value AS string) AS int) AS n").writeStream.foreachBatch(
+                lambda batch, _: seen.extend(row.n for row in batch.collect())
+            )
+            query = keep.option("checkpointLocation", str(tmp_path / "mark")).start()
+            for at in range(3):
+                for partition in (0, 1):
+                    client.publish_many("t", [b"%d" % (sent + number) for number in range(500)], partition=partition)
+                    sent += 500
+                if at == 0:
+                    _wait(lambda: bool(seen), query)
+                if at == 1:
+                    node.kill()
+                    time.sleep(0.5)
+                    node.start()
+            _wait(lambda: len(seen) >= sent, query)
+    finally:
+        if query is not None:
+            query.stop()
+        node.kill()
+    assert sorted(seen) == list(range(sent))
+
+
+def _wait(is_so: Callable[[], bool], query: Any) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not is_so():
+        assert query.exception() is None, str(query.exception())
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.05)
+
+
+def test_a_machine_without_java_uses_the_packaged_one(broker: LocalBroker, client: Client, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    client.publish_many(topic, [b"x"] * 5)
+    program = (
+        "import os\n"
+        "from penstock.spark import session\n"
+        "spark = session('t', 'local[1]', testing=True)\n"
+        "assert 'penstock' in os.environ['JAVA_HOME']\n"
+        f"table = spark.read.format('penstock').option('servers', {broker.url!r})\n"
+        f"print('rows:', table.load({topic!r}).count())\n"
+    )
+    tools = _path_without_java()
+    environment = {name: text for name, text in os.environ.items() if name not in {"JAVA_HOME", "SPARK_HOME"}}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, "PATH": tools},
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=False,
+    )
+    assert "rows: 5" in done.stdout, done.stderr[-2000:]
+
+
+def _path_without_java() -> str:
+    """Directories with the commands that Spark's scripts use, and no Java."""
+    import shutil
+    import tempfile
+
+    directory = Path(tempfile.mkdtemp(prefix="penstock-path-"))
+    for name in (
+        "bash",
+        "sh",
+        "env",
+        "dirname",
+        "basename",
+        "cat",
+        "ls",
+        "uname",
+        "id",
+        "ps",
+        "readlink",
+        "tr",
+        "nice",
+    ):
+        found = shutil.which(name)
+        if found is not None:
+            (directory / name).symlink_to(found)
+    return str(directory)

@@ -1,0 +1,76 @@
+"""Plans read every message once, within limits, and tell what is lost."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.spark.plan import advance, losses, share, spans
+from penstock.spark.positions import Position, Reach, TopicPosition, TopicReach, position_of
+
+counts = st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 4)), st.integers(0, 10**12), max_size=8)
+
+
+@settings(deadline=None)
+@given(counts, st.integers(1, 10**12))
+def test_shares_add_up_and_nobody_gets_more_than_waits(waiting: dict[tuple[str, int], int], limit: int) -> None:
+    shares = share(waiting, limit)
+    assert sum(shares.values()) == min(limit, sum(waiting.values()))
+    assert all(0 <= shares[at] <= waiting[at] for at in waiting)
+
+
+def reach(*ends: int, topic_id: str = "id", start: int = 0) -> TopicReach:
+    return TopicReach(topic_id, {at: Reach(start, end, end, end * 100) for at, end in enumerate(ends)})
+
+
+def position(*offsets: int, topic_id: str = "id") -> Position:
+    return Position("g", {"t": TopicPosition(topic_id, dict(enumerate(offsets)))})
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=4),
+    st.integers(1, 70),
+    st.integers(1, 9),
+    st.none() | st.integers(1, 3_000),
+)
+def test_step_by_step_everything_is_read_once(
+    ends: list[int], limit: int, min_partitions: int, max_bytes: int | None
+) -> None:
+    reaches = {"t": reach(*ends)}
+    at = position(*(0 for _ in ends))
+    seen: list[tuple[int, int]] = []
+    while True:
+        then = advance(at, reaches, max_records=limit, max_bytes=max_bytes)
+        planned = spans(at, then, reaches, min_partitions)
+        if not planned:
+            break
+        size = sum(span.end - span.begin for span in planned)
+        assert size <= limit
+        assert len(planned) >= min(min_partitions, size)
+        seen += [(span.partition, offset) for span in planned for offset in range(span.begin, span.end)]
+        at = position_of(json.loads(json.dumps(then.form())))
+    assert sorted(seen) == [(index, offset) for index, end in enumerate(ends) for offset in range(end)]
+
+
+def test_a_watermark_that_is_not_known_yet_loses_nothing() -> None:
+    behind = TopicReach("id", {0: Reach(0, 3, 10, 1000)})
+    assert list(losses(position(7), {"t": behind})) == []
+    assert dict(advance(position(7), {"t": behind}).items()) == {("t", 0): 7}
+
+
+def test_losses_are_told() -> None:
+    assert list(losses(position(5), {})) == ["Topic 't' is gone or no longer meant by the query."]
+    (told,) = losses(position(5), {"t": reach(5, topic_id="other")})
+    assert "made anew" in told
+    (told,) = losses(position(5, 0), {"t": reach(5)})
+    assert told == "Partition t-1 is gone."
+    (told,) = losses(position(5), {"t": reach(9, start=7)})
+    assert told == "Offsets 5 to 6 of t-0 were deleted before they were read."
+    (told,) = losses(position(5), {"t": reach(4)})
+    assert "ends at offset 4, before 5" in told
+    (told,) = losses(position(8), {"t": TopicReach("id", {0: Reach(0, 8, 8, 1), 1: Reach(3, 9, 9, 1)})})
+    assert told == "Offsets 0 to 2 of the new partition t-1 were deleted unread."
+    assert list(losses(position(5), {"t": reach(5, 9), "new": reach(4)})) == []
