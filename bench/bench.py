@@ -113,6 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from bench.queues.run import main as bench_queues  # its own servers and clients, needed by nobody else
 
         return bench_queues(given[1:])
+    if given[:1] == ["spark"]:
+        from bench.spark.run import main as bench_spark
+
+        return bench_spark(given[1:])
     options = parse(given)
     console = Console(width=None if sys.stdout.isatty() else 140)
     if options.list:

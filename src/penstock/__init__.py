@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from penstock.client.consuming import AsyncConsumer
     from penstock.client.drafts import Draft
     from penstock.client.leases import AsyncQueueMessage, LeasedMessage, QueueMessage, Refused
-    from penstock.client.messages import Message, Published
+    from penstock.client.messages import Message, Published, Scheduled
     from penstock.client.queue import AsyncQueue
+    from penstock.client.schedules import AsyncSchedules, Schedule, Schedules, ScheduleStats
     from penstock.client.signals import Reject, Retry
     from penstock.client.transactions import AsyncTransaction
     from penstock.client.worker import Worker, worker
@@ -31,6 +32,7 @@ _HOMES = {
     "AsyncConsumer": "penstock.client.consuming",
     "AsyncQueue": "penstock.client.queue",
     "AsyncQueueMessage": "penstock.client.leases",
+    "AsyncSchedules": "penstock.client.schedules",
     "AsyncTransaction": "penstock.client.transactions",
     "Client": "penstock.client.blocking",
     "Consumer": "penstock.client.blocking",
@@ -43,6 +45,10 @@ _HOMES = {
     "Refused": "penstock.client.leases",
     "Reject": "penstock.client.signals",
     "Retry": "penstock.client.signals",
+    "Schedule": "penstock.client.schedules",
+    "ScheduleStats": "penstock.client.schedules",
+    "Scheduled": "penstock.client.messages",
+    "Schedules": "penstock.client.schedules",
     "Transaction": "penstock.client.blocking",
     "Worker": "penstock.client.worker",
     "worker": "penstock.client.worker",
@@ -54,6 +60,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncQueue",
     "AsyncQueueMessage",
+    "AsyncSchedules",
     "AsyncTransaction",
     "Client",
     "Consumer",
@@ -66,6 +73,10 @@ __all__ = [
     "Refused",
     "Reject",
     "Retry",
+    "Schedule",
+    "ScheduleStats",
+    "Scheduled",
+    "Schedules",
     "Transaction",
     "Worker",
     "__version__",

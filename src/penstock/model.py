@@ -11,7 +11,11 @@ TOPIC_NAME_CHARS_MAX: Final = 249
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 REDRIVES_TOPIC: Final = "__redrives"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, REDRIVES_TOPIC})
+PIPELINES_TOPIC: Final = "__pipelines"
+SCHEDULES_TOPIC: Final = "__schedules"
+INTERNAL_TOPICS: Final = frozenset(
+    {OFFSETS_TOPIC, TRANSACTIONS_TOPIC, REDRIVES_TOPIC, PIPELINES_TOPIC, SCHEDULES_TOPIC}
+)
 # Each topic that is read as a queue has a companion of this name, partition by partition (docs/decisions/0012).
 QUEUE_STATE_PREFIX: Final = "__queue."
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")

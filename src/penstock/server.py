@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Final, Union
 
 from penstock import __version__
 from penstock.broker.broker import Broker
-from penstock.broker.config import BrokerConfig, ClusterConfig, Fsync
+from penstock.broker.config import BrokerConfig, ClusterConfig, Fsync, ScrubConfig
 from penstock.broker.groups.config import GroupConfig
 from penstock.broker.in_step import INTERNAL_DOOR
 from penstock.broker.reports import serve_report
+from penstock.broker.schedules.config import ScheduleSettings
 from penstock.broker.surroundings import Surroundings
 from penstock.broker.transactions.config import TransactionConfig
 from penstock.broker.transactions.joint.config import JointConfig
@@ -241,10 +242,15 @@ def keep_heap() -> None:
 
 
 def settle_memory() -> None:
-    """Take what start-up made out of the garbage collector's sight, and let it run less often."""
+    """Take what start-up made out of the garbage collector's sight, let it run less often, give back what is free.
+
+    Start-up leaves holes all over the heap, most of all where modules had to be compiled: more than ten megabytes.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 # -- from settings to each layer's config ------------------------------------------------------------------------------
@@ -269,7 +275,10 @@ def broker_config(settings: Settings, endpoints: tuple[Endpoint, ...]) -> Broker
         transactions=transaction_config(settings),
         joint=joint_config(settings),
         transactions_partitions=settings.transactions.state_partitions,
+        schedules=ScheduleSettings(grace_ms=settings.schedules.grace_ms, tries=settings.schedules.tries),
+        schedules_partitions=settings.schedules.partitions,
         housekeeping_interval_ms=storage.housekeeping_interval_ms,
+        scrub=ScrubConfig(interval_ms=storage.scrub.interval_ms, bytes_per_second=storage.scrub.bytes_per_second),
         cluster=cluster_config(settings),
     )
 

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient
 from tests.support.cluster import Cluster, eventually
+
+from penstock.records import decode_records
 
 NODES = (1, 2, 3)
 _numbers = count()
@@ -101,6 +104,34 @@ def test_a_reader_waits_at_one_node_for_a_message_that_comes_to_another(cluster:
         writer.post(f"/v1/topics/{topic}/publish", json={"value": "late", "partition": index}).raise_for_status()
         assert [each["value"] for each in waiting()["messages"]] == ["late"]
         assert time.monotonic() - began < 10
+
+
+def test_one_call_at_any_node_waits_for_all_ends_and_batches_come_from_their_leaders(
+    cluster: Cluster, topic: str
+) -> None:
+    """What Spark's source does: it plans with one node and reads from any."""
+    index = led_by(cluster, topic, 3)
+    with rest(cluster, 1) as reader, rest(cluster, 2) as writer:
+        known_ends = [{"topic": topic, "partition": at, "offset": 0} for at in range(6)]
+        asked = {"topics": [topic], "known": known_ends, "wait_ms": 20_000}
+        began = time.monotonic()
+        waiting = _later(lambda: reader.post("/v1/offsets", json=asked).json())
+        time.sleep(0.5)
+        writer.post(f"/v1/topics/{topic}/publish", json={"value": "late", "partition": index}).raise_for_status()
+        (found,) = waiting()["topics"]
+        assert time.monotonic() - began < 15
+        assert [at["last_stable_offset"] for at in found["partitions"]] == [int(at == index) for at in range(6)]
+        for number in NODES:
+            with rest(cluster, number) as client:
+                path = f"/v1/topics/{topic}/partitions/{index}/batches"
+                answer = client.get(path, params={"topic_id": found["topic_id"]})
+                told = msgspec.msgpack.decode(answer.content)
+                assert told[:2] == [found["topic_id"], 1]
+                assert [record.value for record in decode_records(told[5])] == [b"late"]
+                offsets = [{"topic": topic, "partition": index, "offset": 1, "topic_id": found["topic_id"]}]
+                group = f"reporter-{topic}"
+                client.post(f"/v1/groups/{group}/offsets", json={"offsets": offsets}).raise_for_status()
+                assert client.get(f"/v1/groups/{group}").json()["lag"] == 0
 
 
 def _later(work: Any) -> Any:

@@ -35,6 +35,12 @@ def test_rest_group_delivers_every_parcel(node: Node) -> None:
     assert run(ROOT / "examples" / "rest_group.py", node.http_url).splitlines()[-1] == "delivered: 20"
 
 
+def test_schedules_come_when_they_are_due(node: Node) -> None:
+    *came, last = run(ROOT / "examples" / "schedules.py", node.http_url).splitlines()
+    assert sorted(line.split(" (")[0] for line in came) == ["brought forward", "in a second", "in half a second"]
+    assert last == "still to come: b'good morning' by 0 7 * * mon-fri in Europe/Berlin"
+
+
 def test_joint_transaction_shows_all_writers_at_once(node: Node) -> None:
     assert run(ROOT / "examples" / "joint_transaction.py", node.http_url).splitlines() == [
         "visible before the commit: 0",

@@ -1,10 +1,9 @@
-"""Queues through REST, WebSocket and the command line of a real node, beside Kafka clients on the same topic."""
+"""Queues at the doors of one node: REST and WebSocket, beside Kafka's readers of the same topic."""
 
 from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,66 +14,12 @@ import msgspec
 import pytest
 from confluent_kafka import Consumer, Producer
 from tests.acceptance.conftest import NodeMaker
-from tests.support.node import Node, penstock_command
+from tests.support.node import Node
+from tests.support.queue_door import MSGPACK, Door, code_of, receipts_of
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from penstock.records import decode_records, iter_batches
-
-MSGPACK = "application/vnd.penstock+msgpack"
-
-
-class Door:
-    """REST as a worker would use it."""
-
-    def __init__(self, node: Node) -> None:
-        self.client = httpx.Client(base_url=node.http_url, timeout=70)
-
-    def create(self, topic: str, partitions: int = 1, **configs: object) -> None:
-        body = {"name": topic, "partitions": partitions, "configs": configs}
-        assert self.client.post("/v1/topics", json=body).status_code == 201
-
-    def publish(self, topic: str, *values: str, key: str | None = None) -> None:
-        messages = [{"value": value} if key is None else {"value": value, "key": key} for value in values]
-        answer = self.client.post(f"/v1/topics/{topic}/batch", json={"messages": messages})
-        assert answer.status_code == 200, answer.text
-
-    def call(self, topic: str, verb: str, **body: Any) -> httpx.Response:
-        return self.client.post(f"/v1/queues/{topic}/{verb}", json=body)
-
-    def receive(self, topic: str, **body: Any) -> list[dict[str, Any]]:
-        answer = self.call(topic, "receive", **body)
-        assert answer.status_code == 200, answer.text
-        messages: list[dict[str, Any]] = answer.json()["messages"]
-        return messages
-
-    def statuses(self, topic: str, verb: str, receipts: Sequence[str], **body: Any) -> list[str]:
-        answer = self.call(topic, verb, receipts=list(receipts), **body)
-        assert answer.status_code in {200, 207}, answer.text
-        found = [result["status"] for result in answer.json()["results"]]
-        assert (answer.status_code == 200) == all(status == "done" for status in found)
-        return found
-
-    def group(self, topic: str, group: str = "default") -> dict[str, Any]:
-        answer = self.client.get(f"/v1/queues/{topic}/groups/{group}")
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
-
-    def drain(self, topic: str, count: int, patience_s: float = 30.0, **body: Any) -> list[str]:
-        """Receive and ack until there are as many, and no more for a moment."""
-        values: list[str] = []
-        deadline = time.monotonic() + patience_s
-        while len(values) < count:
-            assert time.monotonic() < deadline, f"only {len(values)} of {count} came"
-            messages = self.receive(topic, max=100, wait_ms=1_000, **body)
-            values += [message["value"] for message in messages]
-            if messages:
-                group = {"group": body["group"]} if "group" in body else {}
-                receipts = [message["receipt"] for message in messages]
-                assert set(self.statuses(topic, "ack", receipts, **group)) == {"done"}
-        assert self.receive(topic, wait_ms=300, **body) == []
-        return values
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +27,6 @@ def door(node: Node) -> Iterator[Door]:
     opened = Door(node)
     yield opened
     opened.client.close()
-
-
-def receipts_of(messages: list[dict[str, Any]]) -> list[str]:
-    return [message["receipt"] for message in messages]
-
-
-def code_of(answer: httpx.Response) -> tuple[int, str]:
-    assert answer.headers["content-type"] == "application/problem+json", answer.text
-    return answer.status_code, answer.json()["code"]
 
 
 # -- REST --------------------------------------------------------------------------------------------------------------
@@ -283,142 +219,6 @@ def test_metrics_tell_of_a_queue_what_went_through_it_and_how_it_stands(door: Do
     assert rows["penstock_visibility_timeout_total"] == rows["penstock_dlq_total"] == 0
 
 
-# -- bad input ---------------------------------------------------------------------------------------------------------
-
-
-def test_stale_forged_foreign_and_repeated_receipts_are_told_and_harm_nobody(door: Door, topic: str) -> None:
-    door.create(topic)
-    other = f"{topic}-other"
-    door.create(other)
-    door.publish(topic, "a", "b")
-    door.publish(other, "c")
-    old, kept = receipts_of(door.receive(topic, visibility_timeout_ms=200))
-    (elsewhere,) = receipts_of(door.receive(other))
-    time.sleep(0.3)
-    assert door.statuses(topic, "ack", [old]) == ["lease_over"]
-    new = receipts_of(door.receive(topic, wait_ms=5_000))
-    assert len(new) == 2
-    forged = new[0][:-1] + ("0" if new[0][-1] != "0" else "1")
-    found = door.statuses(topic, "ack", [kept, forged, elsewhere, "nonsense", "", new[0], new[0]])
-    assert found == ["redelivered", "unknown", "foreign", "malformed", "malformed", "done", "repeated"]
-    assert door.statuses(topic, "ack", [new[0]]) == ["already_acked"]
-    for verb in ("nack", "reject", "extend", "release"):
-        assert door.statuses(topic, verb, [new[0], forged]) == ["already_acked", "unknown"]
-    assert door.statuses(topic, "ack", [new[1]]) == ["done"]
-    # Of another group: it never gave out such a receipt.
-    (theirs,) = receipts_of(door.receive(other, group="theirs"))
-    assert door.statuses(other, "ack", [elsewhere], group="theirs") == ["unknown"]
-    assert door.statuses(other, "ack", [theirs], group="theirs") == ["done"]
-    assert door.statuses(other, "ack", [elsewhere]) == ["done"]
-
-
-@pytest.mark.parametrize(
-    ("verb", "body"),
-    [
-        ("receive", {"max": 0}),
-        ("receive", {"max": -1}),
-        ("receive", {"max": 1_000_000}),
-        ("receive", {"max": "10"}),
-        ("receive", {"wait_ms": -1}),
-        ("receive", {"wait_ms": 10**12}),
-        ("receive", {"visibility_timeout_ms": 0}),
-        ("receive", {"visibility_timeout_ms": -5}),
-        ("receive", {"visibility_timeout_ms": 10**15}),
-        ("receive", {"visibility_timeout_ms": 10**30}),
-        ("receive", {"max_bytes": 0}),
-        ("receive", {"group": ""}),
-        ("receive", {"group": "g" * 300}),
-        ("receive", {"consumer": "c" * 300}),
-        ("receive", {"no": "such field"}),
-        ("ack", {}),
-        ("ack", {"receipts": []}),
-        ("ack", {"receipts": "a:0:0:1:x"}),
-        ("ack", {"receipts": [1]}),
-        ("ack", {"receipts": ["x" * 1_001]}),
-        ("ack", {"receipts": ["x"] * 10_001}),
-        ("nack", {"receipts": ["x"], "delay_ms": -1}),
-        ("nack", {"receipts": ["x"], "delay_ms": 10**15}),
-        ("nack", {"receipts": ["x"], "reason": "r" * 1_001}),
-        ("extend", {"receipts": ["x"], "visibility_timeout_ms": -1}),
-        ("extend", {"receipts": ["x"], "visibility_timeout_ms": 10**15}),
-        ("purge", {"group": 5}),
-    ],
-)
-def test_input_out_of_range_is_refused_before_anything_happens(door: Door, verb: str, body: dict[str, Any]) -> None:
-    name = "bad-input"
-    if door.client.get(f"/v1/topics/{name}").status_code == 404:
-        door.create(name)
-    assert code_of(door.call(name, verb, **body)) == (422, "invalid_body")
-
-
-def test_unknown_topics_and_groups_are_not_found_and_not_made(door: Door, topic: str) -> None:
-    for verb, body in (("receive", {}), ("ack", {"receipts": ["x"]}), ("purge", {})):
-        assert code_of(door.call(topic, verb, **body)) == (404, "unknown_topic")
-    assert code_of(door.client.get(f"/v1/queues/{topic}")) == (404, "unknown_topic")
-    assert door.client.get(f"/v1/topics/{topic}").status_code == 404
-    door.create(topic)
-    path = f"/v1/queues/{topic}/groups/nobody"
-    for method, tail, body in (
-        ("GET", "", None),
-        ("DELETE", "", None),
-        ("GET", "/peek", None),
-        ("POST", "/pause", {}),
-        ("POST", "/resume", None),
-        ("POST", "/seek", {"to": 0}),
-    ):
-        assert code_of(door.client.request(method, path + tail, json=body)) == (404, "group_not_found")
-    assert code_of(door.call(topic, "purge", group="nobody")) == (404, "group_not_found")
-    receipt = f"{topic}:0:0:1:1" + "0" * 16
-    assert code_of(door.call(topic, "ack", group="nobody", receipts=[receipt])) == (404, "group_not_found")
-    assert door.client.get(f"/v1/queues/{topic}").json()["groups"] == []
-
-
-def test_the_brokers_own_topics_are_no_queues(door: Door, topic: str) -> None:
-    door.create(topic)
-    door.publish(topic, "x")
-    door.receive(topic)
-    for name in (f"__queue.{topic}", "__consumer_offsets"):
-        answer = door.call(name, "receive")
-        assert answer.status_code in {403, 404}, answer.text
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"settings": {"tries": "-1"}},
-        {"settings": {"tries": "many"}},
-        {"settings": {"no.such.setting": "1"}},
-        {"settings": {"visibility.timeout.ms": 0}},
-        {"start": -1},
-        {"start": "middle"},
-        {"start": "earliest", "since": "2026-01-01T00:00:00Z"},
-        {"since": "yesterday"},
-    ],
-)
-def test_a_group_is_not_declared_with_settings_that_make_no_sense(door: Door, body: dict[str, Any]) -> None:
-    if door.client.get("/v1/topics/bad-groups").status_code == 404:
-        door.create("bad-groups")
-    answer = door.client.put("/v1/queues/bad-groups/groups/g", json=body)
-    assert answer.status_code == 422, answer.text
-    assert door.client.get("/v1/queues/bad-groups/groups/g").status_code == 404
-
-
-def test_oversized_messages_and_bodies_are_refused(door: Door, topic: str) -> None:
-    door.create(topic, **{"max.message.bytes": 1_000})
-    answer = door.client.post(f"/v1/topics/{topic}/publish", json={"value": "x" * 2_000})
-    assert code_of(answer) == (413, "message_too_large")
-    huge = b'{"receipts": ["' + b"x" * (17 * 1024 * 1024) + b'"]}'
-    assert door.client.post(f"/v1/queues/{topic}/ack", content=huge).status_code == 413
-    assert door.receive(topic) == []
-
-
-def test_pages_of_other_sites_receive_nothing(door: Door, topic: str) -> None:
-    door.create(topic)
-    headers = {"origin": "http://elsewhere.example"}
-    answer = door.client.post(f"/v1/queues/{topic}/receive", json={}, headers=headers)
-    assert code_of(answer) == (403, "cross_origin")
-
-
 # -- three readers -----------------------------------------------------------------------------------------------------
 
 
@@ -554,85 +354,6 @@ def await_offsets(door: Door, group: str, topic: str, wanted: list[int]) -> None
             return
         assert time.monotonic() < deadline, answer.text
         time.sleep(0.2)
-
-
-# -- the command line --------------------------------------------------------------------------------------------------
-
-
-class Command:
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def __call__(self, *args: str, stdin: str = "", code: int = 0) -> str:
-        ended = subprocess.run(
-            [penstock_command(), "queue", *args, "--url", self._node.http_url],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert ended.returncode == code, f"{args}: {ended.stdout}\n{ended.stderr}"
-        return ended.stdout if code == 0 else ended.stderr
-
-    def lines(self, *args: str, stdin: str = "") -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self(*args, stdin=stdin).splitlines()]
-
-
-@pytest.fixture
-def queue(node: Node) -> Command:
-    return Command(node)
-
-
-def test_the_command_line_walks_through_a_queue(door: Door, queue: Command, topic: str) -> None:
-    door.create(topic)
-    queue("send", topic, "one", "two", "-k", "key")
-    queue("send", topic, stdin="three\nfour\nfive\n")
-    (first,) = queue.lines("receive", topic)
-    assert (first["value"], first["key"]) == ("one", "key")
-    assert queue.lines("ack", first["receipt"]) == [{"receipt": first["receipt"], "status": "done"}]
-    assert queue("receive", topic, "-n", "2", "--ack", "-o", "value") == "two\nthree\n"
-    (fourth,) = queue.lines("receive", topic, "-t", "1h")
-    queue("extend", fourth["receipt"], "-t", "2m")
-    queue("nack", fourth["receipt"], "-d", "0s", "-r", "not now")
-    again, fifth = queue.lines("receive", topic, "-n", "2", "-w", "5s")
-    assert {again["value"], fifth["value"]} == {"four", "five"}
-    (stats,) = queue.lines("stats", topic)
-    assert (stats["ready"], stats["in_flight"]) == (0, 2)
-    # What receive prints can be acked as it is.
-    statuses = queue.lines("ack", stdin="\n".join(map(json.dumps, (again, fifth))))
-    assert [row["status"] for row in statuses] == ["done", "done"]
-    assert "already_acked" in queue("ack", first["receipt"], code=1)
-    assert "malformed" in queue("ack", "nonsense", code=1)
-
-
-def test_the_command_line_steers_groups(door: Door, queue: Command, topic: str) -> None:
-    door.create(topic, 2)
-    queue("send", topic, *map(str, range(4)))
-    (declared,) = queue.lines("declare", topic, "-g", "g", "-s", "tries=9")
-    assert declared["own_settings"] == {"tries": "9"}
-    assert {"topic": topic, "group": "g"} in queue.lines("groups")
-    table = queue("stats", topic, "-o", "table")
-    assert table.splitlines()[0].split() == ["TOPIC", "GROUP", "READY", "IN", "FLIGHT", "WAITING", "DYING", "OLDEST"]
-    assert table.splitlines()[1].split()[:3] == [topic, "g", "4"]
-    assert max(map(len, table.splitlines())) <= 100
-    detail = queue("stats", topic, "-g", "g", "-o", "table")
-    assert "tries=9" in detail
-    assert len(queue.lines("peek", topic, "-g", "g", "-n", "3")) == 3
-    queue("pause", topic, "-g", "g", "-r", "repairs")
-    assert "paused (repairs)" in queue("stats", topic, "-g", "g", "-o", "table")
-    assert queue.lines("receive", topic, "-g", "g") == []
-    queue("resume", topic, "-g", "g")
-    queue("purge", topic, "-g", "g", "--yes")
-    assert queue.lines("receive", topic, "-g", "g") == []
-    queue("seek", topic, "-g", "g", "--to", "earliest", "--yes")
-    assert len(queue.lines("receive", topic, "-g", "g", "-n", "10")) == 4
-    assert "say --yes" in queue("forget", topic, "-g", "g", code=2)
-    queue("forget", topic, "-g", "g", "--yes")
-    queue("stats", topic, "-g", "g", code=3)
-    queue("receive", f"{topic}-nowhere", code=3)
-    queue("seek", topic, "--yes", code=2)
-    queue("receive", topic, "-w", "long", code=2)
 
 
 # -- WebSocket ---------------------------------------------------------------------------------------------------------

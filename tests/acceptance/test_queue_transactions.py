@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tests.support.cluster import Cluster, eventually
 
-ORDERS = 400
+ORDERS_A_ROUND = 100
 PARTITIONS = 4
 WORKERS = 3
 
@@ -93,6 +93,11 @@ def is_all_acked(client: httpx.Client) -> bool:
     return len(partitions) == PARTITIONS and all(at["committed"] == at["end"] for at in partitions)
 
 
+def publish_orders(client: httpx.Client, at: int) -> None:
+    orders = [{"value": f"order-{each}", "key": f"{each}"} for each in range(at, at + ORDERS_A_ROUND)]
+    answer(client.post("/v1/topics/orders/batch", json={"messages": orders}))
+
+
 def test_every_order_has_one_result_though_nodes_die(cluster: Cluster) -> None:
     urls = [node.http_url for node in cluster.nodes.values()]
     with httpx.Client(base_url=urls[0], timeout=30) as client:
@@ -100,22 +105,25 @@ def test_every_order_has_one_result_though_nodes_die(cluster: Cluster) -> None:
             configs = {"queue.tries": 0, "queue.retry.base.ms": 100} if topic == "orders" else {}
             made = {"name": topic, "partitions": PARTITIONS, "replication_factor": 3, "configs": configs}
             answer(client.post("/v1/topics", json=made))
-        orders = [{"value": f"order-{at}", "key": f"{at}"} for at in range(ORDERS)]
-        for at in range(0, ORDERS, 100):
-            answer(client.post("/v1/topics/orders/batch", json={"messages": orders[at : at + 100]}))
         is_done = threading.Event()
         workers = [Worker(urls[at:] + urls[:at], is_done) for at in range(WORKERS)]
         for worker in workers:
             worker.start()
+        published = 0
         for number in (2, 3):
+            # Orders of its own for every death: those before may all be done by the time the last victim is back.
             before = sum(worker.commits for worker in workers)
-            eventually(lambda before=before: sum(each.commits for each in workers) >= before + 3, 60)  # type: ignore[misc]
+            publish_orders(client, published)
+            published += ORDERS_A_ROUND
+            eventually(lambda before=before: sum(each.commits for each in workers) >= before + 3, 120)  # type: ignore[misc]
             cluster.nodes[number].kill()
             time.sleep(2)
             cluster.nodes[number].start()
+        publish_orders(client, published)
+        published += ORDERS_A_ROUND
         eventually(lambda: is_all_acked(client), 150)
         is_done.set()
         for worker in workers:
             worker.join(30)
         counts = results(client)
-    assert counts == Counter({f"order-{at}": 1 for at in range(ORDERS)})
+    assert counts == Counter({f"order-{at}": 1 for at in range(published)})

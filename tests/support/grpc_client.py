@@ -6,6 +6,7 @@ import queue
 from typing import Any
 
 import grpc
+from grpc import StatusCode
 from grpc_health.v1 import health_pb2_grpc
 
 from penstock.grpc.generated import messages_pb2, queues_pb2, topics_pb2
@@ -89,3 +90,25 @@ class Subscriber:
         """Close this side; what still comes."""
         self._requests.put(None)
         return list(self.call)
+
+
+class Refused(AssertionError):
+    """Nothing was refused."""
+
+
+def refusal(call: Any) -> grpc.RpcError:
+    """How a call ends that is to be refused."""
+    try:
+        answer = call()
+        list(answer) if hasattr(answer, "__next__") else None
+    except grpc.RpcError as error:
+        return error
+    raise Refused(f"it was answered: {answer}")
+
+
+def check_refused(call: Any, code: StatusCode, error: str, *parts: str) -> None:
+    ended: Any = refusal(call)
+    assert ended.code() is code, ended
+    assert dict(ended.trailing_metadata())["penstock-error"] == error
+    for part in parts:
+        assert part in ended.details()

@@ -1,8 +1,8 @@
 """Batches into partitions as their producers made them, for the doors whose clients encode on their own side.
 
 Records are never looked at. Batches of one partition keep their order: once one could not be written, those behind it
-are not tried; one that is wrong in itself keeps nobody back. A partition that is led here is appended to at once; for
-any other its leader is asked. Everything counts only once it is committed.
+are not tried; one that is wrong in itself, or stored already, keeps nobody back. A partition that is led here is
+appended to at once; for any other its leader is asked. Everything counts only once it is committed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,28 @@ from penstock.broker.broker import Broker
 from penstock.broker.partition import Appended, Partition
 from penstock.broker.publishing import COMMIT_TIMEOUT_MS, check_writable, ensure_topic
 from penstock.broker.reach import led_here
-from penstock.errors import CorruptRecords, InvalidRecord, InvalidRequest, PenstockError, RequestTimedOut
+from penstock.broker.transactions.joint.numbered import check_still_open
+from penstock.broker.transactions.joint.shard import WRITER_EPOCH
+from penstock.broker.transactions.joint.writers import check_writer
+from penstock.errors import (
+    CorruptRecords,
+    DuplicateSequence,
+    InvalidRecord,
+    InvalidRequest,
+    PenstockError,
+    ProducerFenced,
+    RequestTimedOut,
+    TransactionEnded,
+    UnknownPartition,
+)
 from penstock.records import accept_batch, peek_transaction
 
 BatchOutcome = Appended | PenstockError
+Identity = tuple[int, int]  # producer id and epoch
 Stampable = bytearray | memoryview
 
-_WRONG: Final = (InvalidRequest, CorruptRecords)  # the batch itself; those behind it need not be
+# The batch itself is wrong, or stored already: those behind it need not be.
+_ITS_OWN: Final = (InvalidRequest, CorruptRecords, DuplicateSequence)
 
 
 async def append_batches(
@@ -39,7 +54,46 @@ async def append_batches(
     check_writable(topic)
     begun = perf_counter()
     await ensure_topic(broker, topic)
-    delivery = _Delivery(broker, topic, batches)
+    return await _deliver(broker, _Delivery(broker, topic, batches), begun, timeout_ms)
+
+
+async def append_staged(
+    broker: Broker,
+    transaction: str,
+    writer: str,
+    topic: str,
+    batches: Sequence[tuple[int, Stampable]],
+    *,
+    timeout_ms: int = COMMIT_TIMEOUT_MS,
+) -> list[BatchOutcome]:
+    """The same into a joint transaction, by a writer that was enrolled: batches carry who it is, and are numbered.
+
+    Sending a batch again is safe. Nobody sees it before the transaction is committed.
+    """
+    check_writable(topic)
+    check_writer(writer)
+    begun = perf_counter()
+    joint = broker.joint
+    joint.check_open(transaction)  # before a topic is created for nothing
+    found = await ensure_topic(broker, topic)
+    partitions = frozenset(index for index, _ in batches)
+    if partitions and max(partitions) >= len(found.partitions):
+        count = len(found.partitions)
+        raise UnknownPartition(f"Topic {topic!r} has {count} partitions; there is no partition {max(partitions)}.")
+    entered = await joint.enter(transaction, writer, found, partitions)
+    identity = (entered.writer.producer_id, WRITER_EPOCH)
+    check_still_open(broker, transaction, found)  # and nothing in between
+    outcomes = await _deliver(broker, _Delivery(broker, topic, batches, identity), begun, timeout_ms)
+    return [_told(transaction, outcome) for outcome in outcomes]
+
+
+def _told(transaction: str, outcome: BatchOutcome) -> BatchOutcome:
+    if isinstance(outcome, ProducerFenced):
+        return TransactionEnded(f"Transaction {transaction!r} ended before the batch was written.")
+    return outcome
+
+
+async def _deliver(broker: Broker, delivery: _Delivery, begun: float, timeout_ms: int) -> list[BatchOutcome]:
     delivery.append_all()
     broker.stats.append_latency.observe(perf_counter() - begun)
     await delivery.wait_committed(timeout_ms)
@@ -50,10 +104,14 @@ async def append_batches(
 class _Delivery:
     """One call's batches, and what became of each."""
 
-    def __init__(self, broker: Broker, topic: str, batches: Sequence[tuple[int, Stampable]]) -> None:
+    def __init__(
+        self, broker: Broker, topic: str, batches: Sequence[tuple[int, Stampable]], identity: Identity | None = None
+    ) -> None:
+        """``identity`` is the writer of a transaction whose batches these are, None for those of no transaction."""
         self._broker = broker
         self._topic = topic
         self._batches = batches
+        self._identity = identity
         self._outcomes: list[BatchOutcome | None] = [None] * len(batches)
         self._waiting: list[tuple[asyncio.Future[PenstockError | None], list[int]]] = []
 
@@ -75,10 +133,10 @@ class _Delivery:
         for at, position in enumerate(positions):
             batch = memoryview(self._batches[position][1])
             try:
-                _refuse_transaction(batch)
+                self._check(batch)
                 partition.check_in_sync()
                 appended = partition.append_from_client(batch, broker.clock.now_ms(), is_durable=is_durable)
-            except _WRONG as error:
+            except _ITS_OWN as error:
                 self._fail([position], error)
             except PenstockError as error:
                 self._fail(positions[at:], error)
@@ -88,6 +146,21 @@ class _Delivery:
                 next_offset = max(next_offset, appended.next_offset)  # one that was there before may lie behind
         if next_offset > partition.high_watermark:
             self._await_commit(partition, next_offset, positions)
+
+    def _check(self, batch: memoryview) -> None:
+        """What is in a transaction needs its coordinator's word first, which holds for one writer and no other."""
+        named = peek_transaction(batch)
+        if named == self._identity:
+            return
+        if self._identity is None:
+            raise InvalidRecord(
+                "Batches of transactions are not taken here. Publish into a joint transaction with "
+                "Penstock-Transaction, or use Kafka's protocol."
+            )
+        raise InvalidRecord(
+            f"A batch for this transaction is transactional, of producer {self._identity[0]} in epoch "
+            f"{self._identity[1]}: the writer's own. This one is not."
+        )
 
     def _await_commit(self, partition: Partition, offset: int, positions: list[int]) -> None:
         committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
@@ -105,12 +178,12 @@ class _Delivery:
             batch = self._batches[position][1]
             try:
                 self._broker.metadata.partition(self._topic, index)
-                _refuse_transaction(memoryview(batch))
+                self._check(memoryview(batch))
                 accept_batch(memoryview(batch))
                 self._outcomes[position] = await self._broker.remote.append(
                     self._topic, index, batch, timeout_ms=COMMIT_TIMEOUT_MS
                 )
-            except _WRONG as error:
+            except _ITS_OWN as error:
                 self._fail([position], error)
             except PenstockError as error:
                 self._fail(positions[at:], error)
@@ -138,15 +211,6 @@ class _Delivery:
         outcomes = [outcome for outcome in self._outcomes if outcome is not None]
         assert len(outcomes) == len(self._batches), "every batch has an outcome"
         return outcomes
-
-
-def _refuse_transaction(batch: memoryview) -> None:
-    """What is in a transaction needs its coordinator's word first, which this way in does not ask for."""
-    if peek_transaction(batch) is not None:
-        raise InvalidRecord(
-            "Batches of transactions are not taken here. Publish into a joint transaction with Penstock-Transaction, "
-            "or use Kafka's protocol."
-        )
 
 
 def _timed_out(timeout_ms: int) -> RequestTimedOut:

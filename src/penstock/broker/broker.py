@@ -25,6 +25,8 @@ from penstock.broker.housekeeping import Housekeeping
 from penstock.broker.in_step import INTERNAL_DOOR, InStep
 from penstock.broker.known_nodes import KnownNodes
 from penstock.broker.partition import Partition
+from penstock.broker.pipelines.board import PARTITIONS as PIPELINES_PARTITIONS
+from penstock.broker.pipelines.board import Pipelines
 from penstock.broker.queues.dead_letters import DeadLetters
 from penstock.broker.queues.queues import Queues
 from penstock.broker.queues.redrives.redrives import PARTITIONS as REDRIVES_PARTITIONS
@@ -33,6 +35,8 @@ from penstock.broker.remote import PartitionService, RemotePartitions
 from penstock.broker.replicas import Replicas
 from penstock.broker.replication.replication import Replication
 from penstock.broker.running_mark import RunningMark
+from penstock.broker.schedules.calendar import Calendar
+from penstock.broker.scrub import Scrub
 from penstock.broker.stats import BrokerStats
 from penstock.broker.surroundings import Surroundings
 from penstock.broker.transactions.coordinator import TransactionCoordinator
@@ -54,7 +58,7 @@ from penstock.cluster.raft.messages import Member
 from penstock.cluster.raft.pace import Pace
 from penstock.cluster.topic_config import TopicSettings, resolve
 from penstock.errors import InvalidRequest, PenstockError, PolicyViolation, TopicExists
-from penstock.model import OFFSETS_TOPIC, REDRIVES_TOPIC, TRANSACTIONS_TOPIC, is_internal
+from penstock.model import OFFSETS_TOPIC, PIPELINES_TOPIC, REDRIVES_TOPIC, TRANSACTIONS_TOPIC, is_internal
 from penstock.quorum.client import ControllerClient
 from penstock.quorum.controller import ControllerConfig, ControllerShell
 from penstock.quorum.driver import Quorum
@@ -66,6 +70,7 @@ from penstock.storage.data_directory import DataDirectory
 log = logging.getLogger(__name__)
 
 _HEARTBEATS_IN_ELECTION: Final = 5  # so many heartbeats of a quorum's leader have to be missed before an election
+_COMPACTED: Final = {"cleanup.policy": "compact", "segment.bytes": str(8 * 1024 * 1024)}
 _LOOK_SECONDS: Final = 0.01
 _LOOKS_FOR_ENTRIES: Final = 200
 
@@ -88,7 +93,8 @@ class Broker:
         self._trims = asyncio.Lock()
         self._producer_ids: deque[int] = deque()
         self.is_started = False  # whether this node is one of its cluster
-        self._housekeeping = Housekeeping(self.replicas, config, self.clock)
+        self.scrub = Scrub(self.replicas, config.scrub, self.clock, self.stats.scrub)
+        self._housekeeping = Housekeeping(self.replicas, config, self.clock, self.scrub)
         self._make_coordinators()
 
     def _open(self) -> None:
@@ -173,6 +179,8 @@ class Broker:
         self.queues = Queues(self)
         self._redrives = Redrives(self)
         self.dead_letters = DeadLetters(self, self._redrives)
+        self.schedules = Calendar(self)
+        self.pipelines = Pipelines(self)
 
     async def start(self) -> None:
         """Begin to work on the running event loop; return when this node is one of its cluster and does its part."""
@@ -184,10 +192,12 @@ class Broker:
             (self.transactions, TRANSACTIONS_TOPIC),
             (self.joint, TRANSACTIONS_TOPIC),
             (self._redrives, REDRIVES_TOPIC),
+            (self.pipelines, PIPELINES_TOPIC),
         ):
             coordinator.start(partial(self._partitions_of, topic))
             self.replicas.listen(coordinator)
         self.queues.start()
+        self.schedules.start()
         for listener in (self.known_nodes, self._in_step):
             self.quorum.listen(listener.on_applied, listener.on_reset, lambda _: None)
         self._service.serve(self.peers)
@@ -223,6 +233,7 @@ class Broker:
             self.registration,
             self._housekeeping,
             self._redrives,
+            self.pipelines,
             self.queues,
             self.joint,
             self.transactions,
@@ -299,19 +310,25 @@ class Broker:
 
     async def ensure_offsets_topic(self) -> Topic:
         """The topic that groups keep their state in; it is created when the first group needs it."""
-        return await self._ensure_internal_topic(OFFSETS_TOPIC, self.config.offsets_partitions)
+        return await self.ensure_internal_topic(OFFSETS_TOPIC, self.config.offsets_partitions)
 
     async def ensure_transactions_topic(self) -> Topic:
         """The topic that transactions keep their state in; it is created when the first one needs it."""
-        return await self._ensure_internal_topic(TRANSACTIONS_TOPIC, self.config.transactions_partitions)
+        return await self.ensure_internal_topic(TRANSACTIONS_TOPIC, self.config.transactions_partitions)
 
     async def ensure_redrives_topic(self) -> Topic:
         """The topic that redrives of dead letters are kept in; it is created when the first one needs it."""
-        return await self._ensure_internal_topic(REDRIVES_TOPIC, REDRIVES_PARTITIONS)
+        return await self.ensure_internal_topic(REDRIVES_TOPIC, REDRIVES_PARTITIONS)
 
-    async def _ensure_internal_topic(self, name: str, partitions: int) -> Topic:
+    async def ensure_pipelines_topic(self) -> Topic:
+        """The topic that pipelines report to; it is created when the first one does."""
+        return await self.ensure_internal_topic(PIPELINES_TOPIC, PIPELINES_PARTITIONS)
+
+    async def ensure_internal_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str] = _COMPACTED
+    ) -> Topic:
+        """A topic that holds the broker's own state, made if this is the first time that somebody needs it."""
         if name not in self.metadata.topics:
-            configs = {"cleanup.policy": "compact", "segment.bytes": str(8 * 1024 * 1024)}
             usable = sum(1 for node in self.metadata.nodes.values() if not node.is_fenced)
             factor = max(min(self.config.cluster.internal_replication_factor, usable), 1)
             spec = TopicSpec(name=name, partitions=partitions, replication_factor=factor, configs=configs)

@@ -7,10 +7,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from penstock.broker.groups.group import GroupConfig
+from penstock.broker.schedules.config import ScheduleSettings
 from penstock.broker.transactions.config import TransactionConfig
 from penstock.broker.transactions.joint.config import JointConfig
 from penstock.cluster.records import Endpoint
 from penstock.cluster.topic_config import TopicSettings
+from penstock.storage.config import DAY_MS
 
 
 class Fsync(StrEnum):
@@ -19,6 +21,14 @@ class Fsync(StrEnum):
     EVERY = "every"  # before acks=all is answered, many producers sharing one sync
     INTERVAL = "interval"  # in the background, every so often
     NONE = "none"  # when the operating system likes, and when a segment is sealed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubConfig:
+    """How often, and how fast, everything on the disk is read again."""
+
+    interval_ms: int = DAY_MS  # 0: only when somebody asks for it
+    bytes_per_second: int = 16 * 1024 * 1024  # more than a terabyte in a day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +54,11 @@ class BrokerConfig:
     joint: JointConfig = field(default_factory=JointConfig)
     # The same of the transactions topic.
     transactions_partitions: int = 8
+    schedules: ScheduleSettings = field(default_factory=ScheduleSettings)
+    # And of the schedules topic.
+    schedules_partitions: int = 8
     housekeeping_interval_ms: int = 10_000
+    scrub: ScrubConfig = field(default_factory=ScrubConfig)
     cluster: ClusterConfig = field(default_factory=lambda: ClusterConfig())
 
 

@@ -7,13 +7,14 @@ to read their logs, so both ends wait for that a little before they refuse.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.coordination.coordinator import Coordinator, shard_of
 from penstock.cluster.records import NO_LEADER
 from penstock.errors import CoordinatorLoading, NotCoordinator
-from penstock.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from penstock.model import OFFSETS_TOPIC, PIPELINES_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -37,7 +38,7 @@ class Home:
     async def find(self, broker: Broker) -> int:
         """The node that has to answer. A partition between two leaders is waited for, for a while."""
         if self.makes:
-            await (broker.ensure_offsets_topic() if self.topic == OFFSETS_TOPIC else broker.ensure_transactions_topic())
+            await _MAKERS[self.topic](broker)
         deadline = broker.clock.monotonic() + _PATIENCE_SECONDS
         while True:
             leader = self._leader(broker)
@@ -82,8 +83,17 @@ def transaction_home(name: str) -> Home:
 NEW_TRANSACTION: Final = Home(TRANSACTIONS_TOPIC, None, makes=True)
 
 
+_MAKERS: Final[dict[str, Callable[[Broker], Awaitable[object]]]] = {
+    OFFSETS_TOPIC: lambda broker: broker.ensure_offsets_topic(),
+    TRANSACTIONS_TOPIC: lambda broker: broker.ensure_transactions_topic(),
+    PIPELINES_TOPIC: lambda broker: broker.ensure_pipelines_topic(),
+}
+
+
 def _coordinators(broker: Broker, topic: str) -> tuple[Coordinator[Any], ...]:
-    return (broker.groups,) if topic == OFFSETS_TOPIC else (broker.transactions, broker.joint)
+    if topic == TRANSACTIONS_TOPIC:
+        return broker.transactions, broker.joint
+    return (broker.groups if topic == OFFSETS_TOPIC else broker.pipelines,)
 
 
 def _is_ready(coordinator: Coordinator[Any], name: str) -> bool:

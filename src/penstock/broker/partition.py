@@ -159,41 +159,40 @@ class Partition(Replica):
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
-    def append(self, batch: memoryview, now_ms: int, *, is_durable: bool, is_internal: bool = False) -> Appended:
+    def append(
+        self, batch: memoryview, now_ms: int, *, is_durable: bool, is_internal: bool = False, is_thinned: bool = False
+    ) -> Appended:
         """Check a producer's batch and write it, patching it in place. `when_committed` tells when it is safe.
 
         ``is_durable`` keeps it unseen until it is synced; otherwise being written is enough. ``is_internal`` says that
         the broker itself made the batch, which then may name a producer without having a sequence number. Such a batch
         is refused like one with ``acks=all`` where too few replicas are in sync: whoever coordinates waits for its
-        records to be committed, and is better told at once.
+        records to be committed, and is better told at once. ``is_thinned`` says that records were taken out of a batch
+        that was accepted before, so that its offsets have gaps.
         """
         if not self.is_leader:
             self.check_leader()
         settings = self.settings
         if len(batch) > settings.max_message_bytes:
-            raise MessageTooLarge(
-                f"The batch has {len(batch)} bytes; {self.id.topic!r} takes up to {settings.max_message_bytes} "
-                "(max.message.bytes)."
-            )
+            raise self._too_large(batch)
         if is_internal:
             self.check_in_sync()
-        header = accept_batch(batch, is_internal=is_internal) if is_internal else accept_batch(batch)
+        if is_thinned:
+            header = parse_header(batch)
+        else:
+            header = accept_batch(batch, is_internal=is_internal) if is_internal else accept_batch(batch)
         if settings.log.is_compacting and not is_internal:
             _check_keys(batch)
         log = self.log
         if header.producer_id >= 0:
             try:
                 first = log.producers.check(header)
-            except OutOfOrderSequence:
-                if (unwritten := self._unwritten or log.failure) is not None:
-                    raise unwritten from None  # the batch before it could not be written, or is elsewhere: try again
-                if (refusal := self.refusals.behind(header.producer_id)) is not None:
-                    raise refusal from None
-                raise
+            except OutOfOrderSequence as error:
+                raise self._reason_of_gap(header.producer_id, error) from None
             if self.refusals:
                 self.refusals.forget(header.producer_id)
             if first is not None:
-                return Appended(first, first + header.count, -1)
+                return Appended(first, first + header.last_offset_delta + 1, -1)
         append_time_ms = -1
         if settings.has_append_time:
             append_time_ms = now_ms
@@ -218,6 +217,16 @@ class Partition(Replica):
             for tap in self._taps:
                 tap.on_appended()
         return Appended(base_offset, log.end_offset, append_time_ms)
+
+    def _too_large(self, batch: memoryview) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"The batch has {len(batch)} bytes; {self.id.topic!r} takes up to {self.settings.max_message_bytes} "
+            "(max.message.bytes)."
+        )
+
+    def _reason_of_gap(self, producer_id: int, error: OutOfOrderSequence) -> PenstockError:
+        """Why a batch does not follow on the last one: what kept the one before it out, if that may pass."""
+        return self._unwritten or self.log.failure or self.refusals.behind(producer_id) or error
 
     def append_from_client(self, batch: memoryview, now_ms: int, *, is_durable: bool) -> Appended:
         """Append on behalf of a client, who may not write to what the broker keeps its own state in."""

@@ -51,6 +51,8 @@ class Message:
     headers: Headers = ()
     partition: int | None = None
     timestamp_ms: int | None = None
+    due_ms: int | None = None  # when it is to be in its topic; None is now. `penstock.broker.delays` heeds it
+    schedule_id: str = ""  # what it is to be called until then, if it is for later
 
 
 class Published(NamedTuple):

@@ -29,6 +29,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     disk_total_bytes: int
     disk_free_bytes: int
+    corrupt_bytes: int = 0
+    scrubbed_at_ms: int | None = None  # when the last round of the scrub ended
 
 
 REPORT: Final = Method("node.report", Nothing, NodeReport)
@@ -52,6 +54,8 @@ def report_of(broker: Broker) -> NodeReport:
         size_bytes=sum(partition.log.size_bytes for partition in broker.replicas),
         disk_total_bytes=total_bytes,
         disk_free_bytes=free_bytes,
+        corrupt_bytes=sum(partition.log.corrupt_bytes for partition in broker.replicas),
+        scrubbed_at_ms=broker.scrub.progress.completed_at_ms,
     )
 
 

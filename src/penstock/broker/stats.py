@@ -74,6 +74,17 @@ class ReplicationStats:
 
 
 @dataclass(slots=True)
+class ScrubStats:
+    """What the scrub has looked at and found since the node started."""
+
+    bytes: int = 0
+    segments: int = 0
+    damaged: int = 0  # segments in which damage was found that was not known
+    unreadable: int = 0  # checks that the disk refused
+    indexes_repaired: int = 0
+
+
+@dataclass(slots=True)
 class BrokerStats:
     """What went through the node since it started."""
 
@@ -82,6 +93,7 @@ class BrokerStats:
     sync_latency: Histogram = field(default_factory=Histogram)
     transactions: TransactionStats = field(default_factory=TransactionStats)
     replication: ReplicationStats = field(default_factory=ReplicationStats)
+    scrub: ScrubStats = field(default_factory=ScrubStats)
     topics: dict[str, TopicStats] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicStats:

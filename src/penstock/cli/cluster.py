@@ -13,6 +13,7 @@ from penstock.cli.moving import size_text, wait_for_moves
 from penstock.cli.options import output_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people
 from penstock.cli.rest import Rest
+from penstock.cli.scrub import scrub
 
 _LOOK_EVERY_S: Final = 0.25
 
@@ -27,6 +28,9 @@ timeout_option = click.option(
 @click.group()
 def cluster() -> None:
     """Look at the cluster; let nodes in and go, balance what they hold."""
+
+
+cluster.add_command(scrub)
 
 
 # -- looking -----------------------------------------------------------------------------------------------------------

@@ -29,6 +29,23 @@ class Moment(click.ParamType[datetime]):
             )
 
 
+class PointInTime(click.ParamType[datetime]):
+    """``2025-01-31T12:00:00Z`` or milliseconds since the epoch; nothing that counts from now."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        text = str(value)
+        if _AGO.fullmatch(text):
+            self.fail(f"{text!r} is how long, not when; give 2026-01-31T12:00:00Z, or use --delay", param, ctx)
+        try:
+            return parse_moment(text, datetime.now(UTC))
+        except (ValueError, OverflowError):
+            self.fail(f"{text!r} is not a time; give 2026-01-31T12:00:00Z", param, ctx)
+
+
 def parse_moment(text: str, now: datetime) -> datetime:
     """The moment that ``text`` stands for, in UTC. A time without a zone is in this machine's own."""
     if ago := _AGO.fullmatch(text):

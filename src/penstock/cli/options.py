@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from penstock.cli.exits import CommandError, Exit
+from penstock.cli.moments import PointInTime
+from penstock.cli.spans import Span
+from penstock.priorities import PRIORITIES
 
 if TYPE_CHECKING:
     from penstock.config import Loaded
@@ -111,6 +114,29 @@ def load_settings(options: Mapping[str, Any], fallbacks: Mapping[str, str] | Non
         overrides=overrides,
         fallbacks={path: Text(text, "penstock dev") for path, text in (fallbacks or {}).items()},
     )
+
+
+priority_option = click.option(
+    "--priority", type=click.Choice(PRIORITIES), help="How urgent they are, where the queue has lanes."
+)
+
+
+_LATER_OPTIONS: Final = (
+    click.option("-d", "--delay", type=Span(), help="Deliver them so long from now: 10s, 5m, 2h, 3d."),
+    click.option("--at", type=PointInTime(), help="Deliver them then: 2026-01-31T12:00:00Z."),
+)
+
+
+def later_options(command: Command) -> Command:
+    """When messages are delivered, if that is not at once; `check_later` goes with it."""
+    for decorate in reversed(_LATER_OPTIONS):
+        command = decorate(command)
+    return command
+
+
+def check_later(delay: int | None, at: object) -> None:
+    if delay is not None and at is not None:
+        raise click.UsageError("--delay and --at exclude each other.")
 
 
 def assignments_of(pairs: tuple[str, ...], option: str) -> dict[str, str]:

@@ -6,13 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
 from penstock.cli.exits import CommandError
-from penstock.cli.options import assignments_of, url_option
+from penstock.cli.options import assignments_of, check_later, later_options, priority_option, url_option
 from penstock.cli.output import count_of, echo_json
 from penstock.cli.rest import Rest
 from penstock.cli.sending import Message, Sent, Shape, batches_of, lines_of, send
@@ -27,6 +28,8 @@ _PROGRESS_EVERY_S: Final = 0.5
 @click.option("-K", "--key-separator", metavar="TEXT", help="Each line is key, TEXT, value.")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every message.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Where to put them. [default: by key]")
+@priority_option
+@later_options
 @click.option("--json", "is_json", is_flag=True, help="Each line is a JSON object, as `consume -o json` writes them.")
 @click.option("--whole", is_flag=True, help="Each input is one message, line ends and all.")
 @click.option("-o", "--output", type=click.Choice(["json"]), help="Print what was stored where as JSON.")
@@ -38,6 +41,9 @@ def produce(
     key_separator: str | None,
     headers: tuple[str, ...],
     partition: int | None,
+    priority: str | None,
+    delay: int | None,
+    at: datetime | None,
     is_json: bool,
     whole: bool,
     output: str | None,
@@ -51,6 +57,7 @@ def produce(
         raise click.UsageError("--json, --whole and --key-separator exclude each other.")
     if key is not None and key_separator is not None:
         raise click.UsageError("--key and --key-separator exclude each other.")
+    check_later(delay, at)
     if key_separator == "":
         raise click.BadParameter("must not be empty", param_hint="--key-separator")
     shape = Shape(
@@ -58,6 +65,9 @@ def produce(
         key_separator=None if key_separator is None else key_separator.encode(),
         headers=assignments_of(headers, "--header"),
         partition=partition,
+        priority=priority,
+        delay_ms=delay,
+        deliver_at=at,
         is_json=is_json,
     )
     rest, sent, progress = Rest(url), Sent(), _Progress()
@@ -106,7 +116,8 @@ def _summary(topic: str, sent: Sent) -> dict[str, object]:
         {"partition": partition, "first_offset": first, "last_offset": last, "messages": count}
         for partition, (first, last, count) in sorted(sent.partitions.items())
     ]
-    return {"topic": topic, "messages": sent.messages, "partitions": partitions}
+    later = {"schedules": sent.schedules} if sent.schedules else {}
+    return {"topic": topic, "messages": sent.messages, "partitions": partitions, **later}
 
 
 class _Progress:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import click
 import msgspec
 
-from penstock.cli import queue_groups
+from penstock.cli import queue_groups, queue_lanes
 from penstock.cli.consume import as_text, write
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.options import assignments_of, output_option, url_option
+from penstock.cli.options import assignments_of, check_later, later_options, output_option, priority_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
 from penstock.cli.queue_groups import group_option
 from penstock.cli.rest import Rest
@@ -27,7 +28,7 @@ def queue() -> None:
     """Work through topics as queues: send, receive, ack and more."""
 
 
-for command in queue_groups.COMMANDS:
+for command in (*queue_groups.COMMANDS, queue_lanes.lanes):
     queue.add_command(command)
 
 
@@ -36,19 +37,33 @@ for command in queue_groups.COMMANDS:
 @click.argument("values", metavar="[MESSAGE]...", nargs=-1)
 @click.option("-k", "--key", help="The key of every message.")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every message.")
+@priority_option
+@later_options
 @click.option("-o", "--output", type=click.Choice(["json"]), help="Print what was stored where as JSON.")
 @url_option
 def send_messages(
-    topic: str, values: tuple[str, ...], key: str | None, headers: tuple[str, ...], output: str | None, url: str
+    topic: str,
+    values: tuple[str, ...],
+    key: str | None,
+    headers: tuple[str, ...],
+    priority: str | None,
+    delay: int | None,
+    at: datetime | None,
+    output: str | None,
+    url: str,
 ) -> None:
     """Send each MESSAGE to TOPIC; without any, each line of standard input. `produce` can do more."""
-    shape = Shape(key=key, headers=assignments_of(headers, "--header"))
+    check_later(delay, at)
+    shape = Shape(
+        key=key, headers=assignments_of(headers, "--header"), priority=priority, delay_ms=delay, deliver_at=at
+    )
     rest, sent = Rest(url), Sent()
     arrivals = iter([[value.encode() for value in values]]) if values else lines_of(sys.stdin.fileno())
     for batch in batches_of("standard input", arrivals, shape):
         send(rest, topic, batch, sent)
     if output == "json":
-        echo_json({"topic": topic, "messages": sent.messages})
+        later = {"schedules": sent.schedules} if sent.schedules else {}
+        echo_json({"topic": topic, "messages": sent.messages, **later})
     elif sys.stderr.isatty():
         click.echo(f"Sent {count_of(sent.messages, 'message')} to {topic}.", err=True)
 

@@ -9,6 +9,7 @@ import base64
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -31,6 +32,10 @@ _MESSAGE_FIELDS: Final = {
     "headers_base64",
     "partition",
     "timestamp",
+    "priority",
+    "delay_ms",
+    "deliver_at",
+    "schedule_id",
 }
 _PLACE_FIELDS: Final = {"topic", "offset"}  # `consume -o json` writes them; here they say where a message was
 
@@ -43,6 +48,9 @@ class Shape:
     key_separator: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
     partition: int | None = None
+    priority: str | None = None
+    delay_ms: int | None = None
+    deliver_at: datetime | None = None
     is_json: bool = False
 
     def message(self, line: bytes, where: str) -> Message:
@@ -53,6 +61,12 @@ class Shape:
             message["headers"] = {**message.get("headers", {}), **self.headers}
         if self.partition is not None:
             message["partition"] = self.partition
+        if self.priority is not None:
+            message["priority"] = self.priority
+        if self.delay_ms is not None:
+            message["delay_ms"] = self.delay_ms
+        if self.deliver_at is not None:
+            message["deliver_at"] = self.deliver_at.isoformat()
         return message
 
     def _from_text(self, line: bytes, where: str) -> Message:
@@ -131,6 +145,7 @@ class Sent:
     """What has been stored so far: (first, last, count) by partition."""
 
     messages: int = 0
+    schedules: list[str] = field(default_factory=list)  # of those for later
     partitions: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     def note(self, partition: int, offset: int) -> None:
@@ -146,6 +161,9 @@ def send(rest: Rest, topic: str, batch: list[Message], sent: Sent) -> None:
     for result in answer["results"]:
         if "error" in result:
             refusals.append(result["error"])
+        elif "schedule_id" in result:
+            sent.messages += 1
+            sent.schedules.append(result["schedule_id"])
         else:
             sent.note(result["partition"], result["offset"])
     if refusals:

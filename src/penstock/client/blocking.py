@@ -12,12 +12,14 @@ from typing import Any, Final, Literal, TypeVar
 from penstock.client.client import BATCH_BYTES, BUFFER_BYTES, AsyncClient, Compression
 from penstock.client.consuming import AsyncConsumer
 from penstock.client.drafts import Draft
+from penstock.client.later import DeliverAt, when_of
 from penstock.client.leases import LeasedMessage, QueueMessage, Refused
 from penstock.client.messages import Message, Published
 from penstock.client.parcels import Outgoing, SingleParcel
 from penstock.client.portal import Portal
 from penstock.client.queue import DEFAULT_GROUP, QueueCalls
 from penstock.client.reading import Start, read_pages
+from penstock.client.schedules import Schedules
 from penstock.client.transactions import AsyncTransaction
 from penstock.client.values import GivenHeaders, Key, Moment, Value, header_pairs, key_bytes, moment_ms, value_bytes
 from penstock.errors import ClientClosed, PenstockError
@@ -57,6 +59,7 @@ class Client:
         )
         self._portal = Portal()
         self._inbox = _Inbox(self._client, self._portal)
+        self.schedules = Schedules(self._portal, self._client.schedules)
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
@@ -69,10 +72,23 @@ class Client:
         headers: GivenHeaders = None,
         partition: int | None = None,
         timestamp: Moment = None,
+        priority: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: DeliverAt = None,
     ) -> Published:
         """Publish one message and return when it is safe; see `AsyncClient.publish`."""
         return self._portal.call(
-            self._client.publish(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
+            self._client.publish(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp=timestamp,
+                priority=priority,
+                delay_ms=delay_ms,
+                deliver_at=deliver_at,
+            )
         )
 
     def send(
@@ -84,16 +100,33 @@ class Client:
         headers: GivenHeaders = None,
         partition: int | None = None,
         timestamp: Moment = None,
+        priority: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: DeliverAt = None,
     ) -> Future[Published]:
         """Hand over one message and return as soon as there is room for it; the future tells when it is safe."""
-        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers), moment_ms(timestamp))
+        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers, priority), moment_ms(timestamp))
+        when = when_of(delay_ms, deliver_at)
+        if when is not None:
+            return self._portal.submit(self._client._later.follow(topic, message, partition, when))
         return self._inbox.put(topic, message, partition)
 
     def publish_many(
-        self, topic: str, values: Iterable[Value | Draft], *, partition: int | None = None
+        self,
+        topic: str,
+        values: Iterable[Value | Draft],
+        *,
+        partition: int | None = None,
+        priority: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: DeliverAt = None,
     ) -> Sequence[Published]:
         """Publish many messages and return when all are safe; see `AsyncClient.publish_many`."""
-        return self._portal.call(self._client.publish_many(topic, values, partition=partition))
+        return self._portal.call(
+            self._client.publish_many(
+                topic, values, partition=partition, priority=priority, delay_ms=delay_ms, deliver_at=deliver_at
+            )
+        )
 
     def flush(self) -> None:
         """Return when everything that was sent before, by any thread, is safe or refused."""
@@ -276,17 +309,25 @@ class Transaction:
         headers: GivenHeaders = None,
         partition: int | None = None,
         timestamp: Moment = None,
+        priority: str | None = None,
     ) -> Published:
         """Publish a message that nobody sees before the commit."""
         return self._portal.call(
-            self._transaction.publish(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
+            self._transaction.publish(
+                topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp, priority=priority
+            )
         )
 
     def publish_many(
-        self, topic: str, values: Iterable[Value | Draft], *, partition: int | None = None
+        self,
+        topic: str,
+        values: Iterable[Value | Draft],
+        *,
+        partition: int | None = None,
+        priority: str | None = None,
     ) -> list[Published]:
         """Publish many messages that nobody sees before the commit."""
-        return self._portal.call(self._transaction.publish_many(topic, values, partition=partition))
+        return self._portal.call(self._transaction.publish_many(topic, values, partition=partition, priority=priority))
 
     def ack(self, messages: Iterable[LeasedMessage] | LeasedMessage) -> None:
         """Ack queue messages with the commit; if the transaction is aborted they are delivered again."""

@@ -8,11 +8,13 @@ from typing import Any, Final, Literal
 
 from penstock.client.consuming import AsyncConsumer, Membership
 from penstock.client.drafts import Draft, outgoing_of, values_of
+from penstock.client.later import DeliverAt, Later, when_of
 from penstock.client.messages import Message, Published
 from penstock.client.parcels import Outgoing, SingleParcel
 from penstock.client.publishing import PublishConfig, Publisher
 from penstock.client.queue import DEFAULT_GROUP, AsyncQueue
 from penstock.client.reading import Start, read_pages
+from penstock.client.schedules import AsyncSchedules
 from penstock.client.topics import Topics
 from penstock.client.transactions import AsyncTransaction
 from penstock.client.transport import Transport
@@ -39,6 +41,8 @@ class AsyncClient:
     - ``batch_bytes``, ``compression``: how messages are packed.
     - ``buffer_bytes``: how much may wait to be published; whoever publishes more than that waits.
     - ``client_id``: a name to be shown where groups are described.
+
+    ``schedules`` are the messages for later, once or again and again: see `AsyncSchedules`.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class AsyncClient:
         self._consumers: set[AsyncConsumer] = set()
         config = PublishConfig(linger, batch_bytes, buffer_bytes, delivery_timeout, _codec(compression))
         self._publisher = Publisher(self._transport, Topics(self._transport), SystemClock(), config)
+        self._later = Later(self._transport)
+        self.schedules = AsyncSchedules(self._transport)
         self._is_closed = False
 
     # -- publishing ---------------------------------------------------------------------------------------------------
@@ -72,13 +78,23 @@ class AsyncClient:
         headers: GivenHeaders = None,
         partition: int | None = None,
         timestamp: Moment = None,
+        priority: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: DeliverAt = None,
     ) -> Published:
         """Publish one message and return when it is safe.
 
         The value is bytes, text, None (a tombstone) or anything that JSON can hold. Messages of one key go to one
-        partition and keep their order. Repeated after a failure it is still written once.
+        partition and keep their order. Repeated after a failure it is still written once. ``priority`` (critical, high,
+        normal, low or background) counts where a queue has lanes.
+
+        With ``delay_ms`` or ``deliver_at`` (a datetime with a time zone, or milliseconds since 1970) it is safe at once
+        and in its topic then, and what is returned is `Scheduled`, with a ``schedule_id`` to cancel it by.
         """
-        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers), moment_ms(timestamp))
+        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers, priority), moment_ms(timestamp))
+        when = when_of(delay_ms, deliver_at)
+        if when is not None:
+            return await self._later.publish(topic, message, partition, when)
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         await self._publisher.send(topic, message, partition, SingleParcel(message, future), is_urgent=True)
         return await future
@@ -92,32 +108,52 @@ class AsyncClient:
         headers: GivenHeaders = None,
         partition: int | None = None,
         timestamp: Moment = None,
+        priority: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: DeliverAt = None,
     ) -> asyncio.Future[Published]:
         """Hand over one message and return as soon as there is room for it; the future tells when it is safe.
 
-        Messages sent shortly after one another travel together: many at once are much faster than one by one.
+        Messages sent shortly after one another travel together: many at once are much faster than one by one. Those
+        for later (``delay_ms``, ``deliver_at``, as in `publish`) go one by one; many are best left to `publish_many`.
         """
-        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers), moment_ms(timestamp))
+        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers, priority), moment_ms(timestamp))
+        when = when_of(delay_ms, deliver_at)
+        if when is not None:
+            return self._later.send(topic, message, partition, when)
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         await self._publisher.send(topic, message, partition, SingleParcel(message, future), is_urgent=False)
         return future
 
     async def publish_many(
-        self, topic: str, values: Iterable[Value | Draft], *, partition: int | None = None
+        self,
+        topic: str,
+        values: Iterable[Value | Draft],
+        *,
+        partition: int | None = None,
+        priority: str | None = None,
+        delay_ms: int | None = None,
+        deliver_at: DeliverAt = None,
     ) -> Sequence[Published]:
         """Publish many messages, values or `Draft`s, and return when all are safe, in their order.
 
-        If one is refused this raises; others may have been written.
+        If one is refused this raises; others may have been written. ``priority`` is for those that have none of their
+        own; messages of one priority in one call are the quickest for queues with lanes. ``delay_ms`` and
+        ``deliver_at`` are for all.
         """
         given = list(values)
+        when = when_of(delay_ms, deliver_at)
+        if when is not None:
+            return await self._later.publish_many(topic, outgoing_of(given, priority), partition, when)
         bare = values_of(given)
         if bare is not None:
-            return await self._publisher.send_values(topic, bare, partition)
-        return await self._publisher.send_many(topic, outgoing_of(given), partition)
+            return await self._publisher.send_values(topic, bare, partition, header_pairs(None, priority))
+        return await self._publisher.send_many(topic, outgoing_of(given, priority), partition)
 
     async def flush(self) -> None:
         """Return when everything that was sent before is safe or refused."""
         await self._publisher.flush()
+        await self._later.flush()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -194,6 +230,7 @@ class AsyncClient:
             for consumer in list(self._consumers):
                 await consumer.close()
             await self._publisher.close()
+            await self._later.close()
         finally:
             self._publisher.abandon()
             self._transport.close()

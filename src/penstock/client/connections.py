@@ -8,7 +8,8 @@ that nothing was asked. Giving up on an answer closes its connection, so that th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import ssl
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, cast
 
 import httptools
@@ -23,6 +24,7 @@ _IDLE_MAX: Final = 32  # connections kept for each node
 _IDLE_SECONDS: Final = 30.0
 _HEAD_BYTES_MAX: Final = 64 * 1024
 _SCRATCH_BYTES: Final = 16 * 1024
+_JOINED_BYTES_MAX: Final = 32 * 1024  # what is cheaper to copy than to write in pieces
 _TOO_LARGE: Final = f"its answer is larger than {_ANSWER_BYTES_MAX} bytes"
 _BEGINNING: Final = b"HTTP/1."
 _STATUS_DIGITS: Final = 3
@@ -38,6 +40,10 @@ class Answer(NamedTuple):
     status: int
     headers: HeaderList
     body: bytes | bytearray
+
+
+# Whoever asked hears the answer, or why there is none.
+Done = Callable[[Answer | OSError], None]
 
 
 class _Chunked:
@@ -68,15 +74,17 @@ class Connection(asyncio.BufferedProtocol):
     """One connection: a request out, an answer in, and again.
 
     Nearly every answer tells its length in its head. Its body is then read into a buffer of that size, and copied
-    nowhere.
+    nowhere. Heads are often the same for a second, and such a head is read once.
     """
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._done: Done | None = None  # as long as somebody waits
         self._scratch = bytearray(_SCRATCH_BYTES)
         self._view = memoryview(self._scratch)
         self._head = b""
+        self._last_head = b""  # and the length that it told, which is None for no head
+        self._last_length: int | None = None
         self._status = 0
         self._headers: HeaderList = []
         self._is_last = False  # the node closes the connection after this answer
@@ -115,13 +123,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _feed(self, data: bytes) -> None:
         """Take what comes before it is known how long the body is."""
-        if self._waiting is None:
+        if self._done is None:
             self._fail("it says something that nobody asked for")
             return
         if self._chunked is not None:
             self._feed_chunked(self._chunked, data)
             return
-        data = self._head + data
+        if self._head:
+            data = self._head + data
         end = data.find(b"\r\n\r\n")
         if end < 0:
             self._head = data
@@ -148,6 +157,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_head(self, head: bytes) -> int | None:
         """Note status and headers; the length of the body, None if the head does not tell."""
+        if head == self._last_head:
+            return self._last_length
+        self._headers, self._last_head = [], b""
+        length = self._read_new_head(head)
+        self._last_head, self._last_length = head, length
+        return length
+
+    def _read_new_head(self, head: bytes) -> int | None:
         line, *fields = head.split(b"\r\n")
         version, status, *_ = line.split(b" ", 2)
         if not version.startswith(_BEGINNING) or len(status) != _STATUS_DIGITS:
@@ -185,19 +202,32 @@ class Connection(asyncio.BufferedProtocol):
         self._body, self._room = None, self._view
         if self._is_last or not self.is_open:
             self.close()
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.done():
-            waiting.set_result(Answer(self._status, self._headers, body))
+        done, self._done = self._done, None
+        if done is not None:
+            done(Answer(self._status, self._headers, body))
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    async def ask(self, request: Sequence[bytes | bytearray]) -> Answer:
-        assert self._waiting is None, "one request at a time"
+    def start(self, request: Sequence[bytes | bytearray], done: Done) -> None:
+        """Send a request; ``done`` is called once, with the answer or with what went wrong."""
+        assert self._done is None, "one request at a time"
         assert self._transport is not None, "a connection that was made"
-        self._head, self._headers, self._chunked, self.has_heard = b"", [], None, False
-        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting = waiting
+        self._head, self._chunked, self.has_heard = b"", None, False
+        self._done = done
         self._transport.writelines(request)
+
+    async def ask(self, request: Sequence[bytes | bytearray]) -> Answer:
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Answer | OSError) -> None:
+            if waiting.done():
+                return
+            if isinstance(outcome, Answer):
+                waiting.set_result(outcome)
+            else:
+                waiting.set_exception(outcome)
+
+        self.start(request, done)
         try:
             return await waiting
         except asyncio.CancelledError:
@@ -209,20 +239,34 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    def expire(self, timeout_s: float) -> None:
+        """There was no answer in time."""
+        self._give_up(_too_late(timeout_s))
+
     def _fail(self, reason: str) -> None:
+        self._give_up(ConnectionError(reason))
+
+    def _give_up(self, error: OSError) -> None:
         self.close()
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(ConnectionError(reason))
+        done, self._done = self._done, None
+        if done is not None:
+            done(error)
+
+
+def _too_late(timeout_s: float) -> TimeoutError:
+    return TimeoutError(f"no answer within {timeout_s:g} s")
 
 
 class Connections:
-    """Connections to any number of nodes, a few kept for each."""
+    """Connections to any number of nodes, a few kept for each; with ``tls``, to nodes behind TLS."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._idle: dict[Address, list[Connection]] = {}
+        self._is_closed = False
 
     def close(self) -> None:
+        self._is_closed = True
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()
@@ -239,55 +283,69 @@ class Connections:
         *,
         can_repeat: bool,
     ) -> Answer:
-        """The answer of whoever is at ``address``.
+        """The answer of whoever is at ``address``; see `send`."""
+        lines = [b"%s %s HTTP/1.1\r\n" % (method.encode(), target)]
+        lines += [b"%s: %s\r\n" % header for header in headers]
+        request = request_of(b"".join(lines), body)
+        return await self.send(address, request, timeout_s, can_repeat=can_repeat)
+
+    async def send(
+        self, address: Address, request: Sequence[bytes | bytearray], timeout_s: float, *, can_repeat: bool
+    ) -> Answer:
+        """The answer to a request that is bytes already.
 
         A kept connection that turns out to be dead is replaced once if the request ``can_repeat``. Raises
         `NotConnected` if nothing was asked, another `ConnectionError` if that is not known, `TimeoutError` if there is
         no answer in time.
         """
-        lines = [b"%s %s HTTP/1.1\r\n" % (method.encode(), target)]
-        lines += [b"%s: %s\r\n" % header for header in headers]
-        parts = (body,) if isinstance(body, bytes | bytearray) else body
-        lines.append(b"content-length: %d\r\n\r\n" % sum(map(len, parts)))
-        request = (b"".join(lines), *parts)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._ask(address, request, can_repeat=can_repeat)
-        except TimeoutError:
-            raise TimeoutError(f"no answer within {timeout_s:g} s") from None
-
-    async def _ask(self, address: Address, request: Sequence[bytes | bytearray], *, can_repeat: bool) -> Answer:
-        kept = self._take(address)
+        kept = self.take(address)
         if kept is not None:
+            timer = asyncio.get_running_loop().call_later(timeout_s, kept.expire, timeout_s)
             try:
-                return await self._use(address, kept, request)
+                answer = await kept.ask(request)
             except ConnectionError:
                 if not can_repeat or kept.has_heard:
                     raise
-        return await self._use(address, await self._connect(address), request)
+            else:
+                self.keep(address, kept)
+                return answer
+            finally:
+                timer.cancel()
+        try:
+            async with asyncio.timeout(timeout_s):
+                fresh = await self._connect(address)
+                answer = await fresh.ask(request)
+        except TimeoutError:
+            raise _too_late(timeout_s) from None
+        self.keep(address, fresh)
+        return answer
 
     async def _connect(self, address: Address) -> Connection:
+        host, port = address
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-                _, fresh = await asyncio.get_running_loop().create_connection(Connection, *address)
+                _, fresh = await loop.create_connection(Connection, host, port, ssl=self._tls)
         except TimeoutError:
             raise NotConnected(f"no connection within {CONNECT_TIMEOUT_SECONDS:g} s") from None
         except OSError as error:
             raise NotConnected(error.strerror or str(error)) from error
         return fresh
 
-    async def _use(self, address: Address, connection: Connection, request: Sequence[bytes | bytearray]) -> Answer:
-        answer = await connection.ask(request)
+    def keep(self, address: Address, connection: Connection) -> None:
+        """A connection has done its work, and may have more."""
         kept = self._idle.setdefault(address, [])
-        if connection.is_open and len(kept) < _IDLE_MAX:
+        if connection.is_open and len(kept) < _IDLE_MAX and not self._is_closed:
             connection.idle_since = asyncio.get_running_loop().time()
             kept.append(connection)
         else:
             connection.close()
-        return answer
 
-    def _take(self, address: Address) -> Connection | None:
-        kept = self._idle.get(address, [])
+    def take(self, address: Address) -> Connection | None:
+        """A connection that is there already; None if a new one has to be made."""
+        kept = self._idle.get(address)
+        if not kept:
+            return None
         now = asyncio.get_running_loop().time()
         while kept:
             connection = kept.pop()
@@ -295,3 +353,11 @@ class Connections:
                 return connection
             connection.close()
         return None
+
+
+def request_of(head: bytes, body: Body) -> Sequence[bytes | bytearray]:
+    """A request in pieces; ``head`` is all of it but the length of the body, which comes last."""
+    parts = (body,) if isinstance(body, bytes | bytearray) else body
+    size = sum(map(len, parts))
+    line = b"%bcontent-length: %d\r\n\r\n" % (head, size)
+    return (b"".join((line, *parts)),) if size <= _JOINED_BYTES_MAX else (line, *parts)

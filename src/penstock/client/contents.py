@@ -13,8 +13,9 @@ from typing import Any, Final, Protocol, overload
 import msgspec
 
 from penstock.client.messages import Published
-from penstock.client.parcels import Span, ValuesParcel, records_of
+from penstock.client.parcels import SingleParcel, Span, ValuesParcel, records_of
 from penstock.records import Codec, encode_batch, encode_values
+from penstock.records.batch import Headers
 
 _ARRAY: Final = Struct(">BI")
 _BYTES: Final = Struct(">BI")
@@ -56,10 +57,11 @@ class _Messages:
 
 
 class _Values:
-    """Bare values of one call."""
+    """Values of one call, with the same headers."""
 
-    def __init__(self, values: Sequence[bytes], now_ms: int) -> None:
+    def __init__(self, values: Sequence[bytes], headers: Headers, now_ms: int) -> None:
         self._values = values
+        self._headers = headers
         self._now_ms = now_ms
 
     def __len__(self) -> int:
@@ -69,6 +71,7 @@ class _Values:
         return encode_values(
             self._values,
             self._now_ms,
+            headers=self._headers,
             codec=codec,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
@@ -86,7 +89,11 @@ def contents_of(spans: Sequence[Span], now_ms: int) -> Contents:
         parcel, begin, end, _ = spans[0]
         if isinstance(parcel, ValuesParcel):
             values = parcel.values
-            return _Values(values if end - begin == len(values) else values[begin:end], now_ms)
+            return _Values(values if end - begin == len(values) else values[begin:end], parcel.headers, now_ms)
+        if isinstance(parcel, SingleParcel):
+            key, value, headers, timestamp_ms = parcel.messages[0]
+            if key is None and value is not None and timestamp_ms is None:
+                return _Values((value,), headers, now_ms)
     return _Messages(spans, now_ms)
 
 

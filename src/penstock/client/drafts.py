@@ -18,16 +18,21 @@ class Draft:
     key: Key = None
     headers: GivenHeaders = None
     timestamp: Moment = None
+    priority: str | None = None  # critical, high, normal, low or background, where a queue has lanes
 
 
-def outgoing_of(values: Iterable[Value | Draft]) -> Sequence[Outgoing]:
-    """Values and drafts as bytes."""
+def outgoing_of(values: Iterable[Value | Draft], priority: str | None = None) -> Sequence[Outgoing]:
+    """Values and drafts as bytes; ``priority`` is that of those which have none of their own."""
+    headers = header_pairs(None, priority)
     return [
         Outgoing(
-            key_bytes(value.key), value_bytes(value.value), header_pairs(value.headers), moment_ms(value.timestamp)
+            key_bytes(value.key),
+            value_bytes(value.value),
+            header_pairs(value.headers, value.priority or priority),
+            moment_ms(value.timestamp),
         )
         if isinstance(value, Draft)
-        else Outgoing(None, value_bytes(value))
+        else Outgoing(None, value_bytes(value), headers)
         for value in values
     ]
 

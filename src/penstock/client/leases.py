@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.client.messages import Batch, Message, batches_of, instant
 from penstock.client.transport import unpacked
@@ -25,6 +25,9 @@ class LeaseForm(NamedTuple):
     until_ms: int
     deliveries: list[tuple[int, int, int]]
     batches: memoryview
+
+
+_LEASES: Final = list[LeaseForm]
 
 
 class Refused(NamedTuple):
@@ -126,7 +129,7 @@ def leased_messages(body: bytes | bytearray, make: MakesMessages[Leased], queue:
     """What is in a node's answer to receive; ``queue`` is where the verbs of messages go."""
     found: list[Leased] = []
     unreadable: dict[str, list[Leased]] = {}
-    for topic, partition, nonce, until_ms, deliveries, data in unpacked(body, list[LeaseForm]):
+    for topic, partition, nonce, until_ms, deliveries, data in unpacked(body, _LEASES):
         lease = Lease(topic, partition, nonce, until_ms, queue)
         batches = iter(batches_of(data))
         header, batch = next(batches, (None, None))

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar, overload
 import msgspec
 
 from penstock.errors import CorruptRecords, PenstockError
+from penstock.priorities import priority_of
 from penstock.records import BatchHeader, Record, decode_records, decode_values, iter_batches
 from penstock.records.batch import Headers
 from penstock.records.varint import ReadableBuffer
@@ -42,14 +43,65 @@ class Published(NamedTuple):
     def timestamp(self) -> datetime | None:
         return instant(self.timestamp_ms)
 
+    @property
+    def schedule_id(self) -> str:
+        """What a message for later is called until it is due; empty for one that is in its topic."""
+        return ""
+
+    @property
+    def due_ms(self) -> int:
+        """When a message for later is in its topic, in milliseconds since 1970; -1 for one that is there."""
+        return -1
+
+    @property
+    def due(self) -> datetime | None:
+        return instant(self.due_ms)
+
+
+class Scheduled(Published):
+    """A message for later, now that it is safe. It gets partition and offset when it is due; until then they are -1."""
+
+    _later: tuple[str, int]
+
+    def __new__(cls, topic: str, schedule_id: str, due_ms: int) -> Scheduled:
+        made = tuple.__new__(cls, (topic, -1, -1, -1))
+        made._later = (schedule_id, due_ms)
+        return made
+
+    @property
+    def schedule_id(self) -> str:
+        return self._later[0]
+
+    @property
+    def due_ms(self) -> int:
+        return self._later[1]
+
+    def __getnewargs__(self) -> tuple[str, str, int]:
+        return self.topic, *self._later
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scheduled) and (self.topic, self._later) == (other.topic, other._later)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # a tuple has its own idea
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self._later))
+
+    def __repr__(self) -> str:
+        return f"Scheduled(topic={self.topic!r}, schedule_id={self.schedule_id!r}, due_ms={self.due_ms})"
+
 
 class Batch:
-    """One record batch, decoded when it is asked for a record; values alone come out quicker."""
+    """One record batch, decoded when it is asked for a record; values alone come out quicker.
 
-    __slots__ = ("_data", "_records", "_values", "base_offset")
+    ``first_offset`` is that of its first record, if there are no gaps.
+    """
 
-    def __init__(self, base_offset: int, data: memoryview) -> None:
-        self.base_offset = base_offset
+    __slots__ = ("_data", "_records", "_values", "first_offset")
+
+    def __init__(self, first_offset: int, data: memoryview) -> None:
+        self.first_offset = first_offset
         self._data: memoryview | None = data
         self._records: Sequence[Record] = ()
         self._values: Sequence[bytes] | None = None
@@ -75,13 +127,13 @@ class Batch:
         values = self._values
         if values is None and self._data is not None:
             values = self._values = decode_values(self._data) or ()
-        return values[offset - self.base_offset] if values else self.record(offset).value
+        return values[offset - self.first_offset] if values else self.record(offset).value
 
     def record(self, offset: int) -> Record:
         records = self.records()
-        at = offset - self.base_offset
+        at = offset - self.first_offset
         # Where nothing was compacted away, a record stands as far from the first as its offset says.
-        if at < len(records) and records[at].offset == offset:
+        if 0 <= at < len(records) and records[at].offset == offset:
             return records[at]
         for record in records:
             if record.offset == offset:
@@ -93,7 +145,7 @@ def batches_of(data: ReadableBuffer) -> list[tuple[BatchHeader, Batch]]:
     """The batches of records in what a node sent, in order."""
     view = memoryview(data)
     return [
-        (header, Batch(header.base_offset, view[position : position + header.size]))
+        (header, Batch(header.next_offset - header.count, view[position : position + header.size]))
         for position, header in iter_batches(view)
         if not header.is_control
     ]
@@ -140,6 +192,11 @@ class Message(msgspec.Struct, eq=False, gc=False):  # a struct, because these ar
     def headers(self) -> Mapping[str, bytes | None]:
         """Headers by name; of a name that comes more than once, the last."""
         return dict(self.header_pairs)
+
+    @property
+    def priority(self) -> str:
+        """critical, high, normal, low or background; normal where nothing says otherwise."""
+        return priority_of(self.header_pairs)
 
     @property
     def timestamp_ms(self) -> int:

@@ -114,18 +114,19 @@ class OrderParcel:
 
 
 class ValuesParcel:
-    """All messages of an order, where they are values and nothing else and go to one partition."""
+    """All messages of an order, where they are values with the same headers and go to one partition."""
 
-    __slots__ = ("_order", "values")
+    __slots__ = ("_order", "headers", "values")
 
-    def __init__(self, order: Order, values: Sequence[bytes]) -> None:
+    def __init__(self, order: Order, values: Sequence[bytes], headers: Headers = ()) -> None:
         self._order = order
         self.values = values
+        self.headers = headers
 
     @property
     def messages(self) -> Sequence[Outgoing]:
         """The same one by one, for where they have to be looked at that way."""
-        return [Outgoing(None, value) for value in self.values]
+        return [Outgoing(None, value, self.headers) for value in self.values]
 
     def succeed(self, begin: int, published: Sequence[Published]) -> None:
         self._order.settle(range(begin, begin + len(published)), published)
@@ -156,7 +157,8 @@ class Span(NamedTuple):
 def spans_of(parcel: Parcel, size_max: int) -> list[Span]:
     """A parcel in spans that fit a batch each; a message that is larger than that is alone."""
     if isinstance(parcel, ValuesParcel):
-        whole = sum(map(len, parcel.values)) + MESSAGE_OVERHEAD_BYTES * len(parcel.values)
+        overhead = Outgoing(None, None, parcel.headers).size
+        whole = sum(map(len, parcel.values)) + overhead * len(parcel.values)
         if whole <= size_max:
             return [Span(parcel, 0, len(parcel.values), whole)]
     spans: list[Span] = []

@@ -8,13 +8,12 @@ producer id and sequence numbers, so one that is sent again because its answer w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
-
-import msgspec
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from penstock.client.backoff import Backoff
-from penstock.client.contents import Contents, batches_body, contents_of
+from penstock.client.connections import Answer, Connection
+from penstock.client.contents import batches_body, contents_of
 from penstock.client.messages import Published
 from penstock.client.parcels import (
     Lane,
@@ -27,24 +26,32 @@ from penstock.client.parcels import (
     ValuesParcel,
     spans_of,
 )
-from penstock.client.problems import error_named
+from penstock.client.shipments import (
+    Identity,
+    Producer,
+    Shipment,
+    ShipmentOutcome,
+    can_be_parted,
+    fail,
+    outcomes_of,
+    succeed,
+)
 from penstock.client.topics import Topics
-from penstock.client.transport import MSGPACK, Transport, unpacked
+from penstock.client.transport import MSGPACK, Transport
 from penstock.clock import Clock
 from penstock.errors import (
     ClientClosed,
     DuplicateSequence,
     InvalidProducerIdMapping,
-    InvalidRequest,
     MessageTooLarge,
     OutOfOrderSequence,
     PenstockError,
     ProducerFenced,
-    UnexpectedAnswer,
     UnknownPartition,
     UnknownTopic,
 )
 from penstock.records import Codec, key_hash
+from penstock.records.batch import Headers
 
 _REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 _SEQUENCES: Final = 1 << 31
@@ -61,34 +68,6 @@ class PublishConfig(NamedTuple):
     buffer_bytes_max: int
     timeout_s: float
     codec: Codec
-
-
-class _Identity(msgspec.Struct):
-    producer_id: int
-    producer_epoch: int
-
-
-class _Producer:
-    """An identity for idempotent batches, and how many messages each partition has had of it."""
-
-    def __init__(self, identity: _Identity) -> None:
-        self.id = identity.producer_id
-        self.epoch = identity.producer_epoch
-        self.sequences: dict[tuple[str, int], int] = {}
-
-
-class _Shipment:
-    """A batch under way."""
-
-    __slots__ = ("contents", "data", "lane", "producer", "spans", "tries")
-
-    def __init__(self, lane: Lane, spans: list[Span], contents: Contents) -> None:
-        self.lane = lane
-        self.spans = spans
-        self.contents = contents
-        self.data = bytearray()
-        self.producer: _Producer | None = None
-        self.tries = 0
 
 
 class _Road:
@@ -118,11 +97,12 @@ class Publisher:
         self._config = config
         self._batch_bytes = max(config.batch_bytes_max - _BATCH_OVERHEAD_BYTES, 1)
         self._roads: dict[str, _Road] = {}
-        self._producer: _Producer | None = None
+        self._producer: Producer | None = None
         self._asking = asyncio.Lock()
         self._bytes_held = 0
-        self._room = asyncio.Condition()
+        self._waiters: list[asyncio.Future[None]] = []  # until something is settled
         self._deliveries: set[asyncio.Task[None]] = set()
+        self._flights: dict[Shipment, Connection] = {}
         self._is_closed = False
 
     # -- handing over -------------------------------------------------------------------------------------------------
@@ -138,14 +118,16 @@ class Publisher:
         lane.add(Span(parcel, 0, 1, size))
         self._depart(road, lane, is_urgent=is_urgent)
 
-    async def send_values(self, topic: str, values: Sequence[bytes], partition: int | None) -> Sequence[Published]:
-        """Publish all of these, which have no keys, and return when they are safe, in their order."""
+    async def send_values(
+        self, topic: str, values: Sequence[bytes], partition: int | None, headers: Headers = ()
+    ) -> Sequence[Published]:
+        """Publish all of these, which have no keys and the same headers, and return when they are safe, in order."""
         if not values:
             return []
         road, count = await self._road(topic)
         order = Order(len(values))
         lane = road.lane(self._partition(road, None, partition, count), self._batch_bytes)
-        await self._load(road, lane, ValuesParcel(order, values))
+        await self._load(road, lane, ValuesParcel(order, values, headers))
         return await order.future
 
     async def send_many(self, topic: str, messages: Sequence[Outgoing], partition: int | None) -> Sequence[Published]:
@@ -178,8 +160,7 @@ class Publisher:
         for road, lane, accepted in targets:
             while lane.settled < accepted and not self._is_closed:
                 self._pump(road)
-                async with self._room:
-                    await self._room.wait()
+                await self._something_settled()
 
     async def close(self) -> None:
         """Send what is left, then take nothing more."""
@@ -191,6 +172,11 @@ class Publisher:
         self._is_closed = True
         for task in self._deliveries:
             task.cancel()
+        flights, self._flights = self._flights, {}
+        for shipment, connection in flights.items():
+            connection.close()
+            fail(shipment, ClientClosed("The client was closed before this was safe; it may be."))
+        self._wake()
         for road in self._roads.values():
             if road.timer is not None:
                 road.timer.cancel()
@@ -220,8 +206,7 @@ class Publisher:
     async def _take_room(self, size: int) -> None:
         """Wait until the buffer has room; whoever is larger than all of it waits until it is empty."""
         while self._bytes_held and self._bytes_held + size > self._config.buffer_bytes_max:
-            async with self._room:
-                await self._room.wait()
+            await self._something_settled()
         self._bytes_held += size
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -246,14 +231,14 @@ class Publisher:
             road.timer.cancel()
             road.timer = None
         road.is_urgent = False
-        shipments: list[_Shipment] = []
+        shipments: list[Shipment] = []
         size = 0
         for lane in list(road.lanes.values()):
             if lane.is_busy or not lane.waiting:
                 continue
             spans = lane.take()
             lane.is_busy = True
-            shipments.append(_Shipment(lane, spans, contents_of(spans, self._clock.now_ms())))
+            shipments.append(Shipment(lane, spans, contents_of(spans, self._clock.now_ms())))
             size += sum(span.size for span in spans)
             road.turn += 1
             if size >= _REQUEST_BYTES_MAX:
@@ -262,43 +247,96 @@ class Publisher:
         if shipments:
             self._start(road, shipments)
 
-    def _start(self, road: _Road, shipments: list[_Shipment]) -> None:
-        task = asyncio.get_running_loop().create_task(self._deliver(road, shipments))
+    def _start(self, road: _Road, shipments: list[Shipment]) -> None:
+        if len(shipments) > 1 or not self._fly(road, shipments[0]):
+            self._spawn(self._deliver(road, shipments))
+
+    def _spawn(self, delivery: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(delivery)
         self._deliveries.add(task)
         task.add_done_callback(self._deliveries.discard)
 
-    async def _deliver(self, road: _Road, shipments: list[_Shipment]) -> None:
-        """Send batches until each is safe, refused, or out of time."""
+    def _fly(self, road: _Road, shipment: Shipment) -> bool:
+        """Send one batch without a task, which is how nearly all go; False if that cannot be."""
+        producer = self._producer
+        if producer is None:
+            return False
+        try:
+            self._seal(road.topic, shipment, producer)
+        except PenstockError:
+            return False  # a task meets it again, and tells
+        connection = self._transport.begin(
+            ("v1", "topics", road.topic, "batches"),
+            batches_body([(shipment.lane.partition, shipment.data)]),
+            content_type=MSGPACK,
+            accept=MSGPACK,
+            done=lambda answer: self._land(road, shipment, answer),
+        )
+        if connection is None:
+            return False
+        shipment.tries += 1
+        self._flights[shipment] = connection
+        return True
+
+    def _land(self, road: _Road, shipment: Shipment, answer: Answer | PenstockError) -> None:
+        """Hear what became of a batch; where it is not safe yet, a task goes on from there."""
+        if self._flights.pop(shipment, None) is None:
+            return  # given up
+        try:
+            outcome = answer if isinstance(answer, PenstockError) else outcomes_of(answer, 1)[0]
+        except PenstockError as error:
+            outcome = error
+        if isinstance(outcome, PenstockError):
+            self._spawn(self._deliver(road, [shipment], [outcome]))
+        else:
+            self._settle(road, shipment, outcome, has_time=True)
+            self._release(road, shipment)
+
+    async def _deliver(
+        self, road: _Road, shipments: list[Shipment], outcomes: Sequence[ShipmentOutcome] | None = None
+    ) -> None:
+        """Send batches until each is safe, refused, or out of time; ``outcomes`` are those of a first try."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.timeout_s
         backoff = Backoff()
         left = shipments
         try:
             while left:
-                outcomes = await self._attempt(road.topic, left)
-                again: list[_Shipment] = []
+                outcomes = outcomes or await self._attempt(road.topic, left)
+                again: list[Shipment] = []
                 for shipment, outcome in zip(left, outcomes, strict=True):
                     if self._settle(road, shipment, outcome, has_time=loop.time() < deadline):
-                        await self._release(road, shipment.lane, sum(span.size for span in shipment.spans))
+                        self._release(road, shipment)
                     else:
                         again.append(shipment)
-                left = again
+                left, outcomes = again, None
                 if left:
                     await asyncio.sleep(min(backoff.next(), max(deadline - loop.time(), 0)))
         except BaseException:
             for shipment in left:
-                _fail(shipment, ClientClosed("The client was closed before this was safe; it may be."))
+                fail(shipment, ClientClosed("The client was closed before this was safe; it may be."))
             raise
 
-    async def _release(self, road: _Road, lane: Lane, size: int) -> None:
+    async def _something_settled(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _release(self, road: _Road, shipment: Shipment) -> None:
+        lane = shipment.lane
         lane.is_busy = False
-        self._bytes_held -= size
-        async with self._room:
-            self._room.notify_all()
+        self._bytes_held -= sum(span.size for span in shipment.spans)
+        self._wake()
         if lane.waiting:
             self._depart(road, lane, is_urgent=True)
 
-    async def _attempt(self, topic: str, shipments: Sequence[_Shipment]) -> Sequence[tuple[int, int] | PenstockError]:
+    async def _attempt(self, topic: str, shipments: Sequence[Shipment]) -> Sequence[ShipmentOutcome]:
         """What became of each batch: its first offset and append time, or an error."""
         try:
             producer = await self._identity()
@@ -312,13 +350,13 @@ class Publisher:
                 except PenstockError as error:
                     refusals[id(shipment)] = error
         sent = [shipment for shipment in shipments if id(shipment) not in refusals]
-        answers: Iterable[tuple[int, int] | PenstockError] = ()
+        answers: Iterable[ShipmentOutcome] = ()
         if sent:
             answers = await self._ask(topic, sent)
         told = iter(answers)
         return [refusals.get(id(shipment)) or next(told) for shipment in shipments]
 
-    async def _ask(self, topic: str, shipments: Sequence[_Shipment]) -> Sequence[tuple[int, int] | PenstockError]:
+    async def _ask(self, topic: str, shipments: Sequence[Shipment]) -> Sequence[ShipmentOutcome]:
         """Ask once: whether a batch may have been written before decides what an error means."""
         body = batches_body([(shipment.lane.partition, shipment.data) for shipment in shipments])
         for shipment in shipments:
@@ -328,19 +366,14 @@ class Publisher:
             answer = await self._transport.call(
                 "POST", path, body=body, content_type=MSGPACK, accept=MSGPACK, is_once=True
             )
-            results = unpacked(answer.body, list[list[int | str]])
-            if len(results) != len(shipments):
-                raise UnexpectedAnswer(f"{len(shipments)} batches were sent, and {len(results)} answered.")
+            return outcomes_of(answer, len(shipments))
         except PenstockError as error:
             if error.retriable or len(shipments) == 1:
                 return [error] * len(shipments)
             # The call was refused for one of them, perhaps: the others need not suffer.
             return [(await self._ask(topic, [shipment]))[0] for shipment in shipments]
-        return [_outcome(result) for result in results]
 
-    def _settle(
-        self, road: _Road, shipment: _Shipment, outcome: tuple[int, int] | PenstockError, *, has_time: bool
-    ) -> bool:
+    def _settle(self, road: _Road, shipment: Shipment, outcome: ShipmentOutcome, *, has_time: bool) -> bool:
         """Tell whoever waits; False if the batch is to be sent again."""
         topic, lane, producer = road.topic, shipment.lane, shipment.producer
         if not isinstance(outcome, PenstockError):
@@ -348,7 +381,7 @@ class Publisher:
             taken = producer.sequences.get((topic, lane.partition), 0) + len(shipment.contents)
             producer.sequences[topic, lane.partition] = taken % _SEQUENCES
             lane.settled += len(shipment.contents)
-            _succeed(topic, shipment, *outcome)
+            succeed(topic, shipment, *outcome)
             return True
         is_first = shipment.tries <= 1
         if isinstance(outcome, _STRANGERS) and is_first and producer is not None:
@@ -356,7 +389,7 @@ class Publisher:
             self._forget(producer)
             shipment.producer = None
             return False
-        if is_first and _can_be_parted(shipment, outcome):
+        if is_first and can_be_parted(shipment, outcome):
             if isinstance(outcome, MessageTooLarge):
                 lane.put_back_smaller(shipment.spans)
             else:
@@ -370,54 +403,25 @@ class Publisher:
         if producer is not None and not (is_first and not outcome.retriable):
             self._forget(producer)  # it may have been written after all, so its numbers must not be used again
         lane.settled += len(shipment.contents)
-        _fail(shipment, outcome)
+        fail(shipment, outcome)
         return True
 
-    def _seal(self, topic: str, shipment: _Shipment, producer: _Producer) -> None:
+    def _seal(self, topic: str, shipment: Shipment, producer: Producer) -> None:
         """Make the bytes of a batch, numbered; they stay the same however often it is sent."""
         sequence = producer.sequences.get((topic, shipment.lane.partition), 0)
         shipment.data = shipment.contents.encode(self._config.codec, producer.id, producer.epoch, sequence)
         shipment.producer = producer
 
-    async def _identity(self) -> _Producer:
+    async def _identity(self) -> Producer:
         async with self._asking:
             if self._producer is None:
-                identity = await self._transport.post(_Identity, "v1", "producers", body=None)
-                self._producer = _Producer(identity)
+                identity = await self._transport.post(Identity, "v1", "producers", body=None)
+                self._producer = Producer(identity)
             return self._producer
 
-    def _forget(self, producer: _Producer) -> None:
+    def _forget(self, producer: Producer) -> None:
         if self._producer is producer:
             self._producer = None
-
-
-def _outcome(result: list[int | str]) -> tuple[int, int] | PenstockError:
-    match result:
-        case [int(base_offset), int(append_time_ms)]:
-            return base_offset, append_time_ms
-        case [_, str(code), str(message)]:
-            return error_named(code, message)
-    return UnexpectedAnswer(f"{result!r} is no answer for a batch.")
-
-
-def _can_be_parted(shipment: _Shipment, error: PenstockError) -> bool:
-    """Whether others of a batch that was refused may be taken without the message at fault."""
-    if isinstance(error, MessageTooLarge):
-        return len(shipment.contents) > 1
-    return isinstance(error, InvalidRequest) and len(shipment.spans) > 1
-
-
-def _succeed(topic: str, shipment: _Shipment, base_offset: int, append_time_ms: int) -> None:
-    published = shipment.contents.published(topic, shipment.lane.partition, base_offset, append_time_ms)
-    at = 0
-    for parcel, begin, end, _ in shipment.spans:
-        parcel.succeed(begin, published if len(published) == end - begin else published[at : at + end - begin])
-        at += end - begin
-
-
-def _fail(shipment: _Shipment, error: PenstockError) -> None:
-    for span in shipment.spans:
-        span.parcel.fail(error)
 
 
 __all__ = ["Parcel", "PublishConfig", "Publisher"]

@@ -84,20 +84,26 @@ class AsyncTransaction:
         headers: GivenHeaders = None,
         partition: int | None = None,
         timestamp: Moment = None,
+        priority: str | None = None,
     ) -> Published:
         """Publish a message that nobody sees before the commit."""
-        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers), moment_ms(timestamp))
+        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers, priority), moment_ms(timestamp))
         (published,) = await self._publish(topic, [message], partition)
         return published
 
     async def publish_many(
-        self, topic: str, values: Iterable[Value | Draft], *, partition: int | None = None
+        self,
+        topic: str,
+        values: Iterable[Value | Draft],
+        *,
+        partition: int | None = None,
+        priority: str | None = None,
     ) -> list[Published]:
         """Publish many messages, values or `Draft`s, that nobody sees before the commit."""
         published: list[Published] = []
         some: list[Outgoing] = []
         size = 0
-        for message in outgoing_of(values):
+        for message in outgoing_of(values, priority):
             if some and (size + message.size > _CALL_BYTES_MAX or len(some) == _CALL_MESSAGES_MAX):
                 published += await self._publish(topic, some, partition)
                 some, size = [], 0

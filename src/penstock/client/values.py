@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from penstock.errors import InvalidRecord
+from penstock.priorities import with_priority
 from penstock.records.batch import Headers
 from penstock.records.varint import INT64_MAX
 
@@ -50,12 +51,13 @@ def key_bytes(key: Key) -> bytes | None:
     raise InvalidRecord(f"A key is text or bytes, not {type(key).__name__}.")
 
 
-def header_pairs(headers: GivenHeaders) -> Headers:
-    """Headers in their order; a name may come more than once in an iterable of pairs."""
-    if not headers:
-        return ()
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple((_header_name(name), _header_value(name, value)) for name, value in pairs)
+def header_pairs(headers: GivenHeaders, priority: str | None = None) -> Headers:
+    """Headers in their order; a name may come more than once in an iterable of pairs. A priority is one of them."""
+    given: Headers = ()
+    if headers:
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        given = tuple((_header_name(name), _header_value(name, value)) for name, value in pairs)
+    return given if priority is None else with_priority(given, priority)
 
 
 def moment_ms(moment: Moment) -> int | None:

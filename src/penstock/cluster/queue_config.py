@@ -15,10 +15,13 @@ from enum import Enum
 from typing import Final
 
 from penstock.errors import InvalidConfig
+from penstock.priorities import PRIORITIES
 
 _HOUR_MS: Final = 3_600_000
 _LONGEST_MS: Final = 7 * 24 * _HOUR_MS
 _INT32_MAX: Final = (1 << 31) - 1
+_WEIGHT_MAX: Final = 10_000
+_FAIR_BY_HEADER: Final = "header:"
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._{}-]{1,249}")
 
 
@@ -36,11 +39,25 @@ class Retention(Enum):
     ACKED = "acked"  # also as soon as every queue group has acked them
 
 
+class Lanes(Enum):
+    """Whether messages are handed out by priority."""
+
+    OFF = "off"
+    ON = "on"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
     """Timeouts, retries and limits of a queue group."""
 
     order: Order = Order.NONE
+    lanes: Lanes = Lanes.OFF
+    # Of critical, high, normal, low and background; a lane gets that share of what is handed out, if it needs it.
+    lane_weights: tuple[int, ...] = (50, 25, 15, 7, 3)
+    # A lane or a tenant that has messages and was not served for so long comes first, once; 0 is never.
+    lane_boost_ms: int = 30_000
+    # Whose messages get equal shares: those of each key, of each value of a "header:NAME", or "" for no such shares.
+    fair_by: str = ""
     visibility_timeout_ms: int = 30_000
     visibility_timeout_max_ms: int = 12 * _HOUR_MS
     # How often a message is delivered before it goes to the dead letters; 0 is without end.
@@ -71,6 +88,21 @@ class QueueSettings:
             raise InvalidConfig("A limit of messages in flight or held is 1 or more.")
         if not 0 <= self.breaker_share <= 1 or self.breaker_min < 1 or self.breaker_window_ms < 1:
             raise InvalidConfig("A breaker has a share from 0 to 1, and a window and a least number of 1 or more.")
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether what is handed out next depends on more than offsets and keys."""
+        return self.lanes is Lanes.ON or bool(self.fair_by)
+
+    @property
+    def supplied_by(self) -> tuple[object, ...]:
+        """All that what is handed out next depends on."""
+        return (self.order, self.held_max, self.lanes, self.lane_weights, self.lane_boost_ms, self.fair_by)
+
+    @property
+    def fair_header(self) -> str | None:
+        """The header that tells tenants apart; None if keys do, or nothing does."""
+        return self.fair_by.removeprefix(_FAIR_BY_HEADER) if self.fair_by.startswith(_FAIR_BY_HEADER) else None
 
     def backoff_ms(self, deliveries: int) -> int:
         """How long a message waits after it failed for the nth time."""
@@ -121,6 +153,8 @@ class QueueSetting:
 
     def show(self, settings: QueueSettings) -> str:
         value = getattr(settings, self.field)
+        if isinstance(value, tuple):
+            return ",".join(map(str, value))
         return str(value.value) if isinstance(value, Enum) else str(value)
 
 
@@ -170,7 +204,7 @@ def _number(low: float, high: float) -> Callable[[str], float]:
     return parse
 
 
-def _one_of(kind: type[Order] | type[Retention]) -> Callable[[str], Enum]:
+def _one_of(kind: type[Order] | type[Retention] | type[Lanes]) -> Callable[[str], Enum]:
     def parse(text: str) -> Enum:
         try:
             return kind(text)
@@ -187,6 +221,25 @@ def _topic(text: str) -> str:
     return text
 
 
+def _weights(text: str) -> tuple[int, ...]:
+    try:
+        weights = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        weights = ()
+    if len(weights) != len(PRIORITIES) or not all(1 <= weight <= _WEIGHT_MAX for weight in weights):
+        raise InvalidConfig(
+            f"{text!r} is not {len(PRIORITIES)} weights from 1 to {_WEIGHT_MAX}, such as 50,25,15,7,3 "
+            f"for {', '.join(PRIORITIES)}."
+        )
+    return weights
+
+
+def _fair_by(text: str) -> str:
+    if text not in {"", "key"} and not (text.startswith(_FAIR_BY_HEADER) and text != _FAIR_BY_HEADER):
+        raise InvalidConfig(f"{text!r} is not key, header:NAME, or empty for no shares.")
+    return text
+
+
 QUEUE_SETTINGS: Final = (
     QueueSetting(
         name="order",
@@ -194,6 +247,34 @@ QUEUE_SETTINGS: Final = (
         kind="string",
         doc="What order messages keep when some fail: none, or key, one message of a key at a time.",
         parse=_one_of(Order),
+    ),
+    QueueSetting(
+        name="lanes",
+        field="lanes",
+        kind="string",
+        doc="Whether messages are handed out by their priority: off, or on.",
+        parse=_one_of(Lanes),
+    ),
+    QueueSetting(
+        name="lane.weights",
+        field="lane_weights",
+        kind="string",
+        doc="The shares of the lanes critical, high, normal, low and background.",
+        parse=_weights,
+    ),
+    QueueSetting(
+        name="lane.boost.ms",
+        field="lane_boost_ms",
+        kind="long",
+        doc="How long a lane or a tenant waits at most until it is served once before all others; 0 is without end.",
+        parse=_integer(0, _LONGEST_MS),
+    ),
+    QueueSetting(
+        name="fair.by",
+        field="fair_by",
+        kind="string",
+        doc="Whose messages get equal shares: key, header:NAME, or nothing.",
+        parse=_fair_by,
     ),
     QueueSetting(
         name="visibility.timeout.ms",

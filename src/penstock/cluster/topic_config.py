@@ -29,6 +29,7 @@ class TopicSettings:
     min_insync_replicas: int = 1
     has_append_time: bool = False
     has_unclean_elections: bool = False
+    has_delay_headers: bool = False
     queue: QueueSettings = field(default_factory=QueueSettings)
 
 
@@ -149,6 +150,14 @@ _SETTINGS: Final = (
         parse=_one_of("producer"),
         show=lambda _: "producer",
         take=lambda settings, _: settings,
+    ),
+    Setting(
+        name="delay.headers.enable",
+        kind="boolean",
+        doc="Whether Kafka producers may delay records by the headers penstock-delay-ms and penstock-deliver-at.",
+        parse=_one_of("true", "false"),
+        show=lambda settings: str(settings.has_delay_headers).lower(),
+        take=lambda settings, value: replace(settings, has_delay_headers=value == "true"),
     ),
     _log_setting(
         "delete.retention.ms",

@@ -79,6 +79,13 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     follower_reads: Annotated[bool, Flag()] = False
 
 
+class ScrubSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How often, and how fast, everything on the disk is read again, in search of damage."""
+
+    interval_ms: Annotated[int, Duration(0)] = 24 * HOUR_MS
+    bytes_per_second: Annotated[int, Size(KIB)] = 16 * MIB
+
+
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How logs are kept on disk."""
 
@@ -90,6 +97,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     sync_threads: Annotated[int, Whole(1, 64)] = 4
     housekeeping_interval_ms: Annotated[int, Duration(10)] = 10 * SECOND_MS
     producer_expiry_ms: Annotated[int, Duration(SECOND_MS)] = 24 * HOUR_MS
+    scrub: ScrubSettings = ScrubSettings()
 
 
 class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +159,16 @@ class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
     state_partitions: Annotated[int, Whole(1, 1_000)] = 8
 
 
+class ScheduleDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages for later."""
+
+    partitions: Annotated[int, Whole(1, 1_000)] = 8
+    # An occurrence that comes later than this, because nobody led, was missed.
+    grace_ms: Annotated[int, Duration(SECOND_MS)] = 60 * SECOND_MS
+    # Refusals by its topic until a schedule has failed.
+    tries: Annotated[int, Whole(1, 1_000)] = 10
+
+
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The page at ``/metrics``."""
 
@@ -174,6 +192,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     defaults: DefaultSettings = DefaultSettings()
     groups: GroupSettings = GroupSettings()
     transactions: TransactionSettings = TransactionSettings()
+    schedules: ScheduleDefaults = ScheduleDefaults()
     metrics: MetricsSettings = MetricsSettings()
     logging: LoggingSettings = LoggingSettings()
 

@@ -5,36 +5,61 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.broker.publishing import Message, Outcome, Published
+from penstock.broker.delays import LaterOutcome, Scheduled, due_of
+from penstock.broker.publishing import Message, Published
 from penstock.broker.queues.leases import LeasedMessage
-from penstock.errors import PenstockError
-from penstock.grpc.fields import INT32_MAX, instant, timestamp_ms, whole
+from penstock.errors import InvalidRequest, PenstockError
+from penstock.grpc.fields import INT32_MAX, duration_ms, instant, timestamp_ms, whole
 from penstock.grpc.generated import message_pb2, messages_pb2, queues_pb2
 from penstock.grpc.statuses import InvalidArgument, error_of
+from penstock.priorities import priority_of, with_priority
 from penstock.records import Record
 from penstock.records.batch import Headers
 
 BATCH_MESSAGES_MAX: Final = 10_000
 
 
-def messages_of(messages: Sequence[message_pb2.Message], field: str = "messages") -> list[Message]:
+def messages_of(messages: Sequence[message_pb2.Message], now_ms: int, field: str = "messages") -> list[Message]:
     """The broker's messages."""
     if not 1 <= len(messages) <= BATCH_MESSAGES_MAX:
         raise InvalidArgument(f"{field} has {len(messages)} entries; it takes 1 to {BATCH_MESSAGES_MAX}.")
-    return [message_of(message, f"{field}[{at}]") for at, message in enumerate(messages)]
+    return [message_of(message, f"{field}[{at}]", now_ms) for at, message in enumerate(messages)]
 
 
-def message_of(message: message_pb2.Message, field: str) -> Message:
+def message_of(message: message_pb2.Message, field: str, now_ms: int) -> Message:
     """The broker's message; ``field`` names its place in the request, for errors."""
     return Message(
         key=message.key if message.HasField("key") else None,
         value=message.value if message.HasField("value") else None,
-        headers=_headers_of(message.headers) if message.headers else (),
+        headers=_prioritized(message, field),
         partition=(
             whole(message.partition, f"{field}.partition", high=INT32_MAX) if message.HasField("partition") else None
         ),
         timestamp_ms=(timestamp_ms(message.timestamp, f"{field}.timestamp") if message.HasField("timestamp") else None),
+        due_ms=_due_of(message, field, now_ms),
+        schedule_id=message.schedule_id,
     )
+
+
+def _due_of(message: message_pb2.Message, field: str, now_ms: int) -> int | None:
+    delay_ms, deliver_at_ms = None, None
+    if message.HasField("delay"):
+        delay_ms = duration_ms(message.delay, f"{field}.delay")
+    if message.HasField("deliver_at"):
+        deliver_at_ms = timestamp_ms(message.deliver_at, f"{field}.deliver_at")
+    if delay_ms is None and deliver_at_ms is None and message.schedule_id:
+        raise InvalidArgument(f"{field}.schedule_id goes with delay or deliver_at.")
+    return due_of(delay_ms, deliver_at_ms, now_ms, (f"{field}.delay", f"{field}.deliver_at"))
+
+
+def _prioritized(message: message_pb2.Message, field: str) -> Headers:
+    headers = _headers_of(message.headers) if message.headers else ()
+    if not message.priority:
+        return headers
+    try:
+        return with_priority(headers, message.priority)
+    except InvalidRequest as error:
+        raise InvalidArgument(f"{field}.priority: {error.message}") from None
 
 
 def _headers_of(headers: Sequence[message_pb2.Header]) -> Headers:
@@ -50,9 +75,16 @@ def receipt_view(published: Published) -> message_pb2.Receipt:
     return message_pb2.Receipt(topic=topic, partition=partition, offset=offset, timestamp=instant(milliseconds))
 
 
-def result_view(outcome: Outcome) -> messages_pb2.PublishResult:
+def scheduled_view(scheduled: Scheduled) -> message_pb2.ScheduledReceipt:
+    topic, schedule_id, due_ms = scheduled
+    return message_pb2.ScheduledReceipt(topic=topic, schedule_id=schedule_id, due=instant(due_ms))
+
+
+def result_view(outcome: LaterOutcome) -> messages_pb2.PublishResult:
     if isinstance(outcome, PenstockError):
         return messages_pb2.PublishResult(error=error_of(outcome))
+    if isinstance(outcome, Scheduled):
+        return messages_pb2.PublishResult(scheduled=scheduled_view(outcome))
     return messages_pb2.PublishResult(receipt=receipt_view(outcome))
 
 
@@ -65,6 +97,7 @@ def stored_view(topic: str, partition: int, record: Record) -> message_pb2.Store
         value=record.value,
         headers=headers_view(record.headers) if record.headers else None,
         timestamp=instant(record.timestamp),
+        priority=priority_of(record.headers),
     )
 
 
@@ -80,4 +113,5 @@ def leased_view(message: LeasedMessage) -> queues_pb2.LeasedMessage:
         timestamp=instant(message.timestamp_ms),
         delivery_count=message.delivery_count,
         lease_expire_time=instant(message.lease_until_ms),
+        priority=priority_of(message.headers),
     )

@@ -107,15 +107,19 @@ class Runner:
             try:
                 self._check_started()
                 with self._door.conversing():
-                    await _send(method.run(self._door, Call(context), self._requests(incoming)), context)
+                    await _send(method.run(self._door, Call(context), self._requests(incoming, context)), context)
             except Exception as error:
                 await self._end(context, error)
 
         return run
 
-    async def _requests(self, incoming: AsyncIterator[bytes]) -> AsyncGenerator[Message, None]:
+    async def _requests(self, incoming: AsyncIterator[bytes], context: Context) -> AsyncGenerator[Message, None]:
+        """The requests of a stream, until its client closes its side."""
         async for data in incoming:
             yield parse(self._request, data)
+        # A stream that broke has no more requests either, and the library tells this first, the break a moment later.
+        # It tells everything in order, so when it has answered once more, a break would have cancelled this call.
+        await context.read()
 
     def _check_started(self) -> None:
         if not self._door.broker.is_started:

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Final
 
+from penstock.broker.delays import LaterOutcome, Scheduled, publish_now_or_later, refuse_delays
 from penstock.broker.homes import Home, transaction_home
-from penstock.broker.publishing import Message, Outcome, publish_each
+from penstock.broker.publishing import Message
 from penstock.broker.transactions.joint.publishing import Ticket, publish_into
 from penstock.broker.transactions.joint.writers import DEFAULT_WRITER
 from penstock.errors import PenstockError
@@ -26,7 +27,7 @@ from penstock.grpc.generated.messages_pb2 import (
     PublishStreamRequest,
     PublishStreamResponse,
 )
-from penstock.grpc.messages import message_of, messages_of, receipt_view, result_view
+from penstock.grpc.messages import message_of, messages_of, receipt_view, result_view, scheduled_view
 from penstock.grpc.method import Conversing, Method, Unary
 from penstock.grpc.statuses import InvalidArgument, NodeStopping, Refusal, error_of
 
@@ -48,17 +49,19 @@ def ticket_home(request: PublishRequest | PublishBatchRequest) -> Home | None:
 async def publish(door: Door, call: Call, request: PublishRequest) -> PublishResponse:
     if not request.HasField("message"):
         raise InvalidArgument("message is missing.")
-    message = message_of(request.message, "message")
+    message = message_of(request.message, "message", door.broker.clock.now_ms())
     (outcome,) = await _publish(
         door, call, request.topic, [message], request.partitioner, _ticket_of(request.ticket, request)
     )
     if isinstance(outcome, PenstockError):
         raise outcome
+    if isinstance(outcome, Scheduled):
+        return PublishResponse(scheduled=scheduled_view(outcome))
     return PublishResponse(receipt=receipt_view(outcome))
 
 
 async def publish_batch(door: Door, call: Call, request: PublishBatchRequest) -> PublishBatchResponse:
-    messages = messages_of(request.messages)
+    messages = messages_of(request.messages, door.broker.clock.now_ms())
     ticket = _ticket_of(request.ticket, request)
     outcomes = await _publish(door, call, request.topic, messages, request.partitioner, ticket)
     return PublishBatchResponse(results=[result_view(outcome) for outcome in outcomes])
@@ -75,14 +78,15 @@ def _ticket_of(ticket: message_pb2.Ticket, request: PublishRequest | PublishBatc
 
 async def _publish(
     door: Door, call: Call, topic: str, messages: Sequence[Message], partitioner: int, ticket: Ticket | None
-) -> list[Outcome]:
+) -> Sequence[LaterOutcome]:
     needed(topic, "topic")
     if partitioner not in _PARTITIONERS:
         raise InvalidArgument(f"partitioner {partitioner} is none of those there are.")
     chosen = door.partitioners.get(topic, _PARTITIONERS[partitioner])
     timeout_ms = call.milliseconds_left(door.config.publish_timeout_ms)
     if ticket is None:
-        return await publish_each(door.broker, topic, messages, partitioner=chosen, timeout_ms=timeout_ms)
+        return await publish_now_or_later(door.broker, topic, messages, partitioner=chosen, timeout_ms=timeout_ms)
+    refuse_delays(messages)
     return await publish_into(door.broker, ticket, topic, messages, partitioner=chosen, timeout_ms=timeout_ms)
 
 

@@ -11,6 +11,7 @@ from penstock.grpc.door import Door
 from penstock.grpc.fields import duration, duration_ms, group_of, needed, receipts_of, start_of, whole
 from penstock.grpc.generated import queues_pb2
 from penstock.grpc.generated.queues_pb2 import MessageState
+from penstock.grpc.lanes import get_lanes
 from penstock.grpc.messages import leased_view, stored_view
 from penstock.grpc.method import Conversing, Method, Unary
 from penstock.grpc.receiving import Wanted, receive_for
@@ -156,6 +157,7 @@ METHODS: Final[Mapping[str, Method]] = {
     "Subscribe": Conversing(subscribe),
     "DeclareGroup": Unary(declare_group),
     "GetStats": Unary(get_stats),
+    "GetLanes": Unary(get_lanes),
     "Peek": Unary(peek),
     "PauseGroup": Unary(pause_group),
     "ResumeGroup": Unary(resume_group),

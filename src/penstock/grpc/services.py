@@ -8,9 +8,17 @@ from typing import Any, Final
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from penstock.grpc import dead_letters, groups, publishing, queues, reading, settling, topics, transactions
+from penstock.grpc import dead_letters, groups, publishing, queues, reading, schedules, settling, topics, transactions
 from penstock.grpc.door import Door
-from penstock.grpc.generated import dead_letters_pb2, groups_pb2, messages_pb2, queues_pb2, topics_pb2, transactions_pb2
+from penstock.grpc.generated import (
+    dead_letters_pb2,
+    groups_pb2,
+    messages_pb2,
+    queues_pb2,
+    schedules_pb2,
+    topics_pb2,
+    transactions_pb2,
+)
 from penstock.grpc.method import Method, handler_of
 
 SERVICES: Final[tuple[tuple[ServiceDescriptor, Mapping[str, Method]], ...]] = (
@@ -18,6 +26,7 @@ SERVICES: Final[tuple[tuple[ServiceDescriptor, Mapping[str, Method]], ...]] = (
     (messages_pb2.DESCRIPTOR.services_by_name["Messages"], {**publishing.METHODS, **reading.METHODS}),
     (queues_pb2.DESCRIPTOR.services_by_name["Queues"], {**queues.METHODS, **settling.METHODS}),
     (dead_letters_pb2.DESCRIPTOR.services_by_name["DeadLetters"], dead_letters.METHODS),
+    (schedules_pb2.DESCRIPTOR.services_by_name["Schedules"], schedules.METHODS),
     (groups_pb2.DESCRIPTOR.services_by_name["Groups"], groups.METHODS),
     (transactions_pb2.DESCRIPTOR.services_by_name["Transactions"], transactions.METHODS),
 )

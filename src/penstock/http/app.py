@@ -21,6 +21,7 @@ from penstock.http.forwarding import hand_on
 from penstock.http.homes import is_forwarded
 from penstock.http.operation import Operation
 from penstock.http.problems import MethodNotAllowed, NoSuchRoute, problem_reply
+from penstock.http.shortcut import SERVES_AGAIN
 from penstock.http.websocket import WebSocketEndpoint, refuse_socket
 from penstock.http.websocket_subscriptions import WEBSOCKET_PATH
 
@@ -75,14 +76,34 @@ class Runner:
         self._is_safe = operation.method == "GET"
         self._is_early = operation.tag in _EARLY_TAGS
 
-    async def run(self, scope: Scope, receive: Receive) -> Reply:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, whatever happens."""
+        try:
+            answer = await self._run(scope, receive)
+        except Exception as error:
+            answer = problem_reply(error, scope["path"])
+        self._door.requests[self.operation.name, answer.status] += 1
+        await answer.send(send)
+
+    async def serve_again(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose head is that of one which `serve` found good, and whose body is there."""
+        try:
+            self._check_started()
+            answer = await self._handle(scope, receive, None, bytearray(body) if self._is_raw else body)
+        except Exception as error:
+            answer = problem_reply(error, scope["path"])
+        self._door.requests[self.operation.name, answer.status] += 1
+        await answer.send(send)
+
+    async def _run(self, scope: Scope, receive: Receive) -> Reply:
         door = self._door
-        if not self._is_early and not door.broker.is_started:
-            raise NodeStarting("This node is starting and does not know its topics yet. Try again in a moment.")
+        self._check_started()
         if not self._is_safe:
             refuse_foreign_page(scope)
         home = self.operation.home
-        if home is not None:
+        if self._query is None and not self._is_safe and (home is None or home.is_anywhere(scope)):
+            scope[SERVES_AGAIN] = self.serve_again  # the head is good, and the next one may differ in its body alone
+        elif home is not None:
             if not is_forwarded(scope):
                 outcome = await hand_on(door, home, scope, receive)
                 if isinstance(outcome, Reply):
@@ -90,14 +111,25 @@ class Runner:
                 receive = outcome
             await home.settle(door, scope)
         query = None if self._query is None else decode_query(self._query, scope)
-        body = None
+        data: bytes | bytearray = b""
         if self._is_raw:
-            body = bytearray().join(await read_parts(scope, receive, door.config.body_bytes_max))
+            data = bytearray().join(await read_parts(scope, receive, door.config.body_bytes_max))
         elif self._decoder is not None:
             data = await read_body(scope, receive, door.config.body_bytes_max)
+        return await self._handle(scope, receive, query, data)
+
+    def _check_started(self) -> None:
+        if not self._is_early and not self._door.broker.is_started:
+            raise NodeStarting("This node is starting and does not know its topics yet. Try again in a moment.")
+
+    async def _handle(self, scope: Scope, receive: Receive, query: object, data: bytes | bytearray) -> Reply:
+        body: object = None
+        if self._is_raw:
+            body = data
+        elif self._decoder is not None:
             body = decode_body(self._decoder, data or self._without_body)
         topic = scope["path_params"].get("topic", "")
-        answer = await self.operation.handler(door, Call(scope, receive, topic, query, body))
+        answer = await self.operation.handler(self._door, Call(scope, receive, topic, query, body))
         return answer if type(answer) is Reply else reply(answer, self.operation.status)
 
 
@@ -114,16 +146,14 @@ class Resource:
         runner = self._runners.get(scope["method"])
         if _has_encoded_slash(scope):
             scope["path_params"] = {name: unquote(text) for name, text in scope["path_params"].items()}
-        try:
-            if runner is None:
-                raise MethodNotAllowed(
-                    f"{scope['path']} does not take {scope['method']}. Use {' or '.join(self._runners)}.",
-                    list(self._runners),
-                )
-            answer = await runner.run(scope, receive)
-        except Exception as error:
-            answer = problem_reply(error, scope["path"])
-        self._door.requests["" if runner is None else runner.operation.name, answer.status] += 1
+        if runner is not None:
+            await runner.serve(scope, receive, send)
+            return
+        error = MethodNotAllowed(
+            f"{scope['path']} does not take {scope['method']}. Use {' or '.join(self._runners)}.", list(self._runners)
+        )
+        answer = problem_reply(error, scope["path"])
+        self._door.requests["", answer.status] += 1
         await answer.send(send)
 
 

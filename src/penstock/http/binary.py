@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.broker.batches import append_batches
+from penstock.broker.batches import append_batches, append_staged
 from penstock.broker.membership.member import Polled
 from penstock.broker.queues.leases import Lease
 from penstock.errors import PenstockError
 from penstock.http.decoding import sentence_of
 from penstock.http.door import Door
 from penstock.http.exchange import MSGPACK, Call, Reply
+from penstock.http.joint import ticket_of
 from penstock.http.problems import InvalidBody, InvalidParameter, MalformedBody, UnsupportedMediaType
 
 _BATCHES_MAX: Final = 10_000
@@ -47,11 +48,17 @@ async def publish_batches(door: Door, call: Call[bytearray, None]) -> Reply:
     """Publish record batches, each into its partition: MessagePack `[[partition, batch], ...]`."""
     if not call.header(b"content-type").startswith(MSGPACK):
         raise UnsupportedMediaType(f"Batches come as {MSGPACK}; publish JSON at `batch`.")
-    if call.header(b"penstock-transaction"):
-        raise InvalidParameter("Batches cannot be published into a joint transaction; use `publish` or `batch`.")
-    outcomes = await append_batches(
-        door.broker, call.topic, _decode(call.body), timeout_ms=door.config.publish_timeout_ms
-    )
+    broker, batches, timeout_ms = door.broker, _decode(call.body), door.config.publish_timeout_ms
+    ticket = ticket_of(call)
+    if ticket is None:
+        outcomes = await append_batches(broker, call.topic, batches, timeout_ms=timeout_ms)
+    elif ticket.sequence is not None:
+        raise InvalidParameter("Batches have sequence numbers of their own; leave out Penstock-Sequence.")
+    else:
+        await broker.joint.loaded()
+        outcomes = await append_staged(
+            broker, ticket.transaction, ticket.writer, call.topic, batches, timeout_ms=timeout_ms
+        )
     results = [
         (-1, outcome.code, outcome.message)
         if isinstance(outcome, PenstockError)

@@ -57,6 +57,8 @@ class ClusterNodeView(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int | None
     disk_free_bytes: int | None
     disk_total_bytes: int | None
+    corrupt_bytes: int | None
+    scrubbed_at_ms: Annotated[int | None, Meta(description="When the last round of its scrub ended.")]
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,6 +227,8 @@ def _node(node: NodeRegistered, leaders: int, replicas: int, report: NodeReport 
         size_bytes=None if report is None else report.size_bytes,
         disk_free_bytes=None if report is None else report.disk_free_bytes,
         disk_total_bytes=None if report is None else report.disk_total_bytes,
+        corrupt_bytes=None if report is None else report.corrupt_bytes,
+        scrubbed_at_ms=None if report is None else report.scrubbed_at_ms,
     )
 
 

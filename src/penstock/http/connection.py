@@ -2,13 +2,14 @@
 
 The parser keeps an unfinished request line or header for as long as it takes, however large it grows, and a body is
 waited for without end; here they are not. Clocks are looked at by a sweep of all connections, so that a request costs
-no timer.
+no timer. Requests that are like one before skip the parser (`shortcut`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from uvicorn.config import Config
@@ -16,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from penstock.http.config import HttpConfig
+from penstock.http.shortcut import Heads, Known
 
 
 def _answer(status: bytes, code: bytes, detail: bytes) -> bytes:
@@ -51,15 +53,68 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._waits_since = self.loop.time()
         self._has_asked = False
+        self._begun = 0  # requests that the parser has seen the first byte of
+        self._ended = 0  # and the last
+        self._heads = Heads()
 
     def data_received(self, data: bytes) -> None:
-        if not self._head_bytes and self._is_idle:
+        is_idle = self._is_idle
+        if not self._head_bytes and is_idle:
             self._waits_since = self.loop.time()
+            if self._begun == self._ended:
+                known = self._heads.find(data)
+                if known is not None and self._can_take(known):
+                    self._has_asked = True
+                    self._serve(known)
+                    return
         self._has_asked = True
+        is_new = not self._head_bytes and is_idle and self._begun == self._ended
+        begun = self._begun
         self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes > self.limits.head_bytes_max:
             self._refuse(_HEAD_TOO_LARGE)
+        elif is_new and self._ended == begun + 1 == self._begun and self.cycle is not None:
+            self._heads.learn(data, self.cycle.scope)
+
+    def _can_take(self, known: Known) -> bool:
+        most = self.limits.connections_max
+        if len(self.connections) >= most or len(self.tasks) >= most or self.transport.is_closing():
+            return False
+        return len(known.body) <= self.limits.body_bytes_max
+
+    def _serve(self, known: Known) -> None:
+        """Have a request answered that is there as a whole."""
+        cycle = self.cycle = RequestResponseCycle(
+            scope=known.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=True,
+            on_response=self.on_response_complete,
+        )
+        cycle.more_body = False
+        self._start_asgi_task(cycle, partial(known.serves, known.body))
+
+    def on_message_begin(self) -> None:
+        self._begun += 1
+        super().on_message_begin()
+
+    def on_response_complete(self) -> None:
+        """Let the next request have its turn; a connection that stays idle is found by the sweep."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._waits_since = self.loop.time()
 
     # Whatever the parser makes of the bytes means that they are no unfinished head.
 
@@ -73,6 +128,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._head_bytes = 0
+        self._ended += 1
         super().on_message_complete()
 
     @property
@@ -81,10 +137,14 @@ class Connection(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def sweep(self, now: float) -> None:
-        """Close the connection if what it owes us is late: a first request, the rest of a head, or of a body."""
+        """Close the connection if what it owes us is late: a first request, the rest of a head, or of a body; or if
+        nothing was asked on it for long.
+        """
         waited_ms = (now - self._waits_since) * 1000
         if self._is_idle:
             is_late = (self._head_bytes > 0 or not self._has_asked) and waited_ms > self.limits.head_timeout_ms
+            if not is_late and waited_ms > self.limits.keep_alive_ms and not self._head_bytes:
+                self.transport.close()
         else:
             is_late = self.cycle.more_body and waited_ms > self.limits.body_timeout_ms
         if is_late:

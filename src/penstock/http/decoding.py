@@ -53,7 +53,7 @@ async def read_parts(scope: Scope, receive: Receive, limit: int) -> list[bytes]:
             return parts
 
 
-def decode_body(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+def decode_body(decoder: msgspec.json.Decoder[T], data: bytes | bytearray) -> T:
     """The body as the decoder's type."""
     try:
         return decoder.decode(data)

@@ -21,6 +21,8 @@ _TAGS: Final = {
     "messages": "Publish messages and read them.",
     "topics": "Create, describe, change and delete topics.",
     "queues": "Work through a topic as a queue: receive under a lease, ack, retry; look at and steer its groups.",
+    "pipelines": "Data jobs on Spark, as they report themselves.",
+    "schedules": "Messages for later: once, every so often, or by a cron expression.",
     "groups": "Be a member of a consumer group; look at groups and their lag, move their offsets, delete them.",
     "transactions": "Publish from several writers at once, so that all of it is seen or nothing.",
     "cluster": "Look at the cluster and its nodes; drain and remove nodes, move replicas and leaders.",

@@ -13,10 +13,11 @@ from typing import Final
 from starlette.types import Scope
 
 from penstock.broker import homes
+from penstock.broker.pipelines.board import BOARD as BOARD_NAME
 from penstock.cluster.records import NO_LEADER
 from penstock.errors import NotCoordinator
 from penstock.http.door import Door
-from penstock.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from penstock.model import OFFSETS_TOPIC, PIPELINES_TOPIC, TRANSACTIONS_TOPIC
 
 FORWARDED: Final = b"penstock-forwarded"  # by which node
 CLIENT: Final = b"penstock-client"  # and for whom
@@ -44,6 +45,10 @@ class Home:
         name = self.name_of(scope)
         return None if name is None and not self.is_any else homes.Home(self.topic, name, self.makes)
 
+    def is_anywhere(self, scope: Scope) -> bool:
+        """Whether any node can answer, because the request is about nothing that one of them keeps."""
+        return self._named(scope) is None
+
     async def find(self, door: Door, scope: Scope) -> int:
         """The node that has to answer. A partition between two leaders is waited for, for a while."""
         named = self._named(scope)
@@ -66,6 +71,11 @@ def _transaction(scope: Scope) -> str:
     return name
 
 
+def _series(scope: Scope) -> str:
+    name: str = scope["path_params"]["series"]
+    return name
+
+
 def _ticket(scope: Scope) -> str | None:
     """The transaction that a request publishes into."""
     for name, value in scope["headers"]:
@@ -79,6 +89,10 @@ GROUP: Final = Home(OFFSETS_TOPIC, _group)
 NEW_GROUP: Final = Home(OFFSETS_TOPIC, _group, makes=True)
 TRANSACTION: Final = Home(TRANSACTIONS_TOPIC, _transaction)
 NEW_TRANSACTION: Final = Home(TRANSACTIONS_TOPIC, lambda _: None, makes=True, is_any=True)
+SERIES: Final = Home(TRANSACTIONS_TOPIC, _series)
+NEW_SERIES: Final = Home(TRANSACTIONS_TOPIC, _series, makes=True)
+BOARD: Final = Home(PIPELINES_TOPIC, lambda _: BOARD_NAME)
+NEW_BOARD: Final = Home(PIPELINES_TOPIC, lambda _: BOARD_NAME, makes=True)
 TICKET: Final = Home(TRANSACTIONS_TOPIC, _ticket)
 
 

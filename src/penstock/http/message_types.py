@@ -13,10 +13,12 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.broker.publishing import Message, Outcome, Published
+from penstock.broker.delays import LaterOutcome, Scheduled, due_of
+from penstock.broker.publishing import Message, Published
 from penstock.broker.reading import ReadResult
-from penstock.errors import PenstockError
+from penstock.errors import InvalidRequest, PenstockError
 from penstock.http.problems import InvalidBody, Problem, problem_of
+from penstock.priorities import NORMAL, PRIORITIES, PRIORITY_HEADER, lane_of_headers, with_priority
 from penstock.records import Record
 from penstock.records.batch import Headers
 
@@ -26,6 +28,21 @@ HeaderText = dict[str, str | list[str | None] | None]
 HeaderBytes = dict[str, bytes | list[bytes | None] | None]
 Instant = Annotated[datetime, Meta(tz=True)]
 PartitionIndex = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+Priority = Annotated[
+    str | None,
+    Meta(
+        description="critical, high, normal, low or background, where a queue group has lanes; kept as the header "
+        f"{PRIORITY_HEADER}. Without it, normal.",
+        extra_json_schema={"enum": [*PRIORITIES, None]},
+    ),
+]
+DelayMs = Annotated[
+    Annotated[int, Meta(ge=0)] | None, Meta(description="Have it in its topic so many milliseconds from now.")
+]
+DeliverAt = Annotated[
+    Annotated[int, Meta(ge=0)] | Instant | None,
+    Meta(description="Have it in its topic then: RFC 3339, or milliseconds since 1970. What is past is now."),
+]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON_NULL: Final = b"null"
@@ -49,15 +66,23 @@ class PublishRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     headers_base64: Annotated[HeaderBytes, Meta(description="Headers whose values are not text.")] = {}
     partition: Annotated[PartitionIndex | None, Meta(description="Without it the partitioner chooses.")] = None
     timestamp: Annotated[Instant | None, Meta(description="When it happened; without it, now.")] = None
+    priority: Priority = None
+    delay_ms: DelayMs = None
+    deliver_at: DeliverAt = None
+    schedule_id: Annotated[
+        str, Meta(description="What a message for later is called until then; the same id is scheduled once only.")
+    ] = ""
 
 
 class PublishReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a message is, now that it is safe."""
+    """Where a message is, now that it is safe. One for later has `schedule_id` and `due` instead of a place."""
 
     topic: str
-    partition: int
-    offset: int
-    timestamp: Instant | None
+    partition: int | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    timestamp: Instant | UnsetType | None = UNSET
+    schedule_id: str | UnsetType = UNSET
+    due: Instant | UnsetType | None = UNSET
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,12 +92,14 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BatchItem(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one message of a batch: where it is, or the error that kept it out."""
+    """What became of one message of a batch: where it is, what it is called until it is due, or its error."""
 
     topic: str | UnsetType = UNSET
     partition: int | UnsetType = UNSET
     offset: int | UnsetType = UNSET
     timestamp: Instant | UnsetType | None = UNSET
+    schedule_id: str | UnsetType = UNSET
+    due: Instant | UnsetType | None = UNSET
     error: Problem | UnsetType = UNSET
 
 
@@ -95,6 +122,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     value_base64: bytes | UnsetType = UNSET
     headers: HeaderText = {}
     headers_base64: HeaderBytes | UnsetType = UNSET
+    priority: Annotated[str | UnsetType, Meta(description="Where it is not normal.")] = UNSET
 
 
 class DeliveredMessage(MessageView, frozen=True, kw_only=True):
@@ -118,15 +146,45 @@ class MessagesPage(msgspec.Struct, frozen=True, kw_only=True):
 # -- in ----------------------------------------------------------------------------------------------------------------
 
 
-def message_of(request: PublishRequest, where: str = "$") -> Message:
+def message_of(request: PublishRequest, now_ms: int, where: str = "$") -> Message:
     """The broker's message; ``where`` names the request's place in the body, for errors."""
+    headers = _headers_of(request) if request.headers or request.headers_base64 else ()
+    if request.priority is not None:
+        headers = prioritized(headers, request.priority, where)
+    due_ms = None
+    if request.delay_ms is not None or request.deliver_at is not None or request.schedule_id:
+        due_ms = _due_of(request, now_ms, where)
     return Message(
         key=_key_of(request, where),
         value=_value_of(request, where),
-        headers=_headers_of(request) if request.headers or request.headers_base64 else (),
+        headers=headers,
         partition=request.partition,
-        timestamp_ms=None if request.timestamp is None else _to_ms(request.timestamp),
+        timestamp_ms=None if request.timestamp is None else to_ms(request.timestamp),
+        due_ms=due_ms,
+        schedule_id=request.schedule_id,
     )
+
+
+def prioritized(headers: Headers, priority: str, where: str) -> Headers:
+    """Headers with a priority among them."""
+    try:
+        return with_priority(headers, priority)
+    except InvalidRequest as error:
+        raise InvalidBody(f"{error.message.rstrip('.')} - at `{where}.priority`.") from None
+
+
+def _due_of(request: PublishRequest, now_ms: int, where: str) -> int | None:
+    if request.delay_ms is None and request.deliver_at is None:
+        raise InvalidBody(f"schedule_id goes with delay_ms or deliver_at - at `{where}`.")
+    try:
+        return due_of(request.delay_ms, moment_ms(request.deliver_at), now_ms)
+    except InvalidRequest as error:
+        raise InvalidBody(f"{error.message.rstrip('.')} - at `{where}`.") from None
+
+
+def moment_ms(moment: int | datetime | None) -> int | None:
+    """A moment as JSON tells it, in milliseconds since 1970."""
+    return to_ms(moment) if isinstance(moment, datetime) else moment
 
 
 def _key_of(request: PublishRequest, where: str) -> bytes | None:
@@ -173,14 +231,18 @@ def _headers_of(request: PublishRequest) -> Headers:
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 
-def receipt_of(published: Published) -> PublishReceipt:
-    topic, partition, offset, timestamp_ms = published
+def receipt_of(outcome: Published | Scheduled) -> PublishReceipt:
+    if isinstance(outcome, Scheduled):
+        return PublishReceipt(topic=outcome.topic, schedule_id=outcome.schedule_id, due=instant(outcome.due_ms))
+    topic, partition, offset, timestamp_ms = outcome
     return PublishReceipt(topic=topic, partition=partition, offset=offset, timestamp=instant(timestamp_ms))
 
 
-def item_of(outcome: Outcome, path: str) -> BatchItem:
+def item_of(outcome: LaterOutcome, path: str) -> BatchItem:
     if isinstance(outcome, PenstockError):
         return BatchItem(error=problem_of(outcome, path))
+    if isinstance(outcome, Scheduled):
+        return BatchItem(topic=outcome.topic, schedule_id=outcome.schedule_id, due=instant(outcome.due_ms))
     topic, partition, offset, timestamp_ms = outcome
     return BatchItem(topic=topic, partition=partition, offset=offset, timestamp=instant(timestamp_ms))
 
@@ -216,7 +278,13 @@ def view_of(record: Record) -> MessageView:
         value_base64=value_base64,
         headers=texts,
         headers_base64=binaries or UNSET,
+        priority=_priority_of(record.headers) if record.headers else UNSET,
     )
+
+
+def _priority_of(headers: Headers) -> str | UnsetType:
+    lane = lane_of_headers(headers)
+    return UNSET if lane == NORMAL else PRIORITIES[lane]
 
 
 def instant(timestamp_ms: int) -> datetime | None:
@@ -229,7 +297,7 @@ def instant(timestamp_ms: int) -> datetime | None:
         return None
 
 
-def _to_ms(moment: datetime) -> int:
+def to_ms(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.broker.publishing import Message, Outcome, publish_each
+from penstock.broker.delays import LaterOutcome, publish_now_or_later, refuse_delays
+from penstock.broker.publishing import Message
 from penstock.broker.reading import ReadResult, read_messages
 from penstock.broker.starts import Since, Start
 from penstock.broker.transactions.joint.publishing import publish_into
@@ -58,7 +59,7 @@ class ReadQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 async def publish_message(door: Door, call: Call[PublishRequest, PublishQuery]) -> PublishReceipt:
     """Publish one message and answer when it is safe."""
-    (outcome,) = await _publish(door, call, (message_of(call.body),))
+    (outcome,) = await _publish(door, call, (message_of(call.body, door.broker.clock.now_ms()),))
     if isinstance(outcome, PenstockError):
         raise outcome
     return receipt_of(outcome)
@@ -66,7 +67,8 @@ async def publish_message(door: Door, call: Call[PublishRequest, PublishQuery]) 
 
 async def publish_batch(door: Door, call: Call[BatchRequest, PublishQuery]) -> BatchReceipt | Reply:
     """Publish messages together: 200 when all are safe, 207 when some are, else the first one's problem."""
-    messages = [message_of(request, f"$.messages[{at}]") for at, request in enumerate(call.body.messages)]
+    now_ms = door.broker.clock.now_ms()
+    messages = [message_of(request, now_ms, f"$.messages[{at}]") for at, request in enumerate(call.body.messages)]
     outcomes = await _publish(door, call, messages)
     failures = [outcome for outcome in outcomes if isinstance(outcome, PenstockError)]
     if len(failures) == len(outcomes):
@@ -79,13 +81,15 @@ async def publish_batch(door: Door, call: Call[BatchRequest, PublishQuery]) -> B
     return reply(receipt, _PARTLY) if failures else receipt
 
 
-async def _publish(door: Door, call: Call[Any, PublishQuery], messages: Sequence[Message]) -> list[Outcome]:
+async def _publish(door: Door, call: Call[Any, PublishQuery], messages: Sequence[Message]) -> Sequence[LaterOutcome]:
     partitioner = door.partitioners.get(call.topic, call.query.partitioner)
     timeout_ms = door.config.publish_timeout_ms
     ticket = ticket_of(call)
+    broker, topic = door.broker, call.topic
     if ticket is None:
-        return await publish_each(door.broker, call.topic, messages, partitioner=partitioner, timeout_ms=timeout_ms)
-    return await publish_into(door.broker, ticket, call.topic, messages, partitioner=partitioner, timeout_ms=timeout_ms)
+        return await publish_now_or_later(broker, topic, messages, partitioner=partitioner, timeout_ms=timeout_ms)
+    refuse_delays(messages)
+    return await publish_into(broker, ticket, topic, messages, partitioner=partitioner, timeout_ms=timeout_ms)
 
 
 async def read(door: Door, call: Call[None, ReadQuery]) -> MessagesPage:

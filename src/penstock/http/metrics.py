@@ -21,6 +21,8 @@ from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply
 from penstock.http.figures import TopicFigures, topic_figures
 from penstock.http.queue_metrics import Standings, collect_queues, standings_of
+from penstock.http.schedule_metrics import collect_schedules
+from penstock.http.scrub_metrics import collect_scrub
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -95,7 +97,9 @@ class NodeCollector:
         yield from collect_cluster(self._door.broker, self._door.leaderships)
         yield from self._groups()
         yield from collect_queues(self._door.broker, self._standings, self._door.config.metrics_partitions_max)
+        yield from collect_schedules(self._door.broker)
         yield from self._transactions()
+        yield from collect_scrub(self._door.broker.scrub.progress)
         stats = self._door.broker.stats
         yield _histogram(
             "penstock_rebalance_duration_seconds",

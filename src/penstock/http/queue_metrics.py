@@ -7,11 +7,13 @@ of which the largest counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.broker.broker import Broker
 from penstock.broker.queues.leading.figures import Figures
+from penstock.broker.queues.reports import LaneStats
+from penstock.priorities import PRIORITIES
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -37,6 +39,7 @@ class Standing:
     waiting: int = 0
     oldest_age_seconds: float = 0.0
     is_paused: bool = False
+    lanes: dict[tuple[int, str], LaneStats] = field(default_factory=dict)  # by partition and lane
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
@@ -45,6 +48,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
     ("penstock_queue_waiting", "Messages to be delivered again, now or later.", lambda at: at.waiting),
     ("penstock_queue_oldest_age_seconds", "Age of the oldest message not done.", lambda at: at.oldest_age_seconds),
     ("penstock_queue_paused", "Whether the group hands out nothing.", lambda at: int(at.is_paused)),
+)
+
+_LANE_GAUGES: tuple[tuple[str, str, Callable[[LaneStats], int]], ...] = (
+    ("penstock_queue_lane_ready", "Messages of a lane that can be handed out.", lambda lane: lane.ready),
+    ("penstock_queue_lane_in_flight", "Messages of a lane under a lease.", lambda lane: lane.in_flight),
 )
 
 Standings = dict[tuple[str, str], Standing]
@@ -63,6 +71,7 @@ async def standings_of(broker: Broker, rows_max: int) -> Standings:
         standing.in_flight += stats.in_flight
         standing.waiting += stats.waiting
         standing.is_paused |= report.is_paused
+        standing.lanes.update({(stats.partition, lane.lane): lane for lane in stats.lanes})
         if stats.oldest_ms is not None:
             standing.oldest_age_seconds = max(standing.oldest_age_seconds, (now_ms - stats.oldest_ms) / 1000)
     return found
@@ -83,7 +92,24 @@ def collect_queues(broker: Broker, standings: Standings, rows_max: int) -> Itera
         for key, standing in standings.items():
             gauge.add_metric(list(key), value(standing))
         yield gauge
+    yield from _collect_lanes(standings)
     opened = CounterMetricFamily("penstock_queue_breaker_opened", "Times that failures paused it.", labels=labels)
     for key, times in sorted(broker.queues.aftermath.breakers.opened.items())[:rows_max]:
         opened.add_metric(list(key), times)
     yield opened
+
+
+def _collect_lanes(standings: Standings) -> Iterable[Metric]:
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    labels = ["topic", "group", "lane"]
+    families = [(GaugeMetricFamily(name, text, labels=labels), value) for name, text, value in _LANE_GAUGES]
+    served = CounterMetricFamily("penstock_queue_lane_served", "Deliveries of a lane.", labels=labels)
+    for key, standing in standings.items():
+        for name in PRIORITIES if standing.lanes else ():
+            lanes = [lane for (_, of), lane in standing.lanes.items() if of == name]
+            for family, value in families:
+                family.add_metric([*key, name], sum(map(value, lanes)))
+            served.add_metric([*key, name], sum(lane.served for lane in lanes))
+    yield from (family for family, _ in families)
+    yield served

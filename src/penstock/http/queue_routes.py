@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.http import binary, queue_figures, queue_types, queues, websocket
+from penstock.http import binary, homes, queue_figures, queue_lanes, queue_types, queues, websocket
 from penstock.http.exchange import MSGPACK
+from penstock.http.joint import TICKET_HEADERS
 from penstock.http.operation import Handler, Operation
 
 _QUEUE_ERRORS: Final = (400, 403, 404, 408, 413, 422, 503, 504, 507)
@@ -34,7 +35,9 @@ HOT_QUEUE_OPERATIONS: Final = (
         "messages",
         media_type=MSGPACK,
         body_media_type=MSGPACK,
-        errors=(400, 403, 404, 408, 413, 415, 422, 503, 507),
+        errors=(400, 403, 404, 408, 409, 413, 415, 422, 503, 507),
+        headers=TICKET_HEADERS[:2],
+        home=homes.TICKET,
     ),
     Operation(
         "POST",
@@ -78,6 +81,14 @@ QUEUE_OPERATIONS: Final = (
     Operation("POST", "/v1/producers", binary.create_producer, "messages", binary.ProducerView, errors=(403, 503)),
     Operation("GET", "/v1/queues", queues.list_queues, "queues", queue_figures.QueueList, errors=(503,)),
     Operation("GET", "/v1/queues/{topic}", queues.describe_queue, "queues", queue_figures.QueueView, errors=(404, 503)),
+    Operation(
+        "GET",
+        "/v1/queues/{topic}/lanes",
+        queue_lanes.describe_lanes,
+        "queues",
+        queue_lanes.LanesView,
+        errors=(400, 404, 503),
+    ),
     Operation(
         "POST",
         "/v1/queues/{topic}/purge",

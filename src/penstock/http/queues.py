@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.broker.queues.leases import Lease, LeasedMessage, Verdict
 from penstock.broker.queues.unpacking import reject_unreadable, unpack
-from penstock.errors import GroupNotFound, InvalidRequest
+from penstock.errors import GroupNotFound, InvalidRequest, PenstockError
 from penstock.http import queue_types as types
 from penstock.http.binary import leases_reply
 from penstock.http.dead_letters import still_dead
@@ -33,32 +34,61 @@ async def receive_messages(door: Door, call: Call[types.ReceiveRequest, None]) -
     Receipts in `ack` are acked first; if one of them is not, nothing is received, and a 207 tells why. Messages that
     cannot be unpacked go to the dead letters.
     """
-    body = call.body
+    body, queues = call.body, door.broker.queues
+    if body.attempt:
+        await queues.begin_attempt(call.topic, body.group, body.attempt, is_repeat=body.is_repeat)
     acked: list[types.ReceiptResult] = []
+    leases: list[Lease] = []
     if body.ack:
-        verdicts = await door.broker.queues.ack(body.group, body.ack, topic=call.topic)
+        verdicts, leases = await _ack_and_receive(door, call)
         acked = types.results_of(verdicts, call.path)
         if not all(map(types.is_done, verdicts)):
+            await give_back(queues, body.group, leases)
             raise_if_unanswered(verdicts)
             return reply(types.Received(messages=[], acked=acked), _PARTLY)
-    if body.attempt:
-        await door.broker.queues.begin_attempt(call.topic, body.group, body.attempt, is_repeat=body.is_repeat)
     if call.wants_binary:
-        return leases_reply(await _receive(door, call, body.wait_ms))
-    messages = list(map(types.message_view, await _receive_readable(door, call)))
+        return leases_reply(leases or await _receive(door, call, body.wait_ms))
+    messages = list(map(types.message_view, await _receive_readable(door, call, leases)))
     return types.Received(messages=messages, acked=acked) if acked else types.Received(messages=messages)
 
 
-async def _receive_readable(door: Door, call: Call[types.ReceiveRequest, None]) -> list[LeasedMessage]:
-    """Messages one by one; what cannot be unpacked goes to the dead letters, and is not what the client waits for."""
+async def _ack_and_receive(door: Door, call: Call[types.ReceiveRequest, None]) -> tuple[Sequence[Verdict], list[Lease]]:
+    """Ack, and while that is being made safe receive what there is: both are safe at the same time.
+
+    An ack takes effect as it is written, so what it makes room for can be received behind it. Where it was refused, or
+    does not have to be waited for, nothing is received here.
+    """
+    body = call.body
+    acking = asyncio.ensure_future(door.broker.queues.ack(body.group, body.ack, topic=call.topic))
+    leases: list[Lease] = []
+    try:
+        await asyncio.sleep(0)
+        if not acking.done():
+            with contextlib.suppress(PenstockError):  # the caller tries again, once the ack is safe
+                leases = await _receive(door, call, wait_ms=0)
+        return await acking, leases
+    except PenstockError:
+        await give_back(door.broker.queues, body.group, leases)
+        raise
+    finally:
+        acking.cancel()
+
+
+async def _receive_readable(
+    door: Door, call: Call[types.ReceiveRequest, None], leases: list[Lease]
+) -> list[LeasedMessage]:
+    """Messages one by one, of ``leases`` first; what cannot be unpacked goes to the dead letters, and is not what the
+    client waits for.
+    """
     clock, body = door.broker.clock, call.body
     deadline = clock.monotonic() + body.wait_ms / 1000
     while True:
-        leases = await _receive(door, call, max(round(1000 * (deadline - clock.monotonic())), 0))
+        leases = leases or await _receive(door, call, max(round(1000 * (deadline - clock.monotonic())), 0))
         messages, unreadable = unpack(leases)
         await reject_unreadable(door.broker.queues, body.group, unreadable)
         if messages or not leases:
             return messages
+        leases = []
 
 
 async def _receive(door: Door, call: Call[types.ReceiveRequest, None], wait_ms: int) -> list[Lease]:

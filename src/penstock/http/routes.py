@@ -9,12 +9,14 @@ import msgspec
 
 from penstock.http import (
     admin,
+    batches,
     groups,
     health,
     homes,
     membership,
     messages,
     metrics,
+    offsets,
     queue_types,
     status_page,
     topics,
@@ -28,7 +30,11 @@ from penstock.http.exchange import JSON, MSGPACK, Call, Reply
 from penstock.http.joint import IDEMPOTENCY_HEADERS, TICKET_HEADERS, WRITER_HEADERS
 from penstock.http.message_types import BatchReceipt, MessagesPage, PublishReceipt
 from penstock.http.operation import Operation
+from penstock.http.pipelines import PIPELINE_OPERATIONS
 from penstock.http.queue_routes import HOT_QUEUE_OPERATIONS, QUEUE_OPERATIONS
+from penstock.http.schedules import SCHEDULE_OPERATIONS
+from penstock.http.series import SERIES_OPERATIONS
+from penstock.http.storage import STORAGE_OPERATIONS
 
 
 async def openapi(_door: Door, _call: Call[None, None]) -> Reply:
@@ -82,6 +88,24 @@ OPERATIONS: Final = (
         errors=(*_MEMBER_ERRORS, 500),
         home=homes.GROUP,
     ),
+    Operation(
+        "GET",
+        "/v1/topics/{topic}/partitions/{partition}/batches",
+        batches.read_batches,
+        "messages",
+        None,
+        media_type=MSGPACK,
+        errors=(400, 404, 416, 500, 503),
+        home=batches.LEADER,
+    ),
+    Operation(
+        "POST",
+        "/v1/offsets",
+        offsets.find_offsets,
+        "messages",
+        offsets.OffsetsAnswer,
+        errors=(400, 408, 413, 422, 503),
+    ),
     Operation("GET", "/v1/topics", topics.list_topics, "topics", topics.TopicList, errors=(400,)),
     Operation(
         "POST", "/v1/topics", topics.create_topic, "topics", topics.TopicDetail, 201, errors=(*_TOPIC_ERRORS, 409)
@@ -134,6 +158,15 @@ OPERATIONS: Final = (
         groups.DeletedOffsets,
         errors=(400, 403, 404, 409, 503),
         home=homes.GROUP,
+    ),
+    Operation(
+        "POST",
+        "/v1/groups/{group}/offsets",
+        offsets.report_offsets,
+        "groups",
+        offsets.ReportedView,
+        errors=(*_MEMBER_ERRORS, 507),
+        home=homes.NEW_GROUP,
     ),
     Operation(
         "POST",
@@ -241,9 +274,13 @@ OPERATIONS: Final = (
         errors=_END_ERRORS,
         home=homes.TRANSACTION,
     ),
+    *SERIES_OPERATIONS,
     *QUEUE_OPERATIONS,
+    *SCHEDULE_OPERATIONS,
+    *PIPELINE_OPERATIONS,
     *DEAD_LETTER_OPERATIONS,
     *CLUSTER_OPERATIONS,
+    *STORAGE_OPERATIONS,
     Operation("GET", "/livez", health.livez, "health", health.Liveness),
     Operation("GET", "/readyz", health.readyz, "health", health.Health, also=(503,)),
     Operation("GET", "/metrics", metrics.metrics, "health", None, media_type="text/plain"),

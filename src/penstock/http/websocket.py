@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 from starlette.types import Receive, Scope, Send
 
-from penstock.broker.publishing import publish_each
+from penstock.broker.delays import publish_now_or_later
 from penstock.broker.starts import Since, Start
 from penstock.errors import InvalidRequest, NodeStarting, PenstockError
 from penstock.http import websocket_frames as frames
@@ -25,6 +25,8 @@ from penstock.http.message_types import instant, item_of, message_of
 from penstock.http.problems import InternalError, TooManyConnections, UpgradeRequired, problem_of, problem_reply
 from penstock.http.queue_types import DEFAULT_GROUP, results_of
 from penstock.http.queues import raise_if_unanswered
+from penstock.http.schedule_types import cancel_result
+from penstock.http.schedules import place
 from penstock.http.websocket_sessions import Session
 from penstock.http.websocket_subscriptions import (
     WEBSOCKET_PATH,
@@ -194,6 +196,11 @@ class _Conversation:
                 return self._next(request), None
             case frames.Unsubscribe():
                 return await self._unsubscribe(request), None
+            case frames.Schedule():
+                view, _ = await place(self._door, request.schedule)
+                return frames.Result(id=request.id, schedule=view), None
+            case frames.Cancel():
+                return await self._cancel(request), None
             case frames.Ping():
                 now = instant(self._door.broker.clock.now_ms())
                 assert now is not None
@@ -203,8 +210,9 @@ class _Conversation:
 
     async def _publish(self, request: frames.Publish) -> frames.Result:
         door = self._door
-        messages = [message_of(each, f"$.messages[{at}]") for at, each in enumerate(request.messages)]
-        outcomes = await publish_each(
+        now_ms = door.broker.clock.now_ms()
+        messages = [message_of(each, now_ms, f"$.messages[{at}]") for at, each in enumerate(request.messages)]
+        outcomes = await publish_now_or_later(
             door.broker,
             request.topic,
             messages,
@@ -215,6 +223,11 @@ class _Conversation:
         if len(failures) == len(outcomes):
             raise failures[0]
         return frames.Result(id=request.id, results=[item_of(outcome, WEBSOCKET_PATH) for outcome in outcomes])
+
+    async def _cancel(self, request: frames.Cancel) -> frames.Result:
+        fates = await self._door.broker.schedules.cancel(request.schedules)
+        told = zip(request.schedules, fates, strict=True)
+        return frames.Result(id=request.id, results=[cancel_result(name, fate) for name, fate in told])
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 

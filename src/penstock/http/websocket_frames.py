@@ -17,6 +17,7 @@ from penstock.http.message_types import (
 )
 from penstock.http.problems import Problem
 from penstock.http.queue_types import DelayMs, GroupName, QueueMessage, Reason, ReceiptResult, Receipts, VisibilityMs
+from penstock.http.schedule_types import CancelResult, ScheduleRequest, ScheduleView
 
 CREDITS_MAX: Final = 100_000
 
@@ -94,12 +95,24 @@ class Release(_Receipts, frozen=True, kw_only=True, tag="release"):
     pass
 
 
+class Schedule(_Request, frozen=True, kw_only=True, tag="schedule"):
+    """Add a schedule, as `POST /v1/schedules` takes it."""
+
+    schedule: ScheduleRequest
+
+
+class Cancel(_Request, frozen=True, kw_only=True, tag="cancel"):
+    """Cancel schedules by their ids."""
+
+    schedules: Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(min_length=1, max_length=BATCH_MESSAGES_MAX)]
+
+
 class Ping(_Request, frozen=True, kw_only=True, tag="ping"):
     pass
 
 
 Settlement = Ack | Nack | Reject | Extend | Release
-Request = Publish | Subscribe | Next | Unsubscribe | Ack | Nack | Reject | Extend | Release | Ping
+Request = Publish | Subscribe | Next | Unsubscribe | Ack | Nack | Reject | Extend | Release | Schedule | Cancel | Ping
 
 
 # -- of the node -------------------------------------------------------------------------------------------------------
@@ -121,7 +134,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
     id: FrameId
     subscription: str | UnsetType = UNSET
     credits: int | UnsetType = UNSET
-    results: list[BatchItem] | list[ReceiptResult] | UnsetType = UNSET
+    results: list[BatchItem] | list[ReceiptResult] | list[CancelResult] | UnsetType = UNSET
+    schedule: ScheduleView | UnsetType = UNSET
     time: datetime | UnsetType = UNSET
 
 

@@ -4,22 +4,25 @@ Versions: 0 to 2 carry record formats before batch v2 and are refused partition 
 what the response tells; from 12 on a producer's transaction takes in the partitions that it writes to (KIP-890). acks=0
 gets no response at all, acks=1 is answered once written, acks=all once committed.
 
-The first records of a transaction in a partition wait for the word of its coordinator, and everything that came behind
-them on their connection waits with them: no later batch may overtake an earlier one.
+Records that are for later (`penstock.kafka.delaying`) are put into the schedule log before what is left of their
+request is appended; the first records of a transaction in a partition wait for the word of its coordinator. Everything
+that came behind them on their connection waits with them: no later batch may overtake an earlier one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.broker.coordination.messages import Rejected
-from penstock.broker.partition import Partition
+from penstock.broker.partition import Appended, Partition
 from penstock.broker.transactions.messages import Where
 from penstock.errors import (
     ConcurrentTransactions,
@@ -32,6 +35,7 @@ from penstock.errors import (
 )
 from penstock.kafka.admission import FIRST_ADDING_VERSION, Claim, claim_of, produce_code, unconfirmed_error
 from penstock.kafka.connection import Answer, Connection
+from penstock.kafka.delaying import Delayed, Placing, delayed_in
 from penstock.kafka.errors import error_code
 from penstock.kafka.nearest import addresses_of, hint_of
 from penstock.kafka.protocol.apis import PRODUCE
@@ -46,6 +50,8 @@ from penstock.kafka.protocol.produce import (
     encode_produce_response,
 )
 from penstock.records import TRANSACTIONAL_BIT
+
+log = logging.getLogger(__name__)
 
 _PRODUCE_KEY: Final = PRODUCE.key
 _HEAD: Final = struct.Struct(">hhi")
@@ -77,6 +83,8 @@ class ProduceHandler:
         self._broker = broker
         self._clock = broker.clock
         self._stats = broker.stats
+        self._placing = Placing(broker)
+        self._under_way: set[asyncio.Task[None]] = set()  # requests whose records are being scheduled
 
     def handle_repeated(self, connection: Connection, frame: memoryview) -> bool:
         """Take a request that repeats an earlier one of this connection but for its records; False if it does not."""
@@ -91,6 +99,8 @@ class ProduceHandler:
         is_all = shape.acks == ACKS_ALL
         try:
             partition = self._broker.partition(shape.topic, shape.partition)
+            if partition.settings.has_delay_headers:
+                return False
             is_transactional = len(records) > _ATTRIBUTES_AT and records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT
             if is_transactional and (not shape.is_transactional or partition.lacks_transaction(records)):
                 return False
@@ -136,18 +146,69 @@ class ProduceHandler:
             return
         if acks != ACKS_NONE:
             connection.shapes.learn(header, request, frame)
+        delayed = delayed_in(self._broker, request, self._clock.now_ms())
+        errors = {where: found for where, found in delayed.items() if isinstance(found, PenstockError)}
         if claim is not None and claim.unconfirmed:
-            self._ask_first(connection, header, frame, claim, began)
+            self._ask_first(connection, header, frame, claim, errors, began)
             return
-        topics, waits = self._append_all(header.api_version, request, {})
+        if len(delayed) > len(errors):
+            later = {where: found for where, found in delayed.items() if isinstance(found, Delayed)}
+            self._place_first(connection, header, frame, later, errors, began)
+            return
+        topics, waits = self._append_all(header.api_version, request, errors)
         self._stats.append_latency.observe(self._clock.monotonic() - began)
         if acks == ACKS_NONE:
             _close_if_failed(connection, topics)
             return
         self._finish(connection, header, request, topics, waits, connection.expect_answer(is_barrier=False), began)
 
+    def _place_first(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        frame: memoryview,
+        later: dict[Where, Delayed],
+        errors: dict[Where, PenstockError],
+        began: float,
+    ) -> None:
+        """Append once the records that are for later are in the schedule log."""
+        version = header.api_version
+        answer = connection.expect_answer(is_barrier=True)
+        request = decode_produce_request(version, memoryview(bytearray(frame)), header.body_position)
+
+        async def place() -> None:
+            outcomes = await asyncio.gather(
+                *(self._placing.place(found, request.timeout_ms) for found in later.values()), return_exceptions=True
+            )
+            for (where, found), outcome in zip(later.items(), outcomes, strict=True):
+                if isinstance(outcome, PenstockError):
+                    errors[where] = outcome
+                elif outcome is not None:
+                    log.error("Records for %s-%d met a bug on their way to be scheduled.", *where, exc_info=outcome)
+                    errors[where] = PenstockError("Something went wrong inside the node; its log says more.")
+                else:
+                    thinned[where] = found.rest
+            topics, waits = self._append_all(version, request, errors, thinned)
+            answer.let_pass()
+            if request.acks == ACKS_NONE:
+                _close_if_failed(connection, topics)
+                answer.complete(())
+            else:
+                self._finish(connection, header, request, topics, waits, answer, began)
+
+        thinned: dict[Where, bytearray | None] = {}
+        task = asyncio.ensure_future(place())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
     def _ask_first(
-        self, connection: Connection, header: RequestHeader, frame: memoryview, claim: Claim, began: float
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        frame: memoryview,
+        claim: Claim,
+        refused: Mapping[Where, PenstockError],
+        began: float,
     ) -> None:
         """Append once the coordinator has admitted the partitions that the request has not written to yet."""
         version = header.api_version
@@ -160,7 +221,7 @@ class ProduceHandler:
                 errors = dict.fromkeys(claim.unconfirmed, missing.error)
             else:
                 errors = {where: unconfirmed_error(where) for where in missing}
-            topics, waits = self._append_all(version, request, errors)
+            topics, waits = self._append_all(version, request, {**errors, **refused})
             answer.let_pass()  # what came behind may be appended behind it from now on
             if request.acks == ACKS_NONE:
                 _close_if_failed(connection, topics)
@@ -196,9 +257,13 @@ class ProduceHandler:
             self._stats.produce_latency.observe(self._clock.monotonic() - began)
 
     def _append_all(
-        self, version: int, request: Produce, errors: Mapping[Where, PenstockError]
+        self,
+        version: int,
+        request: Produce,
+        errors: Mapping[Where, PenstockError],
+        thinned: Mapping[Where, bytearray | None] = MappingProxyType({}),
     ) -> tuple[list[ProducedTopic], list[_Wait]]:
-        """Write what may be written; ``errors`` says what may not."""
+        """Write what may be written; ``errors`` says what may not, ``thinned`` what is left of some batches."""
         broker = self._broker
         is_all = request.acks == ACKS_ALL
         is_durable = is_all and broker.syncs_before_ack
@@ -217,9 +282,11 @@ class ProduceHandler:
                     partition = broker.partition(name, index)
                     if is_all:
                         partition.check_in_sync()
-                    base_offset, next_offset, append_time_ms = partition.append_from_client(
-                        records, now_ms, is_durable=is_durable
-                    )
+                    if (name, index) in thinned:
+                        appended = _append_rest(partition, thinned[name, index], now_ms, is_durable=is_durable)
+                    else:
+                        appended = partition.append_from_client(records, now_ms, is_durable=is_durable)
+                    base_offset, next_offset, append_time_ms = appended
                 except PenstockError as error:
                     results.append(self._failed(name, index, error, version, records))
                     continue
@@ -239,6 +306,14 @@ class ProduceHandler:
         code = produce_code(error, version)
         hint = hint_of(self._broker, topic, index, code) if version >= _FIRST_HINT_VERSION else None
         return ProducedPartition(index, code, error_message=error.message, current_leader=hint)
+
+
+def _append_rest(partition: Partition, rest: bytearray | None, now_ms: int, *, is_durable: bool) -> Appended:
+    """Append what is left of a batch once some of its records are scheduled; None if nothing has to be."""
+    if rest is None:
+        partition.check_leader()
+        return Appended(partition.log.end_offset, 0, -1)
+    return partition.append(memoryview(rest), now_ms, is_durable=is_durable, is_thinned=True)
 
 
 class _Pending:

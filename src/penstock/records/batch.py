@@ -219,7 +219,7 @@ def _walk_trusting(header: BatchHeader, data: bytes) -> Iterator[tuple[Record, i
         if position < end and data[position] == 0:
             position += 1
         else:
-            headers, position = _read_headers(data, position, end)
+            headers, position = read_headers(data, position, end)
         if position != end:
             raise CorruptRecords("A record's fields do not add up to its length.")
         yield (
@@ -247,7 +247,8 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
     raise CorruptRecords(f"A field has length {length}.")
 
 
-def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+def read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+    """The headers at ``position`` of a record that ends at ``end``, and where they end."""
     count, position = read_varint(data, position)
     # A header takes two bytes at least: its name's length and its value's.
     if not 0 <= count <= (end - position) // 2:
@@ -288,13 +289,14 @@ def _encode_records(records: Sequence[Record]) -> list[bytes | bytearray]:
         else:
             length = len(value)
             head += table[length] if length < size else varlong_bytes(length)
-        tail = _encode_headers(headers) if headers else b"\0"
+        tail = encode_headers(headers) if headers else b"\0"
         length = len(head) + len(value) + len(tail)
         parts += (table[length] if length < size else varlong_bytes(length), head, value, tail)
     return parts
 
 
-def _encode_headers(headers: Headers) -> bytearray:
+def encode_headers(headers: Headers) -> bytearray:
+    """How headers stand at the end of a record."""
     out = bytearray(varlong_bytes(len(headers)))
     for name, value in headers:
         _write_bytes(out, _encode_name(name))
@@ -317,7 +319,7 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
         out += data
 
 
-def assemble_batch(header: BatchHeader, parts: Sequence[bytes | bytearray]) -> bytearray:
+def assemble_batch(header: BatchHeader, parts: Sequence[ReadableBuffer]) -> bytearray:
     """Put a batch together from the pieces of its records, not yet compressed, filling in its length and CRC."""
     if header.codec is not Codec.NONE and parts:
         parts = (compress(header.codec, b"".join(parts)),)

@@ -126,6 +126,12 @@ class MemoryFile:
     def fileno(self) -> int:
         return -1
 
+    def is_cached(self, position: int) -> bool:
+        return position >= 0
+
+    def let_go(self, position: int, size: int) -> None:
+        del position, size
+
 
 class _Locked:
     def __init__(self, locked: set[Path], path: Path) -> None:

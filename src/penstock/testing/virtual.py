@@ -2,8 +2,8 @@
 
 It is the real broker on a simulated clock and a simulated disk, alone on its node and without doors: you call it, and
 it has done what you asked for when the call returns. Time passes only where something has to be waited for, and when
-you let it: `VirtualBroker.advance` ends leases and brings retries at once, however far away they are. A crash keeps a
-part of what was not synced, as a real one may, and the seed says which.
+you let it: `VirtualBroker.advance` ends leases and brings retries and schedules at once, however far away they are. A
+crash keeps a part of what was not synced, as a real one may, and the seed says which.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from penstock.broker.publishing import Message, Published, publish_each
 from penstock.broker.queues.core.messages import Fate
 from penstock.broker.queues.leases import LeasedMessage, Verdict
 from penstock.broker.queues.reports import GroupStats
+from penstock.broker.schedules.messages import Fate as Cancelled
+from penstock.broker.schedules.messages import New
+from penstock.broker.schedules.records import Message as Later
 from penstock.broker.surroundings import Surroundings
 from penstock.cluster.controller import TopicSpec
 from penstock.errors import PenstockError
@@ -98,6 +101,7 @@ class VirtualBroker:
             default_partitions=1,
             offsets_partitions=1,
             transactions_partitions=1,
+            schedules_partitions=1,
             # Nobody is to be missed because days pass between two heartbeats.
             cluster=ClusterConfig(session_timeout_ms=_FOREVER_MS),
         )
@@ -170,7 +174,7 @@ class VirtualBroker:
         return datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Let time pass: leases end and retries come in their order, each at its time. It takes no real time."""
+        """Let time pass: leases end, retries and schedules come in their order, each at its time, in no real time."""
         span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
         if span < 0:
             raise ValueError("Time does not go back.")
@@ -183,15 +187,15 @@ class VirtualBroker:
             self._run(asyncio.sleep(min(_AFTERMATH_S, until_s - self._loop.time())))
 
     def _next_s(self) -> float:
-        """When the next lease ends or the next retry is due, on the loop's clock."""
+        """When the next lease ends or the next retry or schedule is due, on the loop's clock."""
         if self._broker is None:
             return float("inf")
-        times = [
-            self._loop.time() + (queue.wake_ms - shard.now_ms()) / 1000
+        waits_ms = [
+            queue.wake_ms - shard.now_ms()
             for shard in self._broker.queues.coordinator
             for queue in shard.machines.values()
         ]
-        return min(times, default=float("inf"))
+        return self._loop.time() + min([*waits_ms, self._broker.schedules.coordinator.wait_ms]) / 1000
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -214,6 +218,32 @@ class VirtualBroker:
         broker, message = self._running(), _message(value, key, headers, partition)
         self._start(_published(broker, topic, message))
         self._run(asyncio.sleep(0))
+
+    def publish_later(
+        self,
+        topic: str,
+        value: Text,
+        *,
+        delay_s: float,
+        key: Text | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> str:
+        """Have a message come after a while, however long, as `advance` brings it; the id of its schedule."""
+        later = Later(topic, partition, None if key is None else _bytes(key), _bytes(value), headers)
+        new = New(message=later, due_ms=self._clock.now_ms() + int(delay_s * 1000))
+
+        async def schedule(broker: Broker) -> str:
+            await broker.ensure_topic(topic)
+            (placed,) = await broker.schedules.add([new])
+            return placed.id
+
+        return self.call(schedule)
+
+    def cancel(self, schedule_id: str) -> bool:
+        """Have a message that was published for later not come; False if it is there, or was cancelled, already."""
+        (fate,) = self.call(lambda broker: broker.schedules.cancel([schedule_id]))
+        return fate is Cancelled.DONE
 
     def receive(
         self,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.support.node import free_port
 
-READY_LIMIT_S = 30.0
+READY_LIMIT_S = 90.0
 
 
 def clean_environ(**extra: str) -> dict[str, str]:

@@ -148,7 +148,7 @@ def test_what_goes_into_a_path_is_quoted_and_a_prefix_is_kept() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x", "https://x", "http://", "http://x:99999", "http://x?y=1"])
+@pytest.mark.parametrize("url", ["", "ftp://x", "https://", "http://", "http://x:99999", "http://x?y=1"])
 def test_what_is_no_url_of_a_node_is_refused(url: str) -> None:
     with pytest.raises(errors.InvalidRequest):
         Transport([url], timeout_s=5)

@@ -528,4 +528,4 @@ class ControllerModel(RuleBasedStateMachine):
 
 
 TestControllerModel = ControllerModel.TestCase
-TestControllerModel.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestControllerModel.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)

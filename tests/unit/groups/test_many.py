@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from tests.unit.groups.journal import MemoryJournal
 from tests.unit.groups.transcript import subscription
 
@@ -68,7 +69,8 @@ class Crowd:
             self.sync_all(group)
 
 
-def test_a_hundred_groups_of_ten_stay_stable_for_an_hour_at_little_cost() -> None:
+@pytest.mark.parametrize("minutes", [10, pytest.param(60, marks=pytest.mark.soak)])
+def test_a_hundred_groups_of_ten_stay_stable_for_long_at_little_cost(minutes: int) -> None:
     crowd = Crowd()
     for group in range(100):
         for member in range(10):
@@ -76,7 +78,7 @@ def test_a_hundred_groups_of_ten_stay_stable_for_an_hour_at_little_cost() -> Non
     crowd.settle()
     started = time.process_time()
     ticks = beats = 0
-    for _ in range(1_200):  # a heartbeat every 3 s
+    for _ in range(20 * minutes):  # a heartbeat every 3 s
         for _ in range(60):  # a tick every 50 ms
             crowd.now_ms += 50
             ticks += 1
@@ -87,7 +89,7 @@ def test_a_hundred_groups_of_ten_stay_stable_for_an_hour_at_little_cost() -> Non
     groups = [machine.group for machine in crowd.shard.machines.values()]
     assert all(group.state is State.STABLE and group.generation == 1 for group in groups)
     print(f"{beats:,} heartbeats and {ticks // 20:,} ticks of 100 groups in {spent:.2f} s")
-    assert spent < 20
+    assert spent < minutes / 3
 
 
 def test_one_more_member_of_fifty_settles_at_once() -> None:

@@ -94,7 +94,7 @@ class Twin:
 
 
 @settings(
-    max_examples=int(os.environ.get("PENSTOCK_EXAMPLES", "120")),
+    max_examples=int(os.environ.get("PENSTOCK_EXAMPLES", "40")),
     phases=[Phase.generate],  # shrinking takes minutes; the seed that is printed replays a failure
     print_blob=True,
     report_multiple_bugs=False,

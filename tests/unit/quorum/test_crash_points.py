@@ -81,7 +81,11 @@ def test_a_history_is_its_seed() -> None:
     assert run_driver_seed(1) == run_driver_seed(1)
 
 
-@pytest.mark.parametrize("mutant", DRIVER, ids=[mutant.name for mutant in DRIVER])
+@pytest.mark.parametrize(
+    "mutant",
+    [mutant if at < 2 else pytest.param(mutant, marks=pytest.mark.soak) for at, mutant in enumerate(DRIVER)],
+    ids=[mutant.name for mutant in DRIVER],
+)
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
     names = (
         "penstock.testing.simulation.driver_stories:STORIES",

@@ -103,7 +103,7 @@ class Client:
 
 
 @settings(
-    max_examples=int(os.environ.get("PENSTOCK_EXAMPLES", "150")),
+    max_examples=int(os.environ.get("PENSTOCK_EXAMPLES", "50")),
     phases=[Phase.generate],  # shrinking takes minutes; the seed that is printed replays a failure
     print_blob=True,
     report_multiple_bugs=False,

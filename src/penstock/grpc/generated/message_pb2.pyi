@@ -5,6 +5,7 @@ Messages, and what every service says about them."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -80,18 +81,34 @@ class Message(_message.Message):
     HEADERS_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     TIMESTAMP_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
+    DELIVER_AT_FIELD_NUMBER: _builtins.int
+    SCHEDULE_ID_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     """Messages of one key go to one partition and keep their order."""
     value: _builtins.bytes
     """Unset is no value: in a compacted topic it deletes the key."""
     partition: _builtins.int
     """Unset lets the partitioner choose."""
+    schedule_id: _builtins.str
+    """What a message for later is called until then; the same id is scheduled once only. Empty: the node gives one."""
+    priority: _builtins.str
+    """critical, high, normal, low or background, where a queue group has lanes; kept as the header penstock-priority.
+    Empty: what the headers say, or normal.
+    """
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]: ...
     @_builtins.property
     def timestamp(self) -> _timestamp_pb2.Timestamp:
-        """When it happened; unset is now. Kept to the millisecond."""
+        """When it happened; unset is now. Kept to the millisecond. A message for later has none."""
 
+    @_builtins.property
+    def delay(self) -> _duration_pb2.Duration:
+        """Have it in its topic after this time, or at that instant; zero and the past are now. One of the two at most."""
+
+    @_builtins.property
+    def deliver_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -100,10 +117,14 @@ class Message(_message.Message):
         headers: _abc.Iterable[Global___Header] | None = ...,
         partition: _builtins.int | None = ...,
         timestamp: _timestamp_pb2.Timestamp | None = ...,
+        delay: _duration_pb2.Duration | None = ...,
+        deliver_at: _timestamp_pb2.Timestamp | None = ...,
+        schedule_id: _builtins.str = ...,
+        priority: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_partition", b"_partition", "_value", b"_value", "key", b"key", "partition", b"partition", "timestamp", b"timestamp", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_partition", b"_partition", "_value", b"_value", "delay", b"delay", "deliver_at", b"deliver_at", "key", b"key", "partition", b"partition", "timestamp", b"timestamp", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_partition", b"_partition", "_value", b"_value", "headers", b"headers", "key", b"key", "partition", b"partition", "timestamp", b"timestamp", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_partition", b"_partition", "_value", b"_value", "delay", b"delay", "deliver_at", b"deliver_at", "headers", b"headers", "key", b"key", "partition", b"partition", "priority", b"priority", "schedule_id", b"schedule_id", "timestamp", b"timestamp", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
@@ -133,11 +154,14 @@ class StoredMessage(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     HEADERS_FIELD_NUMBER: _builtins.int
     TIMESTAMP_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
     key: _builtins.bytes
     value: _builtins.bytes
+    priority: _builtins.str
+    """critical, high, normal, low or background."""
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]: ...
     @_builtins.property
@@ -154,10 +178,11 @@ class StoredMessage(_message.Message):
         value: _builtins.bytes | None = ...,
         headers: _abc.Iterable[Global___Header] | None = ...,
         timestamp: _timestamp_pb2.Timestamp | None = ...,
+        priority: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "key", b"key", "timestamp", b"timestamp", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "headers", b"headers", "key", b"key", "offset", b"offset", "partition", b"partition", "timestamp", b"timestamp", "topic", b"topic", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "headers", b"headers", "key", b"key", "offset", b"offset", "partition", b"partition", "priority", b"priority", "timestamp", b"timestamp", "topic", b"topic", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
@@ -200,6 +225,36 @@ class Receipt(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Receipt: _TypeAlias = Receipt  # noqa: Y015
+
+@_typing.final
+class ScheduledReceipt(_message.Message):
+    """A message for later, now that it is safe."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    SCHEDULE_ID_FIELD_NUMBER: _builtins.int
+    DUE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    schedule_id: _builtins.str
+    @_builtins.property
+    def due(self) -> _timestamp_pb2.Timestamp:
+        """When it is in its topic."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        schedule_id: _builtins.str = ...,
+        due: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["due", b"due"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["due", b"due", "schedule_id", b"schedule_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScheduledReceipt: _TypeAlias = ScheduledReceipt  # noqa: Y015
 
 @_typing.final
 class Start(_message.Message):

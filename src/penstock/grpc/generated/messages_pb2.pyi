@@ -81,16 +81,24 @@ class PublishResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RECEIPT_FIELD_NUMBER: _builtins.int
+    SCHEDULED_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def receipt(self) -> _message_pb2.Receipt: ...
+    def receipt(self) -> _message_pb2.Receipt:
+        """Where it is; unset if it is for later."""
+
+    @_builtins.property
+    def scheduled(self) -> _message_pb2.ScheduledReceipt:
+        """What it is called until it is due; unset if it is not for later."""
+
     def __init__(
         self,
         *,
         receipt: _message_pb2.Receipt | None = ...,
+        scheduled: _message_pb2.ScheduledReceipt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt", "scheduled", b"scheduled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt", "scheduled", b"scheduled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -138,21 +146,25 @@ class PublishResult(_message.Message):
 
     RECEIPT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    SCHEDULED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def receipt(self) -> _message_pb2.Receipt: ...
     @_builtins.property
     def error(self) -> _message_pb2.Error: ...
+    @_builtins.property
+    def scheduled(self) -> _message_pb2.ScheduledReceipt: ...
     def __init__(
         self,
         *,
         receipt: _message_pb2.Receipt | None = ...,
         error: _message_pb2.Error | None = ...,
+        scheduled: _message_pb2.ScheduledReceipt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "receipt", b"receipt", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "receipt", b"receipt", "result", b"result", "scheduled", b"scheduled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "receipt", b"receipt", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "receipt", b"receipt", "result", b"result", "scheduled", b"scheduled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["receipt", "error"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["receipt", "error", "scheduled"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 

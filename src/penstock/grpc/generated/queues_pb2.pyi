@@ -118,6 +118,7 @@ class LeasedMessage(_message.Message):
     TIMESTAMP_FIELD_NUMBER: _builtins.int
     DELIVERY_COUNT_FIELD_NUMBER: _builtins.int
     LEASE_EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     receipt: _builtins.str
     """Names this delivery in Ack, Nack, Reject and Extend."""
     topic: _builtins.str
@@ -127,6 +128,8 @@ class LeasedMessage(_message.Message):
     value: _builtins.bytes
     delivery_count: _builtins.int
     """1 for the first delivery."""
+    priority: _builtins.str
+    """critical, high, normal, low or background."""
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Header]: ...
     @_builtins.property
@@ -146,10 +149,11 @@ class LeasedMessage(_message.Message):
         timestamp: _timestamp_pb2.Timestamp | None = ...,
         delivery_count: _builtins.int = ...,
         lease_expire_time: _timestamp_pb2.Timestamp | None = ...,
+        priority: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "key", b"key", "lease_expire_time", b"lease_expire_time", "timestamp", b"timestamp", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "delivery_count", b"delivery_count", "headers", b"headers", "key", b"key", "lease_expire_time", b"lease_expire_time", "offset", b"offset", "partition", b"partition", "receipt", b"receipt", "timestamp", b"timestamp", "topic", b"topic", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "delivery_count", b"delivery_count", "headers", b"headers", "key", b"key", "lease_expire_time", b"lease_expire_time", "offset", b"offset", "partition", b"partition", "priority", b"priority", "receipt", b"receipt", "timestamp", b"timestamp", "topic", b"topic", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
@@ -850,6 +854,151 @@ class DeclareGroupResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeclareGroupResponse: _TypeAlias = DeclareGroupResponse  # noqa: Y015
+
+@_typing.final
+class GetLanesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    """Empty: every group of the topic."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLanesRequest: _TypeAlias = GetLanesRequest  # noqa: Y015
+
+@_typing.final
+class GetLanesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupLanes]: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___GroupLanes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLanesResponse: _TypeAlias = GetLanesResponse  # noqa: Y015
+
+@_typing.final
+class GroupLanes(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    IS_ON_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    is_on: _builtins.bool
+    """Where it has none, there is nothing to tell of them."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionLanes]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        is_on: _builtins.bool = ...,
+        partitions: _abc.Iterable[Global___PartitionLanes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "is_on", b"is_on", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupLanes: _TypeAlias = GroupLanes  # noqa: Y015
+
+@_typing.final
+class PartitionLanes(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    UNSEEN_FIELD_NUMBER: _builtins.int
+    LANES_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    unseen: _builtins.int
+    """Messages that nobody has looked at yet, so that their lanes are not known."""
+    @_builtins.property
+    def lanes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaneStats]: ...
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        unseen: _builtins.int = ...,
+        lanes: _abc.Iterable[Global___LaneStats] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lanes", b"lanes", "partition", b"partition", "unseen", b"unseen"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionLanes: _TypeAlias = PartitionLanes  # noqa: Y015
+
+@_typing.final
+class LaneStats(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LANE_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    SERVED_FIELD_NUMBER: _builtins.int
+    SERVED_PER_SECOND_FIELD_NUMBER: _builtins.int
+    LAST_SERVED_TIME_FIELD_NUMBER: _builtins.int
+    OLDEST_AGE_FIELD_NUMBER: _builtins.int
+    lane: _builtins.str
+    """critical, high, normal, low or background."""
+    weight: _builtins.int
+    ready: _builtins.int
+    """Can be handed out now."""
+    in_flight: _builtins.int
+    served: _builtins.int
+    """Deliveries since the partition's leader leads it."""
+    served_per_second: _builtins.float
+    """Over about the last ten seconds."""
+    @_builtins.property
+    def last_served_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def oldest_age(self) -> _duration_pb2.Duration:
+        """Of the oldest message that is ready; unset if there is none."""
+
+    def __init__(
+        self,
+        *,
+        lane: _builtins.str = ...,
+        weight: _builtins.int = ...,
+        ready: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
+        served: _builtins.int = ...,
+        served_per_second: _builtins.float = ...,
+        last_served_time: _timestamp_pb2.Timestamp | None = ...,
+        oldest_age: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_served_time", b"last_served_time", "oldest_age", b"oldest_age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_flight", b"in_flight", "lane", b"lane", "last_served_time", b"last_served_time", "oldest_age", b"oldest_age", "ready", b"ready", "served", b"served", "served_per_second", b"served_per_second", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaneStats: _TypeAlias = LaneStats  # noqa: Y015
 
 @_typing.final
 class GetStatsRequest(_message.Message):

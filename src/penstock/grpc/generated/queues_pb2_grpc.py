@@ -76,6 +76,11 @@ class QueuesStub:
                 request_serializer=penstock_dot_v1_dot_queues__pb2.GetStatsRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_queues__pb2.GetStatsResponse.FromString,
                 _registered_method=True)
+        self.GetLanes = channel.unary_unary(
+                '/penstock.v1.Queues/GetLanes',
+                request_serializer=penstock_dot_v1_dot_queues__pb2.GetLanesRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_queues__pb2.GetLanesResponse.FromString,
+                _registered_method=True)
         self.Peek = channel.unary_unary(
                 '/penstock.v1.Queues/Peek',
                 request_serializer=penstock_dot_v1_dot_queues__pb2.PeekRequest.SerializeToString,
@@ -173,6 +178,13 @@ class QueuesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLanes(self, request, context):
+        """How the lanes of groups stand: what waits in each, what is out, what was served.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Peek(self, request, context):
         """Looks at messages that are not done, without leasing them.
         """
@@ -256,6 +268,11 @@ def add_QueuesServicer_to_server(servicer, server):
                     servicer.GetStats,
                     request_deserializer=penstock_dot_v1_dot_queues__pb2.GetStatsRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_queues__pb2.GetStatsResponse.SerializeToString,
+            ),
+            'GetLanes': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLanes,
+                    request_deserializer=penstock_dot_v1_dot_queues__pb2.GetLanesRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_queues__pb2.GetLanesResponse.SerializeToString,
             ),
             'Peek': grpc.unary_unary_rpc_method_handler(
                     servicer.Peek,
@@ -506,6 +523,33 @@ class Queues:
             '/penstock.v1.Queues/GetStats',
             penstock_dot_v1_dot_queues__pb2.GetStatsRequest.SerializeToString,
             penstock_dot_v1_dot_queues__pb2.GetStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLanes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Queues/GetLanes',
+            penstock_dot_v1_dot_queues__pb2.GetLanesRequest.SerializeToString,
+            penstock_dot_v1_dot_queues__pb2.GetLanesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -58,6 +58,8 @@ class QueuesStub:
     """Begins a group where it is to begin, and gives it settings of its own."""
     GetStats: _grpc.UnaryUnaryMultiCallable[_queues_pb2.GetStatsRequest, _queues_pb2.GetStatsResponse]
     """How many messages are in which state."""
+    GetLanes: _grpc.UnaryUnaryMultiCallable[_queues_pb2.GetLanesRequest, _queues_pb2.GetLanesResponse]
+    """How the lanes of groups stand: what waits in each, what is out, what was served."""
     Peek: _grpc.UnaryUnaryMultiCallable[_queues_pb2.PeekRequest, _queues_pb2.PeekResponse]
     """Looks at messages that are not done, without leasing them."""
     PauseGroup: _grpc.UnaryUnaryMultiCallable[_queues_pb2.PauseGroupRequest, _queues_pb2.PauseGroupResponse]
@@ -100,6 +102,8 @@ class QueuesAsyncStub(QueuesStub):
     """Begins a group where it is to begin, and gives it settings of its own."""
     GetStats: _aio.UnaryUnaryMultiCallable[_queues_pb2.GetStatsRequest, _queues_pb2.GetStatsResponse]  # type: ignore[assignment]
     """How many messages are in which state."""
+    GetLanes: _aio.UnaryUnaryMultiCallable[_queues_pb2.GetLanesRequest, _queues_pb2.GetLanesResponse]  # type: ignore[assignment]
+    """How the lanes of groups stand: what waits in each, what is out, what was served."""
     Peek: _aio.UnaryUnaryMultiCallable[_queues_pb2.PeekRequest, _queues_pb2.PeekResponse]  # type: ignore[assignment]
     """Looks at messages that are not done, without leasing them."""
     PauseGroup: _aio.UnaryUnaryMultiCallable[_queues_pb2.PauseGroupRequest, _queues_pb2.PauseGroupResponse]  # type: ignore[assignment]
@@ -187,6 +191,14 @@ class QueuesServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_queues_pb2.GetStatsResponse, _abc.Awaitable[_queues_pb2.GetStatsResponse]]:
         """How many messages are in which state."""
+
+    @_abc_1.abstractmethod
+    def GetLanes(
+        self,
+        request: _queues_pb2.GetLanesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_queues_pb2.GetLanesResponse, _abc.Awaitable[_queues_pb2.GetLanesResponse]]:
+        """How the lanes of groups stand: what waits in each, what is out, what was served."""
 
     @_abc_1.abstractmethod
     def Peek(

@@ -47,7 +47,7 @@ def check_even(members: Mapping[str, Subscriber], target: Target) -> None:
             assert len(places) - min(readers) <= 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(groups, groups, counts, counts, st.sampled_from(sorted(ASSIGNORS)))
 def test_every_wanted_partition_is_given_once(before, after, old_counts, new_counts, name) -> None:
     assign = ASSIGNORS[name]
@@ -60,7 +60,7 @@ def test_every_wanted_partition_is_given_once(before, after, old_counts, new_cou
         check_even(after, second)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(groups, counts, st.randoms(use_true_random=False))
 def test_the_order_of_members_does_not_matter_and_what_is_even_stays(members, partitions, chance) -> None:
     shuffled = list(members.items())
@@ -70,7 +70,7 @@ def test_the_order_of_members_does_not_matter_and_what_is_even_stays(members, pa
     assert assign_uniformly(members, first, partitions) == first
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 40), st.data())
 def test_one_who_comes_or_goes_moves_no_more_than_its_share(size: int, count: int, data) -> None:
     """All want the same: a newcomer takes its share from the others, and only that; a leaver's is shared out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from tests.unit.groups.consumer.topics import MemoryTopics
 from tests.unit.groups.journal import MemoryJournal
 
@@ -61,8 +62,9 @@ class Crowd:
         return group
 
 
-def test_a_thousand_members_settle_on_ten_thousand_partitions() -> None:
-    crowd = Crowd(1_000, MemoryTopics(**{f"t{number}": 100 for number in range(100)}))
+@pytest.mark.parametrize("size", [200, pytest.param(1_000, marks=pytest.mark.soak)])
+def test_many_members_settle_on_ten_times_as_many_partitions(size: int) -> None:
+    crowd = Crowd(size, MemoryTopics(**{f"t{number}": size // 10 for number in range(100)}))
     started = time.process_time()
     rounds = 0
     while rounds == 0 or crowd.group.state is not ConsumerGroupState.STABLE:
@@ -71,7 +73,7 @@ def test_a_thousand_members_settle_on_ten_thousand_partitions() -> None:
         assert rounds < 10
     spent_s = time.process_time() - started
     assert {len(places) for places in crowd.told.values()} == {10}
-    assert len(frozenset().union(*crowd.told.values())) == 10_000
+    assert len(frozenset().union(*crowd.told.values())) == 10 * size
     print(f"settled after {rounds} rounds of heartbeats, {spent_s:.1f} s of work")
     assert spent_s < 20
     started = time.process_time()

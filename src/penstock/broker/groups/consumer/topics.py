@@ -11,8 +11,6 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-import re2
-
 from penstock.cluster.metadata import ClusterMetadata
 from penstock.errors import InvalidRegularExpression
 from penstock.model import is_internal
@@ -43,19 +41,17 @@ class Topics(Protocol):
         """The names that a pattern matches as a whole."""
 
 
-def _quietly() -> Any:
-    options = re2.Options()
-    options.log_errors = False
-    return options
-
-
 @lru_cache(maxsize=_MATCHED_PATTERNS_MAX)
 def compile_pattern(pattern: str) -> Any:
     """A pattern in RE2's syntax, which takes time linear in what it is matched with (docs/decisions/0008)."""
     if len(pattern) > _PATTERN_CHARS_MAX:
         raise InvalidRegularExpression(f"A pattern may have {_PATTERN_CHARS_MAX} characters, not {len(pattern)}.")
+    import re2  # two megabytes that a node without such groups does not need
+
+    options = re2.Options()
+    options.log_errors = False
     try:
-        return re2.compile(pattern, _quietly())
+        return re2.compile(pattern, options)
     except re2.error as error:
         reason = error.args[0].decode(errors="replace") if error.args else "it cannot be read"
         raise InvalidRegularExpression(f"Pattern {pattern!r} is not a regular expression of RE2: {reason}") from error

@@ -1,0 +1,91 @@
+"""A real broker with schedules in it, for tests: alone on its node, on a disk in memory, by a clock that can be set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from penstock.broker.broker import Broker
+from penstock.broker.config import BrokerConfig
+from penstock.broker.schedules.config import ScheduleSettings
+from penstock.broker.schedules.messages import New, Placed
+from penstock.broker.schedules.records import Message
+from penstock.broker.surroundings import Surroundings
+from penstock.clock import SystemClock
+from penstock.cluster.controller import TopicSpec
+from penstock.peers.tcp import TcpPeers
+from penstock.testing.files import MemoryFiles
+from penstock.testing.reading import StoredMessage, read_committed
+
+HOUR_MS = 3_600_000
+
+
+class SettableClock(SystemClock):
+    """The machine's clock, with somebody at its hands."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+class ScheduleHouse:
+    """One node."""
+
+    def __init__(self, files: MemoryFiles | None = None, *, shards: int = 2, **settings: Any) -> None:
+        self.files = files or MemoryFiles()
+        self.clock = SettableClock()
+        peers = TcpPeers(1, host="", port=None, token=None, clock=self.clock)
+        surroundings = Surroundings(peers=peers, files=self.files, clock=self.clock, random=Random(7))
+        config = BrokerConfig(
+            node_id=1,
+            data_dir=Path("/data"),
+            schedules_partitions=shards,
+            schedules=ScheduleSettings(**{"retry_base_ms": 20, **settings}),
+        )
+        self.broker = Broker(config, surroundings)
+        self.calendar = self.broker.schedules
+
+    async def __aenter__(self) -> ScheduleHouse:
+        await self.broker.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.broker.close()
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    async def topic(self, name: str = "orders", partitions: int = 1, **configs: str) -> None:
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        await self.broker.create_topic(TopicSpec(name=name, partitions=partitions, configs=named))
+
+    async def add(self, value: str, delay_ms: int | None = 0, topic: str = "orders", **facts: Any) -> Placed:
+        message = Message(topic, facts.pop("partition", None), facts.pop("key", None), value.encode())
+        due_ms = None if delay_ms is None else self.now_ms + delay_ms
+        (placed,) = await self.calendar.add([New(message=message, due_ms=due_ms, **facts)])
+        return placed
+
+    async def messages(self, topic: str = "orders") -> list[StoredMessage]:
+        return await read_committed(self.broker, topic)
+
+    async def values(self, topic: str = "orders") -> list[str]:
+        return [(message.value or b"").decode() for message in await self.messages(topic)]
+
+    async def await_values(self, *values: str, topic: str = "orders") -> list[StoredMessage]:
+        """The messages of a topic as soon as there are so many, which have to be these."""
+        async with asyncio.timeout(20):
+            while len(await self.values(topic)) < len(values):  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+        assert sorted(await self.values(topic)) == sorted(values)
+        return await self.messages(topic)
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not is_so():  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
