@@ -12,7 +12,11 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
+
+import uvloop
 
 from bench.queues.penstock import PenstockQueues, penstock_software
 
@@ -82,6 +86,11 @@ async def measure(port: int, pid: int, batch: int, calls: int) -> None:
     await client.close()
 
 
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=200, help="of each kind (200)")
@@ -92,13 +101,13 @@ def main() -> None:
     batches = options.batch or [500, 1]
     if options.port:
         for batch in batches:
-            asyncio.run(measure(options.port, options.pid, batch, options.calls))
+            _run(measure(options.port, options.pid, batch, options.calls))
         return
     directory = Path(tempfile.mkdtemp(prefix="penstock-cost-"))
     server = penstock_software()[0].start(directory)
     try:
         for batch in batches:
-            asyncio.run(measure(server.port, server.process._ps.pid, batch, options.calls))
+            _run(measure(server.port, server.process._ps.pid, batch, options.calls))
     finally:
         server.process.stop()
         shutil.rmtree(directory, ignore_errors=True)

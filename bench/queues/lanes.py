@@ -6,10 +6,13 @@ hits both. The picture shows shares over time under overload, with and without b
 
 from __future__ import annotations
 
+import asyncio
 import os
 import statistics
 import time
 from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ Row = tuple[str, float, str]
 
 SIZE = 1000
 BATCH = 500
-CALLS = 120
+CALLS = 160
 WEIGHTS = dict(zip(PRIORITIES, (50, 25, 15, 7, 3), strict=True))
 PICTURE = Path("docs/explanation/lanes.svg")
 # In the picture a round takes twenty seconds at this pace, as at a queue whose consumers are slow.
@@ -33,29 +36,29 @@ BOOST_SECONDS = 5
 COLOURS = ("#c62828", "#ef6c00", "#0f7b8a", "#6a8caf", "#9a9a9a")
 
 
-async def _fill(client: AsyncClient, topic: str, rounds: int, *, is_named: bool = True) -> None:
+async def _fill(client: AsyncClient, topic: str, rounds: int, priorities: Sequence[str] = PRIORITIES) -> None:
     """Batches of each priority in turn, so that every lane has more than anybody takes."""
     values = [os.urandom(SIZE) for _ in range(BATCH)]
     for _ in range(rounds):
-        for priority in PRIORITIES:
-            await client.publish_many(topic, values, priority=priority if is_named else None)
+        for priority in priorities:
+            await client.publish_many(topic, values, priority=priority)
 
 
 async def cost(server: Server) -> list[Row]:
     """Receiving and acking 500 at a time, with lanes and without them, in processor time and in messages a second."""
     pid = server.process._ps.pid
-    kinds = {
-        "without lanes": ({}, False),
-        "lanes, one priority": ({"queue.lanes": "on"}, False),
-        "lanes, five priorities": ({"queue.lanes": "on"}, True),
+    kinds: dict[str, tuple[dict[str, str], Sequence[str]]] = {
+        "without lanes": ({}, PRIORITIES),
+        "lanes, one priority": ({"queue.lanes": "on"}, ["high"] * len(PRIORITIES)),
+        "lanes, five priorities": ({"queue.lanes": "on"}, PRIORITIES),
     }
     spent: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
     async with AsyncClient(f"http://127.0.0.1:{server.port}") as client:
         queues = {}
-        for number, (kind, (configs, is_named)) in enumerate(kinds.items()):
+        for number, (kind, (configs, priorities)) in enumerate(kinds.items()):
             topic = f"cost-{number}"
             await client.create_topic(topic, partitions=1, **configs)
-            await _fill(client, topic, (CALLS + 20) // 3, is_named=is_named)
+            await _fill(client, topic, (CALLS + 20) // 3, priorities)
             queues[kind] = client.queue(topic, "bench")
         for call in range(CALLS):
             for kind, queue in queues.items():
@@ -88,10 +91,10 @@ async def shares(server: Server) -> list[Row]:
     """How far the shares are off under saturation, one message at a time and 500 at a time."""
     rows: list[Row] = []
     async with AsyncClient(f"http://127.0.0.1:{server.port}") as client:
-        for most, calls in ((1, 1000), (7, 300), (500, 40)):
+        for most, calls in ((1, 1000), (7, 300), (500, 60)):
             topic = f"shares-{most}"
             await client.create_topic(topic, partitions=1, **{"queue.lanes": "on"})
-            await _fill(client, topic, 24)
+            await _fill(client, topic, calls * most * WEIGHTS["critical"] // 100 // BATCH + 4)
             queue = client.queue(topic, "bench")
             served: Counter[str] = Counter()
             for _ in range(calls):
@@ -123,21 +126,15 @@ async def over_time(server: Server) -> list[Row]:
                 await _ack(queue, messages)
                 left = begun + (call + 1) / PACE_PER_SECOND - time.perf_counter()
                 if left > 0:
-                    await _sleep(left)
+                    await asyncio.sleep(left)
             rows.append((f"the last lane waits at most, {kind}", _longest_wait(served, "background"), "s"))
     draw(PICTURE, told)
     return rows
 
 
-async def _sleep(seconds: float) -> None:
-    import asyncio
-
-    await asyncio.sleep(seconds)
-
-
 def _longest_wait(served: list[tuple[float, str]], lane: str) -> float:
     moments = [0.0, *(at for at, of in served if of == lane), served[-1][0]]
-    return max(after - before for before, after in zip(moments, moments[1:], strict=False))
+    return max(after - before for before, after in pairwise(moments))
 
 
 def draw(path: Path, told: dict[str, list[tuple[float, str]]]) -> None:

@@ -23,6 +23,7 @@ from bench.machine import machine_facts
 from bench.process import BrokerError
 from bench.queues import __doc__ as description
 from bench.queues.clients import Client, JetStream, QuorumQueue, RedisStreams
+from bench.queues.lanes import LANE_ROWS
 from bench.queues.loops import Lost, in_and_out
 from bench.queues.penstock import OWN_ROWS, PenstockQueues, penstock_software
 from bench.queues.servers import PEERS
@@ -37,6 +38,7 @@ CLIENTS: dict[str, Callable[[], Client]] = {
 BATCHES = (500, 1)
 SIZE = 1000
 Figures = dict[str, dict[str, list[float]]]
+OwnRow = Callable[[Any], Any]  # a coroutine function that measures a server
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -45,6 +47,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=4.0, help="of publishing and of receiving, for each row (4)")
     parser.add_argument("--rounds", type=int, default=3, help="how often all of it is repeated (3)")
     parser.add_argument("--own", action="store_true", help="only the rows of Penstock alone")
+    parser.add_argument("--lanes", action="store_true", help="only the rows of lanes, and their picture")
     parser.add_argument("--no-own", action="store_true", help="without the rows of Penstock alone")
     parser.add_argument("--data-dir", type=Path, default=CACHE, help="where the servers keep their data meanwhile")
     parser.add_argument("--out", type=Path, default=Path("bench/out/queues.json"), help="where the figures go")
@@ -70,11 +73,11 @@ def main(arguments: Sequence[str]) -> int:
     directory = options.data_dir.resolve() / "penstock-bench-queues"
     is_whole = True
     begun = time.monotonic()
-    for round_number in range(0 if options.own else options.rounds):
+    for round_number in range(0 if options.own or options.lanes else options.rounds):
         for software in ready if round_number % 2 == 0 else ready[::-1]:
             is_whole &= measure(software, directory, options.seconds, figures, console)
     if not options.no_own:
-        is_whole &= measure_own(directory, figures, console)
+        is_whole &= measure_own(directory, figures, console, LANE_ROWS if options.lanes else OWN_ROWS)
     show(figures, console)
     facts = {**machine_facts(options.data_dir), **versions, "minutes": round((time.monotonic() - begun) / 60, 1)}
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -116,11 +119,11 @@ async def _one(client: Client, port: int, batch: int, seconds: float) -> Any:
         await client.close()
 
 
-def measure_own(directory: Path, figures: Figures, console: Console) -> bool:
+def measure_own(directory: Path, figures: Figures, console: Console, rows: Sequence[OwnRow]) -> bool:
     """The rows that only Penstock has, each on an empty directory."""
     is_whole = True
     software = penstock_software()[0]
-    for own in OWN_ROWS:
+    for own in rows:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         try:

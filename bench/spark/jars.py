@@ -1,6 +1,7 @@
 """Spark's own Kafka connector, from Maven Central: the newest that is there, which Spark's next version runs too.
 
-The part of it that deals with tokens is an older one, because no newer is there; it does nothing here. The jars are named one by one, as in the compatibility runs: what the connector needs beyond them comes with Spark.
+The part of it that deals with tokens is an older one, because no newer is there; it does nothing here. The jars are
+named one by one, as in the compatibility runs: what the connector needs beyond them comes with Spark.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import psutil
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from bench.spark.sink import copy, sink
 from penstock.spark import session
 
 WARM_UP_ROWS = 3  # micro-batches that do not count
@@ -54,12 +55,13 @@ class BareReader(DataSourceStreamReader):
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["stream", "floor", "bare", "memory"])
+    parser.add_argument("what", choices=["stream", "floor", "bare", "memory", "sink", "copy"])
     parser.add_argument("--format", choices=["penstock", "kafka"], default="penstock")
     parser.add_argument("--servers", default="", help="URLs of nodes, or of their Kafka doors")
     parser.add_argument("--topic", default="")
     parser.add_argument("--trigger", type=int, default=200_000)
     parser.add_argument("--jars", default="")
+    parser.add_argument("--delivery", choices=["exactly-once", "at-least-once"], default="exactly-once")
     return parser.parse_args()
 
 
@@ -71,7 +73,8 @@ def main() -> None:
     spark = session("bench", "local[2]", **conf)
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        figures = {"stream": stream, "floor": floor, "bare": bare, "memory": memory}[options.what](spark, options)
+        programs = {"stream": stream, "floor": floor, "bare": bare, "memory": memory, "sink": sink, "copy": copy}
+        figures = programs[options.what](spark, options)
     finally:
         spark.stop()
     print(json.dumps(figures), flush=True)
@@ -121,6 +124,8 @@ def _run(rows: Any, *, is_endless: bool) -> list[Any]:
     query = writer.start()
     while len(query.recentProgress) < FLOOR_BATCHES and query.exception() is None:
         time.sleep(0.1)
+    if (error := query.exception()) is not None:
+        raise error
     query.stop()
     return list(query.recentProgress)
 

@@ -27,6 +27,7 @@ from bench.targets import CACHE, is_ready, penstock_targets
 from penstock import Client
 
 TOPIC = "bench"
+COLOURS = {"penstock": "#0f7b8a", "Spark's Kafka connector": "#3b3b3b"}
 VALUE_BYTES = 1000
 PROGRAM_LIMIT_S = 3600
 _CHUNK = 5_000
@@ -110,6 +111,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = {name: str(value) for name, value in vars(options).items()}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({"machine": facts, "options": asked, "figures": figures}, indent=1, default=str))
+    draw(options.out.with_suffix(".png"), figures)
     console.print(f"{facts['minutes']} minutes. Every figure of every round is in {options.out}")
     return 0
 
@@ -126,6 +128,10 @@ def measure(
         kafka = ["--format", "kafka", "--servers", f"127.0.0.1:{node.kafka}", "--jars", paths]
         told = program("stream", *kafka, *asked)
         note(figures, console, row, "Spark's Kafka connector", told["rows_per_second"], "rows/s")
+    for delivery in ("exactly-once", "at-least-once"):
+        for what, row in (("sink", "memory to sink"), ("copy", f"topic to topic, {options.trigger:,} rows a trigger")):
+            told = program(what, "--servers", node.url, *asked, "--delivery", delivery)
+            note(figures, console, row, f"penstock, {delivery}", told["rows_per_second"], "rows/s")
     if is_first:
         told = program("floor", "--servers", node.url, *asked)
         note(figures, console, "a micro-batch of one row", "penstock", told["milliseconds"], "ms")
@@ -172,3 +178,24 @@ def show(figures: dict[str, dict[str, list[float]]], console: Console) -> None:
         for name, values in by_name.items():
             table.add_row(row, name, f"{statistics.median(values):,.0f}", str(len(values)))
     console.print(table)
+
+
+def draw(path: Path, figures: dict[str, dict[str, list[float]]]) -> None:
+    """The medians as bars, a panel for each row."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    size = (9, 1.6 * len(figures) + 0.6)
+    figure, axes = pyplot.subplots(len(figures), 1, figsize=size, squeeze=False, layout="constrained")
+    for axis, (row, by_name) in zip(axes[:, 0], figures.items(), strict=True):
+        medians = [statistics.median(values) for values in by_name.values()]
+        bars = axis.barh(list(by_name), medians, color=[COLOURS.get(name, "#9a9a9a") for name in by_name])
+        axis.bar_label(bars, [f"{median:,.0f}" for median in medians], fontsize=8, padding=3)
+        axis.set_title(row, fontsize=9, loc="left")
+        axis.tick_params(labelsize=8)
+        axis.invert_yaxis()
+        axis.margins(x=0.12)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)

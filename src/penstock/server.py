@@ -383,6 +383,8 @@ def http_config(settings: Settings, address: Address) -> HttpConfig:
         connections_max=broker.max_connections,
         keep_alive_ms=broker.idle_timeout_ms,
         body_bytes_max=broker.max_body_bytes,
+        websocket_ping_ms=broker.websocket_ping_ms,
+        websocket_resume_ms=broker.websocket_resume_ms,
         stop_timeout_ms=int(broker.shutdown_timeout_ms * _DOOR_GRACE_SHARE),
         metrics_partitions_max=settings.metrics.partition_labels_max,
     )

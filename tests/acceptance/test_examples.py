@@ -35,6 +35,12 @@ def test_rest_group_delivers_every_parcel(node: Node) -> None:
     assert run(ROOT / "examples" / "rest_group.py", node.http_url).splitlines()[-1] == "delivered: 20"
 
 
+def test_priority_lanes(node: Node) -> None:
+    first, shares = run(ROOT / "examples" / "priority_lanes.py", node.http_url).splitlines()
+    assert first == "first: refund (critical)"
+    assert "critical" in shares
+
+
 def test_schedules_come_when_they_are_due(node: Node) -> None:
     *came, last = run(ROOT / "examples" / "schedules.py", node.http_url).splitlines()
     assert sorted(line.split(" (")[0] for line in came) == ["brought forward", "in a second", "in half a second"]

@@ -419,7 +419,16 @@ def test_the_client_publishes_for_later(node: Node, rest: httpx.Client, topic: s
                 client.publish(topic, "v", **wrong)  # type: ignore[arg-type]
         with pytest.raises(UnknownPartition):
             client.publish(topic, "v", partition=9, delay_ms=60_000)
+        places = (9, 0, 9, 8, 8)  # what is wrong keeps nobody else out, also where all of a call are wrong
+        mixed = [client.send(topic, "mixed", partition=place, delay_ms=60_000) for place in places]
+        client.flush()
+        assert [isinstance(each.exception(), UnknownPartition) for each in mixed] == [place != 0 for place in places]
+        client.schedules.cancel(mixed[1].result().schedule_id)
         assert sorted(await_values(rest, topic, 3)) == ["first", "now", "second"]
+        messages = rest.get(f"/v1/topics/{topic}/messages").json()["messages"]
+        (first,) = [message for message in messages if message["value"] == "first"]
+        assert first["headers"]["penstock-priority"] == "high", "once, and as it was given"
+        assert first["headers_base64"] == {"a": "/w=="}
         assert sum(1 for _ in client.schedules.list(topic=topic, page_size=1_000)) == 1_500
         client.schedules.cancel(many[0].schedule_id)
         assert sum(1 for _ in client.schedules.list(topic=topic, page_size=400)) == 1_499

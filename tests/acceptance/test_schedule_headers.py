@@ -140,6 +140,16 @@ def test_records_around_delayed_ones_keep_their_offsets_and_every_client_reads_a
     assert [message["value"] for message in queue.json()["messages"]] == ["a", "b", "c"]
 
 
+def test_records_of_one_producer_for_the_same_moment_come_in_their_order(
+    node: Node, topic: str, consumer: Consumer
+) -> None:
+    create(node, topic)
+    due: Headers = (("penstock-deliver-at", b"%d" % int(time.time() * 1000 + 1_500)),)
+    send(node, topic, *((str(number), due) for number in range(200)), **{"enable.idempotence": True})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert [value for _, value, _, _ in read(consumer, 200)] == [str(number) for number in range(200)]
+
+
 def test_other_clients_read_across_the_gaps_too(node: Node, topic: str) -> None:
     create(node, topic)
     for value in ("x", "y", "z"):  # each with a batch between them of which nothing is left

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -25,6 +25,7 @@ KILLS = int(os.environ.get("PENSTOCK_SPARK_KILLS", "20"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "7"))
 PARTITIONS = 3
 _STEP_S = 300.0  # a session alone takes a minute where many others want the machine
+_AHEAD = 6  # batches that wait to be run
 VICTIMS = ("driver", "jvm", "worker", "broker")
 
 
@@ -89,17 +90,20 @@ class Driver:
 
 
 class Producer:
-    """Publishes numbers, until it is told to stop."""
+    """Publishes numbers, always some batches ahead of the job, until it is told to stop."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, batches: Callable[[], int]) -> None:
         self._client = Client(node.http_url, timeout=300, delivery_timeout=300)
+        self._batches = batches
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.sent = 0
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stopping.wait(0.2):
+        while not self._stopping.wait(0.1):
+            if self.sent >= (self._batches() + _AHEAD) * spark_driver.ROWS_A_BATCH:
+                continue
             numbers = range(self.sent, self.sent + 60)
             self._client.publish_many("in", [b"%d" % number for number in numbers])
             self.sent += 60
@@ -162,7 +166,8 @@ def test_every_row_is_there_once_though_everything_is_killed(node: Node, tmp_pat
     with Client(node.http_url) as client:
         client.create_topic("in", partitions=2)
         client.create_topic("out", partitions=PARTITIONS)
-    producer, driver = Producer(node), Driver(node, tmp_path)
+    driver = Driver(node, tmp_path)
+    producer = Producer(node, driver.batches)
     kills: Counter[str] = Counter()
     try:
         while kills.total() < KILLS:

@@ -156,6 +156,25 @@ def test_a_partition_that_is_not_there_is_told_of(broker: LocalBroker, topic: st
         sink.write(iter([batch]))
 
 
+def test_a_write_that_fails_holds_nobody_back(broker: LocalBroker, client: Client, topic: str) -> None:
+    """The only task has failed, so that there is no message to tell what it left."""
+    sink = BatchSink({"servers": broker.url, "topic": topic}, parse_ddl("value string, partition int"))
+
+    def batches() -> Any:
+        yield pa.record_batch({"value": ["x" * 200] * 50_000, "partition": pa.array([0] * 50_000, pa.int32())})
+        deadline = time.monotonic() + 60
+        while not httpx.get(f"{broker.url}/v1/topics/{topic}").json()["messages"]:
+            assert time.monotonic() < deadline
+        raise ValueError("a row that cannot be computed")
+
+    with pytest.raises(ValueError, match="cannot be computed"):
+        sink.write(batches())
+    client.publish(topic, "behind", partition=0)
+    assert seen(client, topic) == []
+    sink.abort([None])
+    assert seen(client, topic) == ["behind"]
+
+
 def test_rows_for_later_are_scheduled_with_the_commit_and_once(
     broker: LocalBroker, client: Client, new_topic: NewTopic
 ) -> None:

@@ -13,11 +13,14 @@ import time
 
 from penstock.spark import session
 
+ROWS_A_BATCH = 300
+
 
 def main(url: str, source: str, target: str, checkpoint: str) -> None:
     spark = session("killed", "local[2,3]", testing=True)
     spark.sparkContext.setLogLevel("ERROR")
-    read = spark.readStream.format("penstock").option("servers", url).option("maxRecordsPerTrigger", 300)
+    read = spark.readStream.format("penstock").option("servers", url)
+    read = read.option("maxRecordsPerTrigger", ROWS_A_BATCH)
     rows = read.option("timeout", "300").load(source).selectExpr("key", "value").repartition(2, "value")
     writer = rows.writeStream.format("penstock").option("servers", url).option("topic", target)
     writer = writer.option("timeout", "300").option("stagingTimeout", "60").option("checkpointLocation", checkpoint)

@@ -167,9 +167,10 @@ class Connection:
 class Reader:
     """Follows one door through a page, against a node of its own."""
 
-    def __init__(self, node: Node, directory: Path) -> None:
+    def __init__(self, node: Node, directory: Path, *, patience_s: float = 60.0) -> None:
         self._node = node
         self._directory = directory
+        self._patience_s = patience_s
         self._names: dict[str, str] = {}
         self._module: dict[str, Any] = {"__name__": "tutorial"}
         self._connections: dict[str, Connection] = {}
@@ -228,7 +229,7 @@ class Reader:
         while True:
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", script],
-                capture_output=True, text=True, timeout=60, env=self._environment, cwd=self._directory,
+                capture_output=True, text=True, timeout=self._patience_s, env=self._environment, cwd=self._directory,
             )  # fmt: skip
             if done.returncode != 0:
                 raise PageDiffers(f"it ended with {done.returncode}: {done.stderr}{done.stdout}")

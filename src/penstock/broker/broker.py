@@ -233,6 +233,7 @@ class Broker:
             self.registration,
             self._housekeeping,
             self._redrives,
+            self.schedules,
             self.pipelines,
             self.queues,
             self.joint,
@@ -324,9 +325,7 @@ class Broker:
         """The topic that pipelines report to; it is created when the first one does."""
         return await self.ensure_internal_topic(PIPELINES_TOPIC, PIPELINES_PARTITIONS)
 
-    async def ensure_internal_topic(
-        self, name: str, partitions: int, configs: Mapping[str, str] = _COMPACTED
-    ) -> Topic:
+    async def ensure_internal_topic(self, name: str, partitions: int, configs: Mapping[str, str] = _COMPACTED) -> Topic:
         """A topic that holds the broker's own state, made if this is the first time that somebody needs it."""
         if name not in self.metadata.topics:
             usable = sum(1 for node in self.metadata.nodes.values() if not node.is_fenced)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from types import FrameType
@@ -285,13 +286,16 @@ def _row(found: dict[str, Any]) -> list[object]:
 
 def _load(file: Path, servers: str | None) -> Definition:
     from penstock.errors import InvalidPipeline
+    from penstock.pipelines.definition import DEFAULT_SERVERS
     from penstock.pipelines.files import load
 
     try:
         definition = load(file)
     except InvalidPipeline as error:
         raise CommandError(error.message, Exit.USAGE) from error
-    if servers is not None:
+    if servers is None and definition.servers == DEFAULT_SERVERS:
+        servers = os.environ.get("PENSTOCK_URL")  # as for every other command, where the file does not say
+    if servers:
         definition.servers = servers
     return definition
 
@@ -312,7 +316,9 @@ def _session(definition: Definition, master: str, remote: str | None) -> SparkSe
         from penstock.spark import session
 
         settings: dict[str, Any] = dict(definition.spark)
-        return session(f"penstock-{definition.name}", master, **settings)
+        spark = session(f"penstock-{definition.name}", master, **settings)
+        spark.sparkContext.setLogLevel("ERROR")  # what it warns of is not for whoever runs a pipeline
+        return spark
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.remote(remote)

@@ -272,7 +272,8 @@ def _show(found: dict[str, Any], output: str | None) -> None:
         ["key", printable(str(found.get("key") or found.get("key_base64") or ""))],
         ["message", _value(found)],
     ]
-    echo_table(("", ""), rows)
+    for name, value in rows:
+        click.echo(f"{name:<9}{value}")
 
 
 def _wait(row: dict[str, Any], now: datetime) -> str:

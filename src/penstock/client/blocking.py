@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from penstock.client.client import BATCH_BYTES, BUFFER_BYTES, AsyncClient, Compression
 from penstock.client.consuming import AsyncConsumer
+from penstock.client.dead_letters import DeadLetter, QueueStats, Redrive, RedrivePlan
 from penstock.client.drafts import Draft
 from penstock.client.later import DeliverAt, when_of
 from penstock.client.leases import LeasedMessage, QueueMessage, Refused
@@ -46,6 +48,7 @@ class Client:
         buffer_bytes: int = BUFFER_BYTES,
         compression: Compression = "none",
         client_id: str = "penstock-python",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._client = AsyncClient(
             *urls,
@@ -56,6 +59,7 @@ class Client:
             buffer_bytes=buffer_bytes,
             compression=compression,
             client_id=client_id,
+            tls=tls,
         )
         self._portal = Portal()
         self._inbox = _Inbox(self._client, self._portal)
@@ -108,7 +112,9 @@ class Client:
         message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers, priority), moment_ms(timestamp))
         when = when_of(delay_ms, deliver_at)
         if when is not None:
-            return self._portal.submit(self._client._later.follow(topic, message, partition, when))
+            future: Future[Published] = Future()
+            self._portal.call(self._client._later.send(topic, message, partition, when, future))
+            return future
         return self._inbox.put(topic, message, partition)
 
     def publish_many(
@@ -242,6 +248,32 @@ class Queue:
     def release(self, messages: Iterable[LeasedMessage]) -> list[Refused]:
         """Give these back unseen: they are delivered again at once, and this delivery does not count as a try."""
         return self._portal.call(self._calls.release(messages))
+
+    def stats(self) -> QueueStats:
+        """How many messages are ready, in flight and waiting for another try."""
+        return self._portal.call(self._calls.stats())
+
+    def dead_letters(self, max_letters: int = 100, *, reason: str | None = None) -> Sequence[DeadLetter]:
+        """The first messages of this group that could not be processed."""
+        return self._portal.call(self._calls.dead_letters(max_letters, reason=reason))
+
+    def redrive(
+        self,
+        *,
+        reason: str | None = None,
+        target: str | None = None,
+        rate: float | None = None,
+        limit: int | None = None,
+        wait: float = 10.0,
+    ) -> Redrive:
+        """Send dead letters of this group back; see `AsyncQueue.redrive`."""
+        return self._portal.call(self._calls.redrive(reason=reason, target=target, rate=rate, limit=limit, wait=wait))
+
+    def plan_redrive(
+        self, *, reason: str | None = None, target: str | None = None, limit: int | None = None
+    ) -> RedrivePlan:
+        """What `redrive` would do; nothing is sent."""
+        return self._portal.call(self._calls.plan_redrive(reason=reason, target=target, limit=limit))
 
     def __repr__(self) -> str:
         return f"<Queue {self.topic} of group {self.group}>"

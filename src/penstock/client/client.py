@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, Literal
 
@@ -41,6 +42,7 @@ class AsyncClient:
     - ``batch_bytes``, ``compression``: how messages are packed.
     - ``buffer_bytes``: how much may wait to be published; whoever publishes more than that waits.
     - ``client_id``: a name to be shown where groups are described.
+    - ``tls``: whom to trust at ``https://`` URLs; default: whom the system trusts.
 
     ``schedules`` are the messages for later, once or again and again: see `AsyncSchedules`.
     """
@@ -55,10 +57,11 @@ class AsyncClient:
         buffer_bytes: int = BUFFER_BYTES,
         compression: Compression = "none",
         client_id: str = "penstock-python",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         if linger < 0 or batch_bytes < 1 or buffer_bytes < 1 or delivery_timeout <= 0:
             raise InvalidRequest("linger is 0 or more; batch_bytes, buffer_bytes and delivery_timeout are above 0.")
-        self._transport = Transport(urls, timeout_s=timeout)
+        self._transport = Transport(urls, timeout_s=timeout, tls=tls)
         self._client_id = client_id
         self._consumers: set[AsyncConsumer] = set()
         config = PublishConfig(linger, batch_bytes, buffer_bytes, delivery_timeout, _codec(compression))
@@ -114,14 +117,15 @@ class AsyncClient:
     ) -> asyncio.Future[Published]:
         """Hand over one message and return as soon as there is room for it; the future tells when it is safe.
 
-        Messages sent shortly after one another travel together: many at once are much faster than one by one. Those
-        for later (``delay_ms``, ``deliver_at``, as in `publish`) go one by one; many are best left to `publish_many`.
+        Messages sent shortly after one another travel together: many at once are much faster than one by one.
+        ``delay_ms`` and ``deliver_at`` are as in `publish`.
         """
         message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers, priority), moment_ms(timestamp))
         when = when_of(delay_ms, deliver_at)
-        if when is not None:
-            return self._later.send(topic, message, partition, when)
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        if when is not None:
+            await self._later.send(topic, message, partition, when, future)
+            return future
         await self._publisher.send(topic, message, partition, SingleParcel(message, future), is_urgent=False)
         return future
 

@@ -1,14 +1,17 @@
 """Messages that are published now and delivered later.
 
-They go one call at a time, not in numbered batches; instead each has an id, so a call that is repeated because its
-answer was lost schedules nothing twice, unless the message was due before the repetition came.
+Those of one topic that are sent while a call is under way wait for it and make the next one together. They are not
+numbered as other batches are; instead each has an id, so a call that is repeated because its answer was lost schedules
+nothing twice, unless a message was due before the repetition came.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future as ThreadFuture
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -18,11 +21,12 @@ from penstock.client.messages import Published, Scheduled
 from penstock.client.parcels import Outgoing
 from penstock.client.problems import error_named
 from penstock.client.transport import Transport
-from penstock.errors import ClientClosed, InvalidRequest, UnexpectedAnswer
+from penstock.errors import ClientClosed, InvalidRequest, PenstockError, UnexpectedAnswer
 from penstock.model import check_topic_name
 
 _CALL_MESSAGES_MAX: Final = 1_000
 _CALL_BYTES_MAX: Final = 2 * 1024 * 1024
+_WAITING_MAX: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _CHANCE: Final = random.Random()  # ids; nothing depends on nobody guessing them
@@ -114,77 +118,149 @@ def form_of(message: Outgoing) -> dict[str, Any]:
     return form
 
 
+class _Waiting(NamedTuple):
+    """A message that somebody waits for."""
+
+    form: dict[str, Any]
+    size: int
+    future: asyncio.Future[Published] | ThreadFuture[Published]
+
+
 class Later:
     """Publishes messages for later; one for each client."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._under_way: set[asyncio.Future[Any]] = set()
+        self._waiting: dict[str, deque[_Waiting]] = {}
+        self._count = 0  # of messages that wait or are under way
+        self._calls: dict[str, asyncio.Task[None]] = {}  # by topic
+        self._room = asyncio.Condition()
         self._is_closed = False
+
+    async def send(
+        self,
+        topic: str,
+        message: Outgoing,
+        partition: int | None,
+        when: When,
+        future: asyncio.Future[Published] | ThreadFuture[Published],
+    ) -> None:
+        """Take a message and return when there is room for it; the future is told when it is safe."""
+        check_topic_name(topic)
+        form = _form(message, partition, when)
+        await self._wait_until(lambda: self._count < _WAITING_MAX or self._is_closed)
+        if self._is_closed:
+            raise ClientClosed()
+        self._count += 1
+        self._waiting.setdefault(topic, deque()).append(_Waiting(form, message.size, future))
+        if topic not in self._calls:
+            self._calls[topic] = asyncio.ensure_future(self._send_all(topic))
 
     async def publish(self, topic: str, message: Outgoing, partition: int | None, when: When) -> Published:
         """Have one message scheduled, and return when it is safe."""
-        self._check_open()
-        path = ("v1", "topics", check_topic_name(topic), "publish")
-        receipt = await self._transport.post(_Receipt, *path, body=self._form(message, partition, when))
-        return receipt.told()
-
-    def send(self, topic: str, message: Outgoing, partition: int | None, when: When) -> asyncio.Future[Published]:
-        """The same without waiting for it."""
-        task = asyncio.ensure_future(self.publish(topic, message, partition, when))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        return task
-
-    async def follow(self, topic: str, message: Outgoing, partition: int | None, when: When) -> Published:
-        """The same for callers in another thread, who have a future of their own."""
-        return await self.send(topic, message, partition, when)
+        future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        await self.send(topic, message, partition, when, future)
+        return await future
 
     async def publish_many(
         self, topic: str, messages: Iterable[Outgoing], partition: int | None, when: When
     ) -> Sequence[Published]:
         """Have messages scheduled, and return when all are safe."""
-        self._check_open()
-        told: list[Published] = []
-        some: list[dict[str, Any]] = []
-        size = 0
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Published]] = []
         for message in messages:
-            if some and (size + message.size > _CALL_BYTES_MAX or len(some) == _CALL_MESSAGES_MAX):
-                told += await self._publish_some(topic, some)
-                some, size = [], 0
-            some.append(self._form(message, partition, when))
-            size += message.size
-        if some:
-            told += await self._publish_some(topic, some)
-        return told
-
-    async def _publish_some(self, topic: str, forms: list[dict[str, Any]]) -> list[Published]:
-        path = ("v1", "topics", check_topic_name(topic), "batch")
-        answer = await self._transport.post(_Receipts, *path, body={"messages": forms})
-        if len(answer.results) != len(forms):
-            raise UnexpectedAnswer(f"{len(forms)} messages were sent, and {len(answer.results)} answered.")
-        return [receipt.told() for receipt in answer.results]
-
-    def _form(self, message: Outgoing, partition: int | None, when: When) -> dict[str, Any]:
-        if message.timestamp_ms is not None:
-            raise InvalidRequest("A message for later gets its timestamp when it is delivered; leave out timestamp.")
-        form = {**form_of(message), **when.form, "schedule_id": new_id()}
-        if partition is not None:
-            form["partition"] = partition
-        return form
+            futures.append(loop.create_future())
+            await self.send(topic, message, partition, when, futures[-1])
+        told = await asyncio.gather(*futures, return_exceptions=True)
+        for each in told:
+            if isinstance(each, BaseException):
+                raise each
+        return [each for each in told if not isinstance(each, BaseException)]
 
     async def flush(self) -> None:
         """Return when everything that was sent before is safe or refused."""
-        if self._under_way:
-            await asyncio.wait(tuple(self._under_way))
+        await self._wait_until(lambda: not self._calls)
 
     async def close(self) -> None:
-        self._is_closed = True
         await self.flush()
+        self._is_closed = True
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClientClosed()
+    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            async with self._room:
+                await self._room.wait()
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    async def _send_all(self, topic: str) -> None:
+        """Send what waits, one call after the other, until nothing does."""
+        await asyncio.sleep(0)  # so that calls made together leave together
+        waiting = self._waiting[topic]
+        some: list[_Waiting] = []
+        try:
+            while waiting:
+                some = _some_of(waiting)
+                await self._call(topic, some)
+                self._count -= len(some)
+                some = []
+                async with self._room:
+                    self._room.notify_all()
+        finally:
+            self._calls.pop(topic, None)
+            left = [*some, *waiting]
+            waiting.clear()
+            self._count -= len(left)
+            for each in left:
+                _fail(each, ClientClosed("The client was closed before this was safe; it may be."))
+            async with self._room:
+                self._room.notify_all()
+
+    async def _call(self, topic: str, some: Sequence[_Waiting]) -> None:
+        body = {"messages": [each.form for each in some]}
+        try:
+            answer = await self._transport.post(_Receipts, "v1", "topics", topic, "batch", body=body)
+            if len(answer.results) != len(some):
+                raise UnexpectedAnswer(f"{len(some)} messages were sent, and {len(answer.results)} answered.")
+        except PenstockError as error:
+            if len(some) > 1 and not error.retriable:
+                for each in some:  # none was taken, each for a reason of its own
+                    await self._call(topic, [each])
+                return
+            for each in some:
+                _fail(each, error)
+            return
+        for each, receipt in zip(some, answer.results, strict=True):
+            try:
+                told = receipt.told()
+            except PenstockError as error:
+                _fail(each, error)
+            else:
+                if not each.future.done():
+                    each.future.set_result(told)
+
+
+def _some_of(waiting: deque[_Waiting]) -> list[_Waiting]:
+    """As many as fit one call, at least one."""
+    some = [waiting.popleft()]
+    size = some[0].size
+    while waiting and len(some) < _CALL_MESSAGES_MAX and size + waiting[0].size <= _CALL_BYTES_MAX:
+        some.append(waiting.popleft())
+        size += some[-1].size
+    return some
+
+
+def _fail(waiting: _Waiting, error: PenstockError) -> None:
+    if not waiting.future.done():
+        waiting.future.set_exception(error)
+
+
+def _form(message: Outgoing, partition: int | None, when: When) -> dict[str, Any]:
+    if message.timestamp_ms is not None:
+        raise InvalidRequest("A message for later gets its timestamp when it is delivered; leave out timestamp.")
+    form = {**form_of(message), **when.form, "schedule_id": new_id()}
+    if partition is not None:
+        form["partition"] = partition
+    return form
 
 
 def _ms(moment: datetime | None) -> int:

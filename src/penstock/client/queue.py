@@ -11,6 +11,15 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from penstock.client.connections import Answer
+from penstock.client.dead_letters import (
+    DeadLetter,
+    QueueStats,
+    Redrive,
+    RedrivePlan,
+    read_dead_letters,
+    read_stats,
+    redrive,
+)
 from penstock.client.leases import (
     AsyncQueueMessage,
     LeasedMessage,
@@ -32,6 +41,7 @@ DEFAULT_GROUP: Final = "default"
 _RECEIPTS_MAX: Final = 10_000
 _REASON_CHARS_MAX: Final = 1_000
 _PARTLY: Final = 207
+_REDRIVE_WAIT_MS_MAX: Final = 60_000
 _DONE: Final = frozenset({"done", "repeated"})
 _CHANCE: Final = random.Random()  # names of attempts; nothing depends on nobody guessing them
 
@@ -165,6 +175,47 @@ class QueueCalls(Generic[Leased]):
     async def release(self, messages: Iterable[LeasedMessage]) -> list[Refused]:
         """Give these back unseen: they are delivered again at once, and this delivery does not count as a try."""
         return await self._settle("release", messages)
+
+    # -- the queue itself ---------------------------------------------------------------------------------------------
+
+    async def stats(self) -> QueueStats:
+        """How many messages are ready, in flight and waiting for another try."""
+        return await read_stats(self._transport, self.topic, self.group)
+
+    async def dead_letters(self, max_letters: int = 100, *, reason: str | None = None) -> Sequence[DeadLetter]:
+        """The first messages of this group that could not be processed, all of them or those of one reason."""
+        return await read_dead_letters(self._transport, self.topic, self.group, max_letters, reason)
+
+    async def redrive(
+        self,
+        *,
+        reason: str | None = None,
+        target: str | None = None,
+        rate: float | None = None,
+        limit: int | None = None,
+        wait: float = 10.0,
+    ) -> Redrive:
+        """Send dead letters of this group back to where they came from, or to ``target``, ``rate`` a second.
+
+        It goes on by itself; this waits for its end up to ``wait`` seconds. Where the answer is lost it is asked for
+        again, which raises `RedriveRunning` if the first one is at it; what was sent back is not sent twice.
+        """
+        body = self._redrive(reason, target, limit, rate=rate, wait_ms=min(round(wait * 1000), _REDRIVE_WAIT_MS_MAX))
+        done = await redrive(self._transport, self.topic, body, wait)
+        assert isinstance(done, Redrive)
+        return done
+
+    async def plan_redrive(
+        self, *, reason: str | None = None, target: str | None = None, limit: int | None = None
+    ) -> RedrivePlan:
+        """What `redrive` would do; nothing is sent."""
+        done = await redrive(self._transport, self.topic, self._redrive(reason, target, limit, dry_run=True), 0.0)
+        assert isinstance(done, RedrivePlan)
+        return done
+
+    def _redrive(self, reason: str | None, target: str | None, limit: int | None, **more: Any) -> dict[str, Any]:
+        asked = {"filter": {"group": self.group, "reason": reason}, "target": target, "limit": limit, **more}
+        return {name: value for name, value in asked.items() if value is not None}
 
     async def _settle(self, verb: str, messages: Iterable[LeasedMessage], **more: Any) -> list[Refused]:
         receipts = receipts_of(messages)

@@ -60,6 +60,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 600 * SECOND_MS
     max_request_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 100 * MIB
     max_body_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 16 * MIB
+    websocket_ping_ms: Annotated[int, Duration(SECOND_MS)] = 20 * SECOND_MS
+    websocket_resume_ms: Annotated[int, Duration(SECOND_MS)] = 60 * SECOND_MS
     shutdown_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 30 * SECOND_MS
 
 

@@ -70,7 +70,7 @@ from penstock.errors.groups import (
     UnreleasedInstance,
     UnsupportedAssignor,
 )
-from penstock.errors.pipelines import PipelineNotFound, PipelineReplaced
+from penstock.errors.pipelines import InvalidLake, PipelineNotFound, PipelineReplaced
 from penstock.errors.producers import (
     CoordinatorFenced,
     DuplicateSequence,
@@ -149,6 +149,7 @@ __all__ = [
     "IneligibleReplica",
     "InvalidConfig",
     "InvalidGroupId",
+    "InvalidLake",
     "InvalidPartitions",
     "InvalidPipeline",
     "InvalidProducerIdMapping",

@@ -15,3 +15,9 @@ class PipelineReplaced(PenstockError):
     """A later run of the same pipeline has taken over."""
 
     code = "pipeline_replaced"
+
+
+class InvalidLake(PenstockError):
+    """A lake is not as its catalog says, or two write to it at once."""
+
+    code = "invalid_lake"

@@ -20,6 +20,7 @@ from penstock.http.cluster_metrics import collect_cluster, lag_of
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply
 from penstock.http.figures import TopicFigures, topic_figures
+from penstock.http.pipeline_metrics import collect_pipelines
 from penstock.http.queue_metrics import Standings, collect_queues, standings_of
 from penstock.http.schedule_metrics import collect_schedules
 from penstock.http.scrub_metrics import collect_scrub
@@ -98,6 +99,7 @@ class NodeCollector:
         yield from self._groups()
         yield from collect_queues(self._door.broker, self._standings, self._door.config.metrics_partitions_max)
         yield from collect_schedules(self._door.broker)
+        yield from collect_pipelines(self._door.broker)
         yield from self._transactions()
         yield from collect_scrub(self._door.broker.scrub.progress)
         stats = self._door.broker.stats

@@ -2,8 +2,8 @@
 
 A node may die after it scheduled the records of a batch and before it appended the rest. The producer then sends the
 batch again, to whoever leads by then; and where a schedule has come meanwhile, its id is forgotten and would be
-scheduled a second time. But what has come lies in the partition, behind the place at which the new leader began, and
-bears that id. So for some time after a change of leadership the first batch of each producer is held against it.
+scheduled a second time. But what has come lies in the partition, behind the producer's last batch, and bears that id.
+So for some time after a change of leadership the first batch of each producer is held against it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from penstock.broker.schedules.leading.targets import ID_HEADER
 from penstock.errors import PenstockError
 from penstock.records import decode_records, iter_batches
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _WATCHFUL_SECONDS: Final = 600.0  # clients give up before
+_WATCHFUL_MS: Final = int(_WATCHFUL_SECONDS * 1000)
 _PIECE_BYTES: Final = 1024 * 1024
 _MET_MAX: Final = 100_000
 
@@ -43,7 +44,7 @@ class Deliveries:
         self._led_since.pop((partition.topic_id, partition.id.partition), None)
 
     async def of(self, partition: Partition, producer: str) -> frozenset[str]:
-        """The ids, all of which begin with ``producer``, of what has come since this node leads the partition.
+        """The ids, all of which begin with ``producer``, of what has come since its last batch was appended.
 
         Looks once for each producer: what comes behind its first batch was scheduled by nobody before.
         """
@@ -53,31 +54,44 @@ class Deliveries:
         key = (partition.leader_epoch, producer)
         if key in self._met:
             return frozenset()
-        found = await _ids_in(partition, producer)
+        found = await _ids_in(partition, producer, self._start(partition, producer))
         self._met[key] = None
         while len(self._met) > _MET_MAX:
             self._met.popitem(last=False)
         return found
 
+    def _start(self, partition: Partition, producer: str) -> int:
+        """From where on there may be what has come; of a producer that is not known here, by the time."""
+        log = partition.log
+        *_, producer_id, epoch, _ = producer.split(":")
+        last = log.producers.last_offset_of(int(producer_id), int(epoch))
+        if last < 0:
+            recent = log.find_time(self._clock.now_ms() - _WATCHFUL_MS)
+            last = log.end_offset if recent is None else recent.offset
+        return max(last, log.start_offset)
 
-async def _ids_in(partition: Partition, producer: str) -> frozenset[str]:
-    sought, offset = producer.encode(), partition.epoch_start
+
+async def _ids_in(partition: Partition, producer: str, offset: int) -> frozenset[str]:
+    # Up to the end of the log, not only what is committed: a new leader may not know that yet of what was told to be.
+    sought, log = producer.encode(), partition.log
     found: set[str] = set()
     try:
-        while (piece := partition.read(offset, _PIECE_BYTES)) is not None:
-            data = memoryview(piece.read())
+        while (piece := log.read(offset, _PIECE_BYTES, log.end_offset)) is not None:
+            data = bytes(piece.read())
+            is_there = sought in data
             for position, header in iter_batches(data):
                 offset = header.next_offset
-                batch = bytes(data[position : position + header.size])
-                if sought in batch:
-                    found.update(_ids_of(batch, sought))
+                if is_there:
+                    found.update(_ids_of(data[position : position + header.size], sought))
             await asyncio.sleep(0)
     except PenstockError as error:
-        log.warning("%s cannot be searched for what has come of schedules: %s", partition.id, error.message)
+        logger.warning("%s cannot be searched for what has come of schedules: %s", partition.id, error.message)
     return frozenset(found)
 
 
 def _ids_of(batch: bytes, sought: bytes) -> list[str]:
+    if sought not in batch:
+        return []
     return [
         value.decode()
         for record in decode_records(batch)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 
 META: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")  # beside what a schema reads of a value
 
+# The same as columns of a table with a schema: they tell of the message that a row was, and are not written with it.
+_ABOUT: Final = tuple(f"_{name}" for name in META)
+_WAS: Final = ("topic", "partition", "offset")
+_SOURCES_S: Final = 30.0
+_BEGINNING: Final = ("Initializing StreamExecution", "Initializing sources", "Getting offsets from ")
 _UNMET: Final = "unmet"  # begins the names of what is observed
 
 
@@ -82,10 +88,11 @@ class Flow:
         elif "schema" in options:
             reader = reader.schema(options.pop("schema"))
         if "path" in options:
-            options["path"] = self._beside(options["path"])
+            options["path"] = beside(self.definition, options["path"])
         rows: DataFrame = reader.options(**options).load()
         if source.format == "penstock" and "schema" in options:
-            rows = rows.select("value.*", *(rows[name].alias(f"_{name}") for name in META if name in rows.columns))
+            about = (rows[name].alias(f"_{name}") for name in META if name in rows.columns)
+            rows = rows.select("value.*", *about)
         if source.watermark is not None:
             rows = rows.withWatermark(source.watermark.column, source.watermark.delay)
         return rows
@@ -114,16 +121,11 @@ class Flow:
             broken = sql.raise_error(sql.concat(sql.lit(words), sql.to_json(sql.struct("*"))))
             return counted.where(sql.when(is_met, is_met).otherwise(broken.cast("boolean")))
         if expectation.otherwise is Otherwise.DEAD_LETTER:
-            sink = Sink(
-                name=f"{table}_unmet_{number}",
-                rows=table,
-                options={"topic": expectation.topic},
-                columns={"value": "to_json(struct(*))"},
-                place=expectation.place,
-            )
-            reason = _header("penstock-dlq-reason", f"{table}: {expectation.name}")
-            letters = self._shaped(sink, rows.where(~is_met)).withColumn("headers", reason)
-            self.branches.append(Branch(sink, letters))
+            name, target = f"{table}_unmet_{number}", {"topic": expectation.topic}
+            columns = {"headers": "_headers"}
+            sink = Sink(name=name, rows=table, options=target, columns=columns, place=expectation.place)
+            dead = rows.where(~is_met).withColumn("_headers", _letter_headers(rows, f"{table}: {expectation.name}"))
+            self.branches.append(Branch(sink, self._shaped(sink, dead)))
         return counted.where(is_met)
 
     def _shaped(self, sink: Sink, rows: DataFrame) -> DataFrame:
@@ -136,16 +138,27 @@ class Flow:
         kinds = dict(rows.dtypes)
         if "value" not in columns:
             is_plain = kinds.get("value") in ("string", "binary")
-            columns["value"] = sql.col("value") if is_plain else sql.to_json(sql.struct("*")).alias("value")
-        if "key" not in columns and kinds.get("key") in ("string", "binary"):
-            columns["key"] = sql.col("key")
+            whole = [name for name in rows.columns if name not in _ABOUT] or rows.columns
+            columns["value"] = sql.col("value") if is_plain else sql.to_json(sql.struct(*whole)).alias("value")
+        for name in ("key", "_key"):
+            if "key" not in columns and kinds.get(name) in ("string", "binary"):
+                columns["key"] = sql.col(name).alias("key")
         return rows.select(*columns.values())
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
     def start(self, checkpoint: Path, trigger: Trigger) -> list[StreamingQuery]:
-        """Begin to run, one query for each sink."""
-        return [self._start(branch, checkpoint, trigger) for branch in self.branches]
+        """Begin to run, one query for each sink; all of them or none."""
+        started: list[StreamingQuery] = []
+        try:
+            for branch in self.branches:
+                started.append(self._start(branch, checkpoint, trigger))
+                _await_sources(started[-1])
+        except BaseException:
+            for query in started:
+                query.stop()
+            raise
+        return started
 
     def _start(self, branch: Branch, checkpoint: Path, trigger: Trigger) -> StreamingQuery:
         sink = branch.sink
@@ -153,7 +166,7 @@ class Flow:
         if sink.format == "penstock":
             options.setdefault("servers", self.definition.servers)
         if "path" in options:
-            options["path"] = self._beside(options["path"])
+            options["path"] = beside(self.definition, options["path"])
         where = str(checkpoint / sink.name)
         writer = branch.rows.writeStream.queryName(sink.name).option("checkpointLocation", where)
         if sink.mode == "update" and sink.format == "penstock":
@@ -166,13 +179,7 @@ class Flow:
             if sink.partition_by:
                 writer = writer.partitionBy(*sink.partition_by)
         with self._blaming(sink.place):
-            return _triggered(writer, trigger).start()
-
-    def _beside(self, path: str) -> str:
-        """A path as it is meant in the file: from where the file is."""
-        if re.match(r"[a-z][a-z0-9+.-]*:", path) or path.startswith("/") or not self.definition.file:
-            return path
-        return str(Path(self.definition.file).resolve().parent / path)
+            return triggered(writer, trigger).start()
 
     @contextmanager
     def _blaming(self, place: Place) -> Iterator[None]:
@@ -202,14 +209,28 @@ def unmet_of(observed: dict[str, Any]) -> dict[str, int]:
     return found
 
 
-def _header(name: str, value: str) -> Any:
+def _letter_headers(rows: DataFrame, reason: str) -> Any:
+    """What tells of a dead letter, as queues have it: why, and where the message was, if the row still knows."""
     from pyspark.sql import functions as sql
 
-    pair = sql.struct(sql.lit(name).alias("key"), sql.lit(value).cast("binary").alias("value"))
-    return sql.array(pair)
+    known = {name: column for name in _WAS for column in (f"_{name}", name) if column in rows.columns}
+    texts = {"reason": sql.lit(reason)} | {name: sql.col(column).cast("string") for name, column in known.items()}
+    pairs = [
+        sql.struct(sql.lit(f"penstock-dlq-{name}").alias("key"), text.cast("binary").alias("value"))
+        for name, text in texts.items()
+    ]
+    return sql.concat("_headers", sql.array(*pairs)) if "_headers" in rows.columns else sql.array(*pairs)
 
 
-def _triggered(writer: DataStreamWriter, trigger: Trigger) -> DataStreamWriter:
+def beside(definition: Definition, path: str) -> str:
+    """A path as it is meant in a pipeline's file: from where the file is. Addresses stay as they are."""
+    if re.match(r"[a-z][a-z0-9+.-]*:", path) or path.startswith("/") or not definition.file:
+        return path
+    return str(Path(definition.file).resolve().parent / path)
+
+
+def triggered(writer: DataStreamWriter, trigger: Trigger) -> DataStreamWriter:
+    """The same writer, that runs when it should."""
     match trigger.kind:
         case TriggerKind.ONCE:
             return writer.trigger(availableNow=True)
@@ -219,8 +240,18 @@ def _triggered(writer: DataStreamWriter, trigger: Trigger) -> DataStreamWriter:
             return writer
 
 
+def _await_sources(query: StreamingQuery) -> None:
+    """Wait until a query has its sources: each starts a process, for which Spark has ten seconds of patience."""
+    deadline = time.monotonic() + _SOURCES_S
+    while query.isActive and not query.recentProgress and time.monotonic() < deadline:
+        if not query.status["message"].startswith(_BEGINNING):
+            return
+        time.sleep(0.05)
+
+
 def _batch_writer(options: dict[str, str], name: str) -> Callable[[DataFrame, int], None]:
     def write(rows: DataFrame, batch: int) -> None:
+        # Kept in the checkpoint, so it is the same after a restart and another one for a new checkpoint.
         query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         numbered = {"txnId": f"{name}-{query}", "txnVersion": str(batch)}
         rows.write.format("penstock").options(**options, **numbered).mode("append").save()

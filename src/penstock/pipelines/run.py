@@ -7,6 +7,7 @@ wants the run to stop.
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import threading
 import time
@@ -34,6 +35,13 @@ _LOOK_S: Final = 0.25
 _REPORT_S: Final = 2.0
 _BATCH_PATIENCE_S: Final = 60.0  # a stop waits for so long for the batch that is on
 _ERROR_CHARS_MAX: Final = 4_000
+_STARTS_MAX: Final = 5
+_TOO_SLOW: Final = "Python worker failed to connect back"
+_OUR_WORDS: Final = (
+    re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE|\n|$)"),  # an expectation
+    re.compile(r"^penstock\.errors\.[\w.]+: (.*)$", re.MULTILINE),  # source or sink
+)
+_END: Final = re.compile(r"JVM stacktrace|=== Streaming Query ===|Driver stacktrace|\n\s*at ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +86,27 @@ class Run:
     def go(self) -> Status:
         """Run to the end; the outcome, with an error in words where it failed."""
         self._say(Status("starting", []), is_due=True)
-        try:
-            self._begin()
-            status = self._watch_queries()
-        except PenstockError as error:
-            status = Status("failed", self._all(), error.message)
-        except Exception as error:  # whatever a step does, or Spark
-            log.debug("The pipeline failed.", exc_info=True)
-            status = Status("failed", self._all(), _words_of(error))
-        finally:
-            self._end_queries()
+        status = self._attempt()
+        for _ in range(_STARTS_MAX - 1):
+            if status.error is None or _TOO_SLOW not in status.error or self._stopping.is_set():
+                break
+            # Spark gives a process ten seconds to start, which is not a setting. What was done is in the checkpoint.
+            self._tell("A Python worker of Spark did not start in time; trying again.")
+            status = self._attempt()
         self._say(status, is_due=True)
         return status
+
+    def _attempt(self) -> Status:
+        try:
+            self._begin()
+            return self._watch_queries()
+        except PenstockError as error:
+            return Status("failed", self._all(), error.message)
+        except Exception as error:  # whatever a step does, or Spark
+            log.debug("The pipeline failed.", exc_info=True)
+            return Status("failed", self._all(), _words_of(error))
+        finally:
+            self._end_queries()
 
     def _begin(self) -> None:
         definition = self._definition
@@ -102,7 +119,7 @@ class Run:
         for query in queries:
             name = query.name or str(query.id)
             self._queries[name] = query
-            self._figures[name] = Figures(name)
+            self._figures.setdefault(name, Figures(name))
 
     def _watch_queries(self) -> Status:
         while True:
@@ -176,5 +193,10 @@ def checkpoint_of(definition: Definition) -> Path:
 
 
 def _words_of(error: BaseException) -> str:
-    words = str(error).split("JVM stacktrace", 1)[0].strip()
-    return words[:_ERROR_CHARS_MAX] or type(error).__name__
+    """What went wrong, without plans and stacks: in our own words, if it was one of us who said so."""
+    words = str(error)
+    for pattern in _OUR_WORDS:
+        found = pattern.findall(words)
+        if found:
+            return str(found[-1]).strip()[:_ERROR_CHARS_MAX]
+    return _END.split(words, maxsplit=1)[0].strip()[:_ERROR_CHARS_MAX] or type(error).__name__

@@ -138,7 +138,8 @@ def _walk(buffer: Data, array: Bytes, regions: list[_Region]) -> list[int]:
     append = heads.append
     for begin, end, header in regions:
         position, left = begin, header.count
-        size = repeats = pause = 0
+        size = repeats = 0
+        resume = left  # runs are looked for once no more than so many records are left
         while left:
             append(position)
             left -= 1
@@ -156,11 +157,11 @@ def _walk(buffer: Data, array: Bytes, regions: list[_Region]) -> list[int]:
                 size, repeats = step, 0
                 continue
             repeats += 1
-            if repeats >= _REPEATS_MIN and left > pause and position < end:
+            if repeats >= _REPEATS_MIN and left <= resume and position < end:
                 run = min(_run(array, position, end, step), left)
                 heads.extend(range(position, position + run * step, step))
                 position, left = position + run * step, left - run
-                repeats, pause = 0, 0 if run >= _RUN_WORTH else max(left - _RUN_PAUSE, 0)
+                repeats, resume = 0, left if run >= _RUN_WORTH else left - _RUN_PAUSE
         if position != end:
             raise CorruptRecords("Bytes are left after the last record of a batch.")
     return heads

@@ -23,7 +23,7 @@ from penstock.spark.positions import Position, Reach, TopicReach
 
 log = logging.getLogger(__name__)
 
-FETCH_BYTES: Final = 8 * 1024 * 1024
+FETCH_BYTES: Final = 4 * 1024 * 1024  # larger answers cost both ends more, in fresh pages of memory
 _FETCH_BYTES_MIN: Final = 256 * 1024
 _SLACK: Final = 1.3  # messages of a span may be larger than others
 _PAUSE_SECONDS: Final = 0.1

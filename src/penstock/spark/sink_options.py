@@ -1,6 +1,6 @@
 """What a writer may be told: every option of the sink, checked and typed before anything is written.
 
-Reference: docs/reference/spark.md.
+Reference: docs/how-to/spark-sink.md.
 """
 
 from __future__ import annotations

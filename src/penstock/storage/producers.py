@@ -136,6 +136,13 @@ class ProducerTable:
         producer = self._producers.get(producer_id)
         return NONE if producer is None or producer.epoch != epoch else producer.last_sequence
 
+    def last_offset_of(self, producer_id: int, epoch: int) -> int:
+        """Where the producer's last batch in this epoch begins, -1 if there is none."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.epoch != epoch or not producer.batches:
+            return NONE
+        return producer.batches[-1].base_offset
+
     def coordinator_epoch_of(self, producer_id: int) -> int:
         """The epoch of the coordinator that wrote the producer's last marker, -1 if none is known."""
         producer = self._producers.get(producer_id)

@@ -17,17 +17,19 @@ import pytest
 
 from penstock.cli.exits import Exit
 
-# The figures that are aimed at hold on a quiet machine; here a limit only tells a fault from a busy neighbour.
-START_S_LIMIT = 5.0
+# Processor time, which a busy neighbour stretches by little: about 1 s, and 3 s where every module has to be compiled.
+START_CPU_S_MAX = 6.0
 IDLE_MB_MAX = 80.0
 
 
 def test_a_node_starts_fast_and_small(start_node: Any) -> None:
     node = start_node()
     time.sleep(0.2)
-    rss_mb = psutil.Process(node.process.pid).memory_info().rss / 1e6
-    print(f"\nstart to ready {node.ready_s * 1000:.0f} ms, idle {rss_mb:.1f} MB resident")
-    assert node.ready_s < START_S_LIMIT
+    process = psutil.Process(node.process.pid)
+    cpu_s = sum(process.cpu_times()[:2])
+    rss_mb = process.memory_info().rss / 1e6
+    print(f"\nstart to ready {node.ready_s * 1000:.0f} ms, {cpu_s:.1f} s of work, idle {rss_mb:.1f} MB resident")
+    assert cpu_s < START_CPU_S_MAX
     assert rss_mb < IDLE_MB_MAX
 
 

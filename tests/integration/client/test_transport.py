@@ -164,3 +164,60 @@ def test_an_answer_of_another_kind_is_an_error(body: bytes) -> None:
             transport.close()
 
     run(test)
+
+
+async def begun(transport: Transport, body: bytes = b"{}") -> Any:
+    """What `Transport.begin` hands to whoever asked; None if nothing was asked."""
+    told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    if transport.begin(("v1", "x"), body, content_type=b"a/b", accept=b"a/b", done=told.set_result) is None:
+        return None
+    return await told
+
+
+def test_what_is_begun_needs_a_connection_and_says_the_same_as_a_call() -> None:
+    answers = [FINE, FINE, UNKNOWN, STARTING, FINE]
+
+    async def test() -> None:
+        async with Server(lambda _: answers.pop(0)) as there:
+            transport = Transport([there.url], timeout_s=5)
+            assert await begun(transport) is None
+            assert there.requests == []
+            await transport.post(dict[str, int], "v1", "x", body={})
+            assert (await begun(transport, b"abc")).body == b'{"ok": 1}'
+            assert there.requests[-1].startswith(b"POST /v1/x HTTP/1.1\r\n")
+            assert there.requests[-1].endswith(b"content-length: 3\r\n\r\nabc")
+            assert isinstance(await begun(transport), errors.UnknownTopic)
+            assert isinstance(await begun(transport), errors.NodeStarting)
+            assert (await begun(transport)).status == 200
+            transport.close()
+            assert await begun(transport) is None
+
+    run(test)
+
+
+def test_what_is_begun_and_breaks_is_told_once_and_the_next_node_is_asked() -> None:
+    answers = [FINE, None]
+
+    async def test() -> None:
+        async with Server(lambda _: answers.pop(0)) as breaking, Server(lambda _: FINE) as there:
+            transport = Transport([breaking.url, there.url], timeout_s=5)
+            await transport.post(dict[str, int], "v1", "x", body={})
+            assert isinstance(await begun(transport), errors.NodesUnreachable)
+            assert await transport.post(dict[str, int], "v1", "x", body={}) == {"ok": 1}
+            assert len(there.requests) == 1
+            transport.close()
+
+    run(test)
+
+
+def test_what_is_begun_has_its_time() -> None:
+    async def test() -> None:
+        async with Server(lambda head: FINE if b"/first" in head else b"") as silent:
+            transport = Transport([silent.url], timeout_s=0.3)
+            await transport.post(dict[str, int], "v1", "first", body={})
+            late = await begun(transport)
+            assert isinstance(late, errors.NodesUnreachable)
+            assert "within 0.3 s" in late.message
+            transport.close()
+
+    run(test)

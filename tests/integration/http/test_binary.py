@@ -138,8 +138,8 @@ def test_only_its_own_media_type_is_taken(client: httpx.Client, two: str) -> Non
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
 
 
-def test_batches_go_into_no_joint_transaction_and_no_internal_topic(client: httpx.Client, two: str) -> None:
-    assert send(client, two, [[0, batch(b"a")]], **{"penstock-transaction": "t"}).status_code == 400
+def test_batches_go_into_no_transaction_that_is_not_there_and_no_internal_topic(client: httpx.Client, two: str) -> None:
+    assert send(client, two, [[0, batch(b"a")]], **{"penstock-transaction": "t"}).status_code == 404
     assert send(client, "__consumer_offsets", [[0, batch(b"a")]]).status_code == 403
     assert values(client, two) == []
 

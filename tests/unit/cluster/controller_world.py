@@ -1,4 +1,4 @@
-"""The metadata that tests of the controller begin with: partitions are written as (replicas, in sync, eligible, leader)."""
+"""Metadata for tests of the controller: partitions are written as (replicas, in sync, eligible, leader)."""
 
 from __future__ import annotations
 

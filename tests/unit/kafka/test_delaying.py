@@ -18,6 +18,7 @@ from penstock.clock import SystemClock
 from penstock.cluster.topic_config import TopicSettings
 from penstock.errors import InvalidRecord, InvalidRequest, NotEnoughReplicas, PeerUnavailable, PenstockError
 from penstock.kafka.delaying import Delayed, Placing, delayed_of
+from penstock.kafka.delivered import Deliveries
 from penstock.model import TopicPartition
 from penstock.records import Codec, Record, check_batch, decode_records, encode_batch, parse_header
 from penstock.storage.config import LogConfig
@@ -243,3 +244,41 @@ def test_what_may_pass_is_told_so_that_producers_try_again() -> None:
     assert isinstance(error, InvalidRequest)
     assert error.message == "wrong"
     assert asyncio.run(place()) is None, "a failure is not remembered"
+
+
+# -- what has come already ---------------------------------------------------------------------------------------------
+
+
+class Bystander:
+    """What `Deliveries` knows of a broker: a clock, and who leads what."""
+
+    def __init__(self) -> None:
+        self.clock = SystemClock()
+        self.replicas = self
+
+    def listen(self, listener: Deliveries) -> None:
+        self.listener = listener
+
+
+def test_what_came_before_the_leader_changed_is_found_once_for_each_producer() -> None:
+    """It came while its batch was being scheduled, so it lies before what the next leader began with."""
+    partition, broker = partition_of(), Bystander()
+    deliveries = Deliveries(broker)  # type: ignore[arg-type]
+    place = f"kafka:{partition.topic_id.hex}:0"
+    ids = (f"{place}:7:0:1", f"{place}:7:0:2", f"{place}:8:0:1")
+    now_ms = broker.clock.now_ms()
+    partition.append(batch_of((), base_sequence=0, **PRODUCER), now_ms, is_durable=False)
+    fired = [Record(at, now_ms, None, b"v", (("penstock-schedule-id", each.encode()),)) for at, each in enumerate(ids)]
+    partition.append(memoryview(encode_batch(fired)), now_ms, is_durable=False)
+
+    async def of(producer: str) -> frozenset[str]:
+        return await deliveries.of(partition, f"{place}:{producer}:")
+
+    assert asyncio.run(of("7:0")) == frozenset(), "nobody looks where nothing has changed"
+    partition.resign()
+    partition.lead(1)
+    broker.listener.on_leadership_gained(partition)
+    assert asyncio.run(of("7:0")) == {ids[0], ids[1]}
+    assert asyncio.run(of("7:0")) == frozenset(), "what comes behind the first batch was scheduled by nobody"
+    assert asyncio.run(of("8:0")) == {ids[2]}, "of a producer that is not known here, what came lately"
+    assert asyncio.run(of("9:0")) == frozenset()

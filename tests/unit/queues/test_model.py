@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from tests.unit.queues.twin import Twin
 
 from penstock.broker.coordination.messages import ProducerIdentity, Request
-from penstock.broker.queues.core.config import Order, QueueSettings
+from penstock.broker.queues.core.config import Lanes, Order, QueueSettings
 from penstock.broker.queues.core.intervals import Interval
 from penstock.broker.queues.core.messages import (
     Ack,
@@ -48,6 +48,7 @@ from penstock.broker.queues.core.messages import (
     Skip,
     Trim,
 )
+from penstock.broker.queues.core.pool import Run
 from penstock.broker.queues.core.queue import EXPIRED, GAVE_UP, Queue
 from penstock.broker.queues.core.receipts import Receipt, parse_receipt
 from penstock.broker.queues.core.records import from_record, to_record
@@ -61,6 +62,7 @@ consumers = st.sampled_from(CONSUMERS)
 picks = st.lists(st.integers(0, 10_000), min_size=1, max_size=8)
 reaches = st.integers(0, 12)
 keys = st.sampled_from([None, 1, 2, 3, 4, 5])
+lanes_of_each = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 
 
 def expand(offered: list[Offered]) -> list[tuple[int, int]]:
@@ -81,10 +83,23 @@ class QueueMachine(RuleBasedStateMachine):
         consumer_max=st.sampled_from([3, 1_000]),
         group_max=st.sampled_from([10, 1_000]),
         keys=st.lists(keys, min_size=20, max_size=60),
+        lanes=st.sampled_from(Lanes),
+        fair_by=st.sampled_from(["", "", "key"]),
     )
-    def start(self, order: Order, tries: int, consumer_max: int, group_max: int, keys: list[int | None]) -> None:
+    def start(
+        self,
+        order: Order,
+        tries: int,
+        consumer_max: int,
+        group_max: int,
+        keys: list[int | None],
+        lanes: Lanes,
+        fair_by: str,
+    ) -> None:
         self.topic_settings = QueueSettings(
             order=order,
+            lanes=lanes,
+            fair_by=fair_by,
             tries=tries,
             in_flight_consumer_max=consumer_max,
             in_flight_group_max=group_max,
@@ -105,7 +120,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue = self.new_queue()
         self.receipts: list[Receipt] = []  # all that were ever given out
         self.ask(Begin(0, SECRET))
-        self.publish(keys)
+        self.publish(keys, [0, 4, 2, 1, 3])
 
     def new_queue(self) -> Queue:
         return Queue("group", "orders", 3, self.topic_settings)
@@ -149,13 +164,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     def look(self, limit: int) -> None:
         while (wanted := self.queue.unseen(limit, self.twin.end)) is not None:
-            keys = [self.twin.messages[offset]["key"] for offset in range(wanted.first, wanted.last + 1)]
-            self.queue.see(wanted.first, keys)
+            seen = self.twin.messages[wanted.first : wanted.last + 1]
+            runs = [Run(1, message["lane"], message["key"]) for message in seen]
+            self.queue.see(wanted.first, [message["key"] for message in seen], runs)
 
-    @rule(keys=st.lists(keys, min_size=1, max_size=12))
-    def publish(self, keys: list[int | None]) -> None:
-        for key in keys:
-            self.twin.publish(key)
+    @rule(keys=st.lists(keys, min_size=1, max_size=12), lanes=lanes_of_each)
+    def publish(self, keys: list[int | None], lanes: list[int]) -> None:
+        for at, key in enumerate(keys):
+            self.twin.publish(key, lanes[at % len(lanes)])
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
@@ -163,7 +179,7 @@ class QueueMachine(RuleBasedStateMachine):
     def receive(self, consumer: str, limit: int, timeout: int | None, fits: int) -> None:
         self.look(limit)
         offered = self.queue.offer(consumer, limit, self.twin.end, self.now)
-        assert expand(offered) == self.twin.expected(consumer, limit, self.now)
+        self.twin.check_offer(expand(offered), consumer, limit, self.now)
         assert offered == self.queue.offer(consumer, limit, self.twin.end, self.now)
         kept: list[Offered] = []
         for each in offered:
@@ -431,6 +447,9 @@ class QueueMachine(RuleBasedStateMachine):
             optional={
                 "tries": st.sampled_from(["0", "1", "3"]),
                 "order": st.sampled_from(["none", "key"]),
+                "lanes": st.sampled_from(["off", "on"]),
+                "lane.weights": st.sampled_from(["50,25,15,7,3", "1,1,1,1,1"]),
+                "fair.by": st.sampled_from(["", "key"]),
                 "in.flight.consumer.max": st.sampled_from(["3", "1000"]),
                 "retry.base.ms": st.sampled_from(["1", "1000"]),
             },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.broker.queues.core.config import Order, QueueSettings
+from penstock.broker.queues.core.config import Lanes, Order, QueueSettings
 from penstock.broker.queues.core.messages import Fate
 
 Message = dict[str, Any]
@@ -25,8 +25,8 @@ class Twin:
     def end(self) -> int:
         return len(self.messages)
 
-    def publish(self, key: int | None) -> None:
-        self.messages.append({"offset": self.end, "key": key})
+    def publish(self, key: int | None, lane: int = 2) -> None:
+        self.messages.append({"offset": self.end, "key": key, "lane": lane})
         self.renew(self.messages[-1])
 
     def renew(self, message: Message) -> None:
@@ -48,6 +48,28 @@ class Twin:
     def expected(self, consumer: str, limit: int, now: int) -> list[tuple[int, int]]:
         """What has to be offered: offsets and delivery counts, in order."""
         return self.free(now)[: min(limit, self.room(consumer))]
+
+    def check_offer(self, offered: list[tuple[int, int]], consumer: str, limit: int, now: int) -> None:
+        """Without shares it is known what has to be offered. With them it is as much, and the oldest of each source."""
+        if not self.settings.has_shares:
+            assert offered == self.expected(consumer, limit, now)
+            return
+        free = self.free(now)
+        assert len(offered) == min(limit, self.room(consumer), len(free))
+        assert len(dict(offered)) == len(offered), "a message is offered twice"
+        counts = dict(free)
+        by_source: dict[object, list[int]] = {}
+        for offset, count in offered:
+            assert counts.get(offset) == count, f"{offset} is not free, or was delivered {count - 1} times"
+            by_source.setdefault(self.source(offset), []).append(offset)
+        for source, offsets in by_source.items():
+            oldest = sorted(offset for offset in counts if self.source(offset) == source)
+            assert offsets == oldest[: len(offsets)], "within a source the oldest go first"
+
+    def source(self, offset: int) -> object:
+        message = self.messages[offset]
+        lane = message["lane"] if self.settings.lanes is Lanes.ON else None
+        return lane, message["key"] if self.settings.fair_by else None
 
     def room(self, consumer: str) -> int:
         leased = self.all("leased")

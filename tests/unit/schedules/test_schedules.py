@@ -8,8 +8,8 @@ import pytest
 from tests.unit.schedules.desk import START_MS, Desk, Died
 
 from penstock.broker.schedules.entering import DUE_MS_MAX
-from penstock.broker.schedules.messages import Add, Fate, New
-from penstock.broker.schedules.records import Message, State, from_record
+from penstock.broker.schedules.messages import Add, AssignProducer, Fate, Fire, FireAll, New
+from penstock.broker.schedules.records import Change, Fired, Message, State, from_record
 from penstock.broker.schedules.recurrence import ByCron, Every, Missed
 from penstock.broker.schedules.wheel import PERIOD_MS
 from penstock.errors import CorruptRecords, InvalidRequest
@@ -293,3 +293,54 @@ def test_a_log_can_be_cut_after_what_is_needed_was_carried_on() -> None:
     desk.fail_over()
     desk.wait(40 * DAY)
     assert sorted(map(int, desk.values())) == [n for n in range(20) if n != 3]
+
+
+def test_several_partitions_are_fired_at_once_with_a_number_each() -> None:
+    desk = Desk()
+    for at in range(4):
+        desk.add(str(at), due_ms=START_MS, partition=at % 2)
+    desk.machine.tick(desk.now_ms)
+    desk.ask(AssignProducer(7))
+    taken = desk.machine.take(10)
+    assert desk.machine.due(10) == []
+    groups = [[(each, desk.read(each.offset)) for each in taken[at::2]] for at in range(2)]
+    answers = desk.ask(FireAll([Fire("orders", b"orders", at, group) for at, group in enumerate(groups)]))
+    assert [answer.number for answer in answers] == [1, 2]
+    assert [event.partition for event in desk.machine.unfinished()] == [0, 1]
+    assert desk.ask(FireAll([Fire("orders", b"orders", 0, groups[0])])) == (None,), "it is busy"
+    for firing in desk.machine.unfinished():
+        desk.finish(firing)
+    assert sorted(desk.values(index=0) + desk.values(index=1)) == ["0", "1", "2", "3"]
+
+
+def test_what_was_taken_and_let_go_is_due_again_and_what_was_cancelled_is_not() -> None:
+    desk = Desk()
+    placed = [desk.add(str(at), due_ms=START_MS) for at in range(3)]
+    desk.machine.tick(desk.now_ms)
+    taken = desk.machine.take(10)
+    assert desk.cancel(placed[0].id) is Fate.DONE
+    desk.machine.let_go(taken)
+    assert desk.machine.due(10) == taken[1:]
+    desk.look()
+    assert desk.values() == ["1", "2"]
+
+
+def test_a_clock_that_is_set_back_while_it_leads_has_everything_sorted_anew() -> None:
+    desk = Desk()
+    desk.add("a", due_ms=START_MS + HOUR)
+    desk.machine.tick(START_MS + 2 * HOUR)
+    taken = desk.machine.take(10)
+    desk.machine.tick(START_MS)
+    assert desk.machine.due(10) == []
+    desk.machine.let_go(taken)
+    assert desk.machine.due(10) == []
+    desk.machine.tick(START_MS + HOUR)
+    assert desk.machine.due(10) == taken
+
+
+def test_the_end_of_a_firing_that_is_told_twice_counts_once() -> None:
+    desk = Desk()
+    desk.add("a", due_ms=START_MS)
+    desk.look()
+    desk.write([Change(Fired(1, 1))])
+    assert desk.replayed().live == 0

@@ -34,6 +34,18 @@ def check_none_early(messages: list[StoredMessage]) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whenever_a_broker_dies_each_message_comes_once_and_none_early(seed: int) -> None:
+    die_again_and_again(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_800)
+def test_many_brokers_that_die_bring_each_message_once_and_none_early() -> None:
+    for seed in range(100, 400):
+        print(f"seed {seed}")
+        die_again_and_again(seed)
+
+
+def die_again_and_again(seed: int) -> None:
     dice = Random(seed)
     with VirtualBroker(seed=seed) as broker:
         broker.create_topic("orders", partitions=3)

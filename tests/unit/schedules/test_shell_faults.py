@@ -78,7 +78,9 @@ def test_a_partition_that_takes_nothing_for_a_while_holds_up_no_other() -> None:
 
 
 def test_more_than_can_stand_in_line_comes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.schedules.leading.firing._LINE_MAX", 10)
+    monkeypatch.setattr("penstock.broker.schedules.leading.firing._WAITING_MAX", 20)
+    monkeypatch.setattr("penstock.broker.schedules.leading.firing._STUCK_LINE_MAX", 5)
+    monkeypatch.setattr("penstock.broker.schedules.leading.firing._TAKEN_AT_ONCE", 10)
     monkeypatch.setattr("penstock.broker.schedules.leading.firing._FIRED_AT_ONCE", 3)
 
     async def story() -> None:
@@ -184,22 +186,25 @@ def test_a_clock_waits_out_small_steps_back_and_follows_large_ones() -> None:
         assert clock.now_ms() == shown_ms
 
 
-def test_a_node_that_stops_fires_nothing_more() -> None:
+def test_a_node_that_stops_fires_nothing_more_and_leaves_nothing_running() -> None:
     async def story() -> None:
         files = MemoryFiles()
+        before = asyncio.all_tasks()
         house = ScheduleHouse(files)
         await house.broker.start()
         await house.topic()
         for at in range(50):
             await house.add(str(at), 40 * at)
         await house.calendar.stop()
-        before = await house.values()
+        there = await house.values()
         await asyncio.sleep(0.3)
-        assert await house.values() == before
+        assert await house.values() == there
         with pytest.raises(PenstockError):
             house.calendar.coordinator.find(0)
         await house.broker.close()
         async with ScheduleHouse(files) as again:
             await again.await_values(*map(str, range(50)))
+        left = [task.get_coro().__qualname__ for task in asyncio.all_tasks() - before]
+        assert [name for name in left if "Schedule" in name] == []
 
     run(story)

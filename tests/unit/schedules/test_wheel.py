@@ -215,3 +215,24 @@ def test_many_entries_at_once_are_as_many_entries_one_by_one() -> None:
     assert [one_by_one.add(at) for at in times] == list(range(first, at_once.slots))
     assert list(one_by_one.buckets()) == list(at_once.buckets())
     assert (len(at_once), at_once.due_count) == (500, one_by_one.due_count)
+
+
+def test_what_is_held_is_not_told_again_until_it_is_moved() -> None:
+    wheel = Wheel(0, 4)
+    entries = [wheel.add(at_ms) for at_ms in (10, 20, 30)]
+    wheel.advance(100)
+    wheel.hold(entries[1])
+    assert wheel.due(5) == [entries[0], entries[2]]
+    assert (wheel.due_count, len(wheel)) == (3, 3)
+    assert [each for _, bucket in wheel.buckets() for each in bucket] == [entries[1], entries[0], entries[2]]
+    wheel.hold(entries[0])
+    wheel.hold(entries[2])
+    assert not wheel.is_due
+    wheel.move(entries[1], wheel.time_of(entries[1]))
+    assert wheel.due(5) == [entries[1]]
+    wheel.remove(entries[0])
+    assert (wheel.due_count, len(wheel)) == (2, 2)
+    assert wheel.restart(25) == []
+    assert wheel.due(5) == [entries[1]], "whoever had it in hand finds it where its time says"
+    wheel.advance(30)
+    assert set(wheel.due(5)) == {entries[1], entries[2]}

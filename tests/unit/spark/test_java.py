@@ -1,4 +1,4 @@
-"""Which Java Spark gets."""
+"""Which Java and which Python Spark gets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import InvalidConfig
 from penstock.spark.java import has_java, packaged_java
+from penstock.spark.python import ensure_python
 from penstock.spark.sessions import session
 
 
@@ -54,6 +55,27 @@ def test_a_cache_that_cannot_be_written_to_is_done_without(tmp_path: Path, monke
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert os.access(packaged_java() / "bin" / "java", os.X_OK)
+
+
+def test_workers_start_without_sparks_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    ensure_python(is_local=True)
+    program = os.environ["PYSPARK_PYTHON"]
+    assert Path(program).is_relative_to(tmp_path)
+    path = f"/spark/python/lib/pyspark.zip:/a b:/spark/python/lib/py4j-0.10.9.9-src.zip:{tmp_path}"
+    told = subprocess.run(
+        [program, "-c", "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])", "x y", "z"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert told.stdout.strip() == f"/a b:{tmp_path} ['x y', 'z']"
+    monkeypatch.setenv("PYSPARK_PYTHON", "my-own")
+    ensure_python(is_local=True)
+    assert os.environ["PYSPARK_PYTHON"] == "my-own"
 
 
 def test_settings_that_are_none_of_sparks_are_refused() -> None:

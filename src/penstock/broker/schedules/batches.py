@@ -56,8 +56,11 @@ def pick(batch: memoryview, offsets: Sequence[int]) -> Iterator[tuple[int, Event
         position = passed = 0
         for offset in offsets:
             while passed < offset - header.base_offset:
-                length, position = read_varint(data, position)
-                position += length
+                if (low := data[position]) >= _CONTINUES and (high := data[position + 1]) < _CONTINUES:
+                    position += 2 + ((low & 0x7F) >> 1 | high << 6)
+                else:
+                    length, position = read_varint(data, position)
+                    position += length
                 passed += 1
             _, at = read_varint(data, position)
             _, at = read_varlong(data, at + 1)

@@ -24,6 +24,7 @@ from penstock.broker.schedules.recurrence import Rule
 from penstock.broker.schedules.routing import ScheduleRoutes
 from penstock.broker.schedules.topic import ensure_schedules_topic
 from penstock.broker.schedules.wire import AddSchedules, CancelSchedules, ChangeSchedule, ListSchedules, ShowSchedule
+from penstock.cluster.topic_config import TopicSettings
 from penstock.errors import InvalidRecord, InvalidRequest, MessageTooLarge, ScheduleNotFound
 from penstock.records import encode_batch
 
@@ -71,14 +72,16 @@ class Calendar:
         is not added again: it is answered with what that id stands for, and ``is_new`` false.
         """
         now_ms = self._broker.clock.now_ms()
+        topics: dict[str, TopicSettings] = {}
         for new in schedules:
-            self._check(new, now_ms)
+            self._check(new, topics, now_ms)
         if not schedules:
             return []
         await ensure_schedules_topic(self._broker)
         found: dict[int, list[int]] = {}
+        led = self._routes.led_shards()
         for at, new in enumerate(schedules):
-            number = shard_of(_hashed(new.id), self._routes.shards) if new.id else self._any_shard()
+            number = shard_of(_hashed(new.id), self._routes.shards) if new.id else self._next_of(led)
             found.setdefault(number, []).append(at)
         calls = [
             self._routes.add(AddSchedules(number, tuple([schedules[at] for at in places])))
@@ -90,18 +93,19 @@ class Calendar:
             placed.update(zip(places, answer.placed, strict=True))
         return [placed[at] for at in range(len(schedules))]
 
-    def _any_shard(self) -> int:
-        shards = self._routes.led_shards()
+    def _next_of(self, shards: Sequence[int]) -> int:
         turn, self._turns = self._turns // _TURN, self._turns + 1
         return shards[turn % len(shards)]
 
-    def _check(self, new: New, now_ms: int) -> None:
+    def _check(self, new: New, topics: dict[str, TopicSettings], now_ms: int) -> None:
+        """Refuse what its topic would. ``topics`` are the settings of those that were looked at before."""
         message = new.message
-        check_writable(message.topic)
-        self._broker.metadata.topic(message.topic)
+        settings = topics.get(message.topic)
+        if settings is None:
+            check_writable(message.topic)
+            settings = topics[message.topic] = self._broker.topic_settings(message.topic)
         if message.partition is not None:
             self._broker.metadata.partition(message.topic, message.partition)
-        settings = self._broker.topic_settings(message.topic)
         if settings.log.is_compacting and message.key is None:
             raise InvalidRecord(f"{message.topic!r} is compacted, so every message needs a key.")
         schedule = made(new, now_ms)

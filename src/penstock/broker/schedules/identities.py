@@ -86,15 +86,18 @@ class Identities:
     # -- at once ------------------------------------------------------------------------------------------------------
 
     def fill(self, digests: Iterable[int], numbers: Iterable[int]) -> None:
-        """Take over many entries into a map that is empty."""
+        """Take over many entries into a map that is empty. Nothing larger than the entries is made meanwhile."""
         assert not self._size, "there are entries already"
-        collected: list[list[int]] = [[] for _ in range(_ARRAYS)]
+        arrays = self._arrays
         for digest, number in zip(digests, numbers, strict=True):
-            collected[digest >> _ARRAY_SHIFT].append(_entry(digest, number))
-        for place, entries in enumerate(collected):
-            if entries:
-                entries.sort()
-                self._arrays[place] = array("Q", entries)
+            place = digest >> _ARRAY_SHIFT
+            entries = arrays[place]
+            if entries is None:
+                entries = arrays[place] = array("Q")
+            entries.append((digest >> _TAG_SHIFT & _TAG_MASK) << _NUMBER_BITS | number)
+        for place, entries in enumerate(arrays):
+            if entries is not None:
+                arrays[place] = array("Q", sorted(entries))
                 self._size += len(entries)
 
     def pack(self) -> Iterator[tuple[int, list[bytes]]]:

@@ -164,13 +164,13 @@ class Near:
     def unpack(self, pieces: list[list[bytes]]) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
         """Take over all rows; those that are being fired, by offset, and facts of those that are too far away."""
         firing: dict[int, int] = {}
-        named: list[int] = []
+        named = array("i")
         far: list[tuple[int, int, int]] = []
         for columns in pieces:
             kinds, digests, offsets, times = map(from_bytes, "bQqq", columns)
             if kinds.count(WAITING) == len(kinds) and self.wheel.holds(max(times)):
                 self._grow(self.wheel.slots)
-                named += range(self.wheel.slots, self.wheel.slots + len(kinds))
+                named.extend(range(self.wheel.slots, self.wheel.slots + len(kinds)))
                 self.wheel.fill(times)
                 self.kinds.extend(kinds)
                 self.digests.extend(digests)

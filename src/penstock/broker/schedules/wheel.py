@@ -157,7 +157,6 @@ class Wheel:
     def link(self, entry: int, at_ms: int) -> None:
         """Have an entry wait until some time."""
         assert self._next[entry] == entry, "it waits already"
-        assert self.holds(at_ms), f"{at_ms} is behind the horizon, which is at {self.horizon_ms}"
         self._times[entry] = at_ms
         self._size += 1
         self._place(entry)
@@ -186,6 +185,7 @@ class Wheel:
         else:
             apart = tick ^ now
             level = 0 if apart < 256 else 1 if apart < 1 << 14 else 2 if apart < 1 << 20 else _TOP
+            assert level < _TOP or tick >> _PERIOD_SHIFT < self.horizon, "it is behind the horizon"
             place = (tick >> _SHIFTS[level]) & _MASKS[level]
             self._bits[level] |= 1 << place
             bucket = _FIRSTS[level] + place

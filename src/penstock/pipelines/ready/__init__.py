@@ -7,6 +7,27 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.pipelines.ready.aggregate import Aggregate
+from penstock.pipelines.ready.archive import Archive
+from penstock.pipelines.ready.dead_letters import DeadLetters
+from penstock.pipelines.ready.dedupe import Dedupe
+from penstock.pipelines.ready.enrich import Enrich
+from penstock.pipelines.ready.health import Health
+from penstock.pipelines.ready.join import Join
 from penstock.pipelines.ready.kind import ReadyPipeline
+from penstock.pipelines.ready.restore import Replay, Restore
 
-READY: Final[dict[str, ReadyPipeline]] = {}
+READY: Final[dict[str, ReadyPipeline]] = {
+    ready.name: ready
+    for ready in (
+        Archive(),
+        Restore(),
+        Replay(),
+        Aggregate(),
+        Join(),
+        Dedupe(),
+        Enrich(),
+        DeadLetters(),
+        Health(),
+    )
+}

@@ -18,7 +18,7 @@ from penstock.broker.queues.core.config import Lanes, Order, QueueSettings
 from penstock.broker.queues.core.consumers import Consumers
 from penstock.broker.queues.core.deadlines import Deadlines
 from penstock.broker.queues.core.holds import Holds
-from penstock.broker.queues.core.intervals import Interval, IntervalMap
+from penstock.broker.queues.core.intervals import Interval, IntervalMap, IntervalSet
 from penstock.broker.queues.core.keyed import KeyedSupply
 from penstock.broker.queues.core.lanes import KeyedSharedSupply, SharedSupply, pool_of
 from penstock.broker.queues.core.messages import DeadLetter
@@ -98,6 +98,16 @@ class Deliveries:
                 begin = high + 1
         if begin <= last:
             yield Interval(begin, last)
+
+    def undone_parts(self, gaps: Sequence[Interval]) -> list[tuple[int, int]]:
+        """The parts of intervals that are not done yet, by offset; where intervals overlap, once."""
+        if not gaps:
+            return []
+        open_parts = IntervalSet()
+        for gap in gaps:
+            for part in self.undone(*gap):
+                open_parts.add(*part)
+        return [(interval.first, interval.last) for interval in open_parts.intervals()]
 
     def within(self, first: int, last: int) -> Iterator[Row]:
         """The rows between two offsets, cut to them."""

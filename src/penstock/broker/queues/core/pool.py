@@ -24,6 +24,7 @@ class Chooses(Protocol):
 
     @property
     def total(self) -> int: ...
+    def begin(self, now_ms: int) -> None: ...
     def amount_of(self, source: int) -> int: ...
     def add(self, source: int, amount: int, now_ms: int) -> None: ...
     def take(self, source: int, amount: int) -> None: ...
@@ -75,6 +76,8 @@ class Pool:
         self._free.clear()
 
     def pass_time(self, now_ms: int) -> None:
+        if not self.now_ms:  # what was looked at before anybody knew the time has waited since now
+            self.shares.begin(now_ms)
         self.now_ms = max(self.now_ms, now_ms)
 
     # -- choosing -----------------------------------------------------------------------------------------------------

@@ -252,7 +252,7 @@ class Queue:
                     taken.add(offered.first, offered.last)
                 deliveries.append(offered._replace(last=min(offered.last, offered.first + room - 1)))
                 room -= deliveries[-1].size
-        gaps = self._undone(request.gaps)
+        gaps = self._deliveries.undone_parts(request.gaps)
         lease = max(self._state.last_lease, self._leases_from) + 1
         answer = Granted(tuple(deliveries), self._check_begun().nonce(lease), until_ms)
         if not deliveries and not gaps:
@@ -328,7 +328,7 @@ class Queue:
         return (Settled(acked=joined(rows), cause=Cause.BURIAL) if rows else None), None
 
     def _skip(self, request: Skip, _now_ms: int) -> tuple[Event | None, None]:
-        gaps = self._undone(request.gaps)
+        gaps = self._deliveries.undone_parts(request.gaps)
         return (Settled(acked=gaps, cause=Cause.GAP) if gaps else None), None
 
     def _trim(self, request: Trim, _now_ms: int) -> tuple[Event | None, None]:
@@ -366,16 +366,6 @@ class Queue:
         if not 1 <= asked_ms <= longest_ms:
             raise InvalidRequest(f"A visibility timeout is between 1 and {longest_ms} ms, not {asked_ms}.")
         return asked_ms
-
-    def _undone(self, gaps: Sequence[Interval]) -> list[tuple[int, int]]:
-        """The parts of intervals that are not done yet."""
-        if not gaps:
-            return []
-        open_parts = IntervalSet()
-        for gap in gaps:
-            for part in self._deliveries.undone(*gap):
-                open_parts.add(*part)
-        return [(interval.first, interval.last) for interval in open_parts.intervals()]
 
     def dismiss_all(self, error: PenstockError) -> Outcome[Change]:  # noqa: ARG002
         """Nobody waits in here."""

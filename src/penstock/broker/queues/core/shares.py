@@ -49,6 +49,10 @@ class Shares:
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
+    def begin(self, now_ms: int) -> None:
+        """Whatever there is came now."""
+        self._since_ms = dict.fromkeys(self._since_ms, now_ms)
+
     def add(self, source: int, amount: int, now_ms: int) -> None:
         """A source has more."""
         self.total += amount
@@ -173,6 +177,10 @@ class NestedShares:
     @property
     def total(self) -> int:
         return self._outer.total
+
+    def begin(self, now_ms: int) -> None:
+        for shares in (self._outer, *self._inner):
+            shares.begin(now_ms)
 
     def amount_of(self, source: int) -> int:
         return self._inner[source & self._mask].amount_of(source >> self._bits)

@@ -43,6 +43,7 @@ class Gathering:
         self._pieces: list[bytes | bytearray | memoryview] = []
         self._batch: _Taken | None = None  # the batch that something was taken from last
         self._run: tuple[memoryview, int, int] | None = None  # a piece that may still grow: data, from, to
+        self._whole: bytes | None = None
         self.deliveries: list[Offered] = []
         self.gaps: list[Interval] = []
 
@@ -146,6 +147,11 @@ class Gathering:
 
     def batches(self) -> bytes:
         """The batches, one behind the other."""
+        if self._whole is None:
+            self._whole = self._joined()
+        return self._whole
+
+    def _joined(self) -> bytes:
         self._end_batch()
         self._end_run()
         if len(self._pieces) != 1:

@@ -42,6 +42,7 @@ _PAUSE_MIN_S: Final = 0.05
 _PAUSE_MAX_S: Final = 2.0
 # The partition has not taken the batch, and never will as it is.
 _REFUSED: Final = (InvalidRequest, UnknownTopic, UnknownPartition, OutOfOrderSequence, ProducerFenced)
+_TOLD_FROM: Final = 5  # attempts, after most of a second
 _GONE_TRIES: Final = 8  # looks for a topic that was there when the firing began, some five seconds in all
 
 OnDelivered = Callable[["Delivery", str | None], None]  # with why it was refused, None if it is there
@@ -170,7 +171,7 @@ class Postman:
             self._end(delivery, None if delivery.is_covered_by(last) else refusal.message)
 
     def _again(self, delivery: Delivery, error: PenstockError) -> None:
-        if not delivery.is_failing:
+        if not delivery.is_failing and delivery.attempts >= _TOLD_FROM:  # leaders change, which is nothing to tell
             delivery.is_failing = True
             place = f"{delivery.target.topic}-{delivery.target.partition}"
             log.warning("Schedules cannot reach %s now, and are kept: %s", place, error.message)

@@ -1,7 +1,8 @@
 """What is due, on its way into its topics: read, sorted by partition, written down, appended, confirmed.
 
 There is one firing at a time for each partition, and many partitions at a time. What is due for a partition that is
-busy waits in line here, up to a bound; the rest is put off, so that one partition without a leader holds up no other.
+busy waits in line here; when lines are long nothing else is taken. For a partition that is *stuck*, because it has been
+busy for long, only a short line is kept and the rest is put off, so that one without a leader holds up no other.
 
 Nothing is fired twice: a `Firing` with sequence numbers is committed before the batch is appended with them, and
 whoever is not sure appends the same batch again. A firing is one batch, so it is in its partition whole or not at all.
@@ -32,8 +33,10 @@ log = logging.getLogger(__name__)
 
 _TAKEN_AT_ONCE: Final = 250  # are read and sorted before others have a turn on the loop
 _FIRED_AT_ONCE: Final = 500
-_LINE_MAX: Final = 1_000  # for one partition
-_LINES_MAX: Final = 20_000
+_WAITING_MAX: Final = 2_000  # in all lines
+_STUCK_MS: Final = 500  # a firing that takes longer
+_STUCK_LINE_MAX: Final = 100
+_PUT_OFF_MAX_MS: Final = 5_000
 _UNWRITTEN_MS: Final = 250  # until something is tried again that could not be written
 _UNREADABLE_MS: Final = 30_000
 _MISSING_TRIES: Final = 4  # looks at a topic that is not there, some three seconds in all
@@ -53,6 +56,7 @@ class Firing:
         self._lines: dict[Target, deque[Due]] = {}
         self._waiting = 0  # in all lines
         self._busy: dict[Target, int] = {}  # since when
+        self._is_full = False  # nothing is taken for now
         self._has_begun = False  # what was left over is under way again
         self._is_stirred = False
         self._is_assigning = False
@@ -109,10 +113,40 @@ class Firing:
         if machine.producer_id is None:
             self._assign()
             return
-        self._sort(machine.take(_TAKEN_AT_ONCE))
+        if self._has_room():
+            self._sort(machine.take(_TAKEN_AT_ONCE))
+            if machine.is_due:
+                self.stir()
         self._fire()
-        if machine.is_due:
-            self.stir()
+
+    def _has_room(self) -> bool:
+        """Whether more can stand in line, if need be without those that wait for a partition that is stuck."""
+        if self._waiting >= _WAITING_MAX:
+            for target, line in self._lines.items():
+                if stuck_ms := self._stuck_ms(target):
+                    self._shorten(line, stuck_ms)
+        if self._waiting < _WAITING_MAX:
+            return True
+        if not self._is_full:  # what comes of a firing stirs, and otherwise it is stuck by then
+            self._is_full = True
+            self._loop.call_later(_STUCK_MS / 1000, self._look_again)
+        return False
+
+    def _look_again(self) -> None:
+        self._is_full = False
+        self.stir()
+
+    def _stuck_ms(self, target: Target) -> int:
+        """For how long a partition has been busy, 0 if that is not long."""
+        since_ms = self._busy.get(target)
+        busy_ms = 0 if since_ms is None else self._shard.now_ms() - since_ms
+        return busy_ms if busy_ms > _STUCK_MS else 0
+
+    def _shorten(self, line: deque[Due], stuck_ms: int) -> None:
+        kept = min(_STUCK_LINE_MAX, _WAITING_MAX // (2 * len(self._lines)))
+        excess = [line.pop()[0] for _ in range(len(line) - kept)]
+        self._waiting -= len(excess)
+        self._put_off(excess, min(stuck_ms, _PUT_OFF_MAX_MS))
 
     def _assign(self) -> None:
         if not self._is_assigning:
@@ -137,7 +171,6 @@ class Firing:
             return
         self._targets.next_turn()
         found = self._shard.library.read([candidate.offset for candidate in candidates])
-        crowded: dict[Target, list[Candidate]] = {}
         for candidate in candidates:
             schedule = found.get(candidate.offset)
             if schedule is None:
@@ -149,15 +182,11 @@ class Firing:
                 self._miss(candidate, schedule)
                 continue
             line = self._lines.setdefault(target, deque())
-            if len(line) >= _LINE_MAX or self._waiting >= _LINES_MAX:
-                crowded.setdefault(target, []).append(candidate)
-            else:
-                line.append((candidate, schedule))
-                self._waiting += 1
-        for target, those in crowded.items():
-            # The longer it takes already the longer it may take: looking again costs reading again.
-            stuck_ms = self._shard.now_ms() - self._busy.get(target, self._shard.now_ms())
-            self._put_off(those, min(max(stuck_ms, 50), 5_000))
+            line.append((candidate, schedule))
+            self._waiting += 1
+            if len(line) > 2 * _STUCK_LINE_MAX and (stuck_ms := self._stuck_ms(target)):
+                # The longer it takes already the longer it may take, and looking again costs reading again.
+                self._shorten(line, stuck_ms)
 
     def _put_off(self, candidates: Sequence[Candidate], by_ms: int) -> None:
         self._shard.machine.put_off(candidates, self._shard.now_ms(), is_refusal=False, busy_ms=by_ms)

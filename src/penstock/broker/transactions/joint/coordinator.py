@@ -57,7 +57,7 @@ from penstock.model import TRANSACTIONS_TOPIC
 _LOADING_POLL_SECONDS: Final = 0.02
 _LOADING_POLLS_MAX: Final = 500
 _END_PATIENCE_SECONDS: Final = 30.0
-_NAMES_MAX: Final = 1_000  # drawn in search of one that belongs to this node
+_NAMES_A_SHARD: Final = 20  # drawn in search of one that belongs to a certain one, if need be
 
 
 class Lease(NamedTuple):
@@ -173,7 +173,7 @@ class JointCoordinator(Coordinator[JointShard]):
     def _name(self, shards: Container[int]) -> str:
         """An id that nobody has, of a transaction that belongs to one of these shards if any does."""
         count = self._shard_count()
-        for _ in range(_NAMES_MAX):
+        for _ in range(_NAMES_A_SHARD * count):
             name = self._new_id().hex
             if shard_of(name, count) in shards:
                 return name
@@ -234,10 +234,14 @@ class JointCoordinator(Coordinator[JointShard]):
         await self._ensure_topic()
         await self.await_shard(series)
         await self.loaded()
-        self._check_room()
-        fresh = self._name((shard_of(series, self._shard_count()),))  # so that both are kept, and led, in one place
+        shard = self.shard(series)
+        head = shard.head_of(series)
+        fresh = ""
+        if turn_of(None if head is None else head.stored, number, run) is Turn.OPEN:
+            self._check_room()
+            fresh = self._name((shard_of(series, self._shard_count()),))  # so that one node decides on both, in one log
         future: asyncio.Future[Begun | Rejected] = asyncio.get_running_loop().create_future()
-        self.shard(series).begin(Begin(series, number, run, timeout_ms), fresh, partial(resolve, future))
+        shard.begin(Begin(series, number, run, timeout_ms), fresh, partial(resolve, future))
         answer = await future
         if isinstance(answer, Rejected):
             raise answer.error

@@ -35,7 +35,12 @@ INVARIANTS: Final = (
     "keys keep their order",
     "dead letters are written once",
     "ack and publish are one",
+    "no schedule is lost",
+    "no schedule fires twice",
+    "no schedule fires early",
+    "cancelled schedules stay away",
     "the cluster heals",
+    "damage is found",
     "no bug is met",
 )
 

@@ -1,4 +1,4 @@
-"""Limits of queues that a history of seconds would never reach, made small for as long as one lasts.
+"""Limits of queues and schedules that a history of seconds would never reach, made small for as long as one lasts.
 
 Snapshots are written and companion logs are cut after thousands of changes; simulated workers make some hundred.
 """
@@ -11,6 +11,8 @@ from typing import Any
 
 from penstock.broker.queues.core import state
 from penstock.broker.queues.leading import upkeep
+from penstock.broker.schedules import state as schedule_state
+from penstock.broker.schedules.leading import upkeep as schedule_upkeep
 
 
 @contextmanager
@@ -20,6 +22,9 @@ def small_limits() -> Iterator[None]:
         (state, "_SNAPSHOT_ROWS_MIN", 30),
         (upkeep, "_TRIM_RECORDS_MIN", 20),
         (upkeep, "_RESTING_RECORDS", 50),
+        (schedule_state, "_SNAPSHOT_CHANGES_MIN", 25),
+        (schedule_upkeep, "_RECORDS_MIN", 40),
+        (schedule_upkeep, "_PIECE", 30),
     ]
     usual = [getattr(module, name) for module, name, _ in small]
     for module, name, limit in small:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.testing.simulation.cluster.queue_mutants import QUEUES
+from penstock.testing.simulation.cluster.schedule_mutants import SCHEDULES
 from penstock.testing.simulation.cluster.scrub_mutants import SCRUB
 from penstock.testing.simulation.planting import Mutant
 
@@ -195,4 +196,4 @@ TRANSACTIONS: Final = (
     ),
 )
 
-CLUSTER: Final[tuple[Mutant, ...]] = REPLICATION + CONTROLLER + TRANSACTIONS + QUEUES + SCRUB
+CLUSTER: Final[tuple[Mutant, ...]] = REPLICATION + CONTROLLER + TRANSACTIONS + QUEUES + SCRUB + SCHEDULES

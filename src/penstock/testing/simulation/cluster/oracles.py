@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.broker import Broker
 from penstock.broker.partition import Partition
 from penstock.cluster.records import NO_LEADER, MetadataRecord, PartitionAssigned
-from penstock.model import queue_parent
+from penstock.model import SCHEDULES_TOPIC, queue_parent
 from penstock.records import decode_records, parse_header
 from penstock.records.header import CONTROL_BIT
 from penstock.testing.simulation.cluster.history import Place, State
@@ -54,6 +54,7 @@ class Oracles:
             return is_done
 
         broker.replicas.rewrite = watched  # type: ignore[method-assign]
+        self._simulation.planning.agenda.watch(node, broker)
 
     def _on_applied(self, node: BrokerNode, broker: Broker, index: int, records: Sequence[MetadataRecord]) -> None:
         known = self._applied.setdefault(index, tuple(records))
@@ -140,8 +141,10 @@ class Oracles:
             self._history.violate(
                 "one leader an epoch", f"{known} and {node.id} lead {partition.id} in epoch {partition.leader_epoch}"
             )
-        if queue_parent(place[0]) is not None:
-            return  # leases are committed without being synced; what a queue promises is judged by its workers' ledger
+        if queue_parent(place[0]) is not None or place[0] == SCHEDULES_TOPIC:
+            # Leases, and that a schedule was fired, are committed without being synced. What they promise is judged by
+            # what workers and planners were told.
+            return
         if partition.high_watermark > self._committed.get(place, 0):
             self._committed[place] = partition.high_watermark
 

@@ -87,10 +87,16 @@ LEASES: Final = (
         "        return Reach(self.partition.log.start_offset, self.partition.last_stable_offset)\n\n"
         "    async def read(self, offset: int, max_bytes: int) -> Found | None:\n"
         "        partition = self.partition\n"
+        "        kept = self._kept.at(offset)\n"
+        "        if kept is not None and partition.is_leader:\n"
+        "            return Found(kept, [])\n"
         "        found = partition.read(offset, max_bytes, is_committed_only=True)\n",
         "        return Reach(self.partition.log.start_offset, self.partition.high_watermark)\n\n"
         "    async def read(self, offset: int, max_bytes: int) -> Found | None:\n"
         "        partition = self.partition\n"
+        "        kept = self._kept.at(offset)\n"
+        "        if kept is not None and partition.is_leader:\n"
+        "            return Found(kept, [])\n"
         "        found = partition.read(offset, max_bytes, is_committed_only=False)\n",
     ),
 )

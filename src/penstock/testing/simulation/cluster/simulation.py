@@ -34,8 +34,10 @@ from penstock.testing.simulation.cluster.node import PORT, SimulatedNode, Unreac
 from penstock.testing.simulation.cluster.operations import ClusterFaults
 from penstock.testing.simulation.cluster.oracles import Oracles
 from penstock.testing.simulation.cluster.peers import SimulatedPeers
+from penstock.testing.simulation.cluster.planning import Planning
 from penstock.testing.simulation.cluster.queue_oracles import QueueOracles
 from penstock.testing.simulation.cluster.queue_shape import RESULTS, QueueShape
+from penstock.testing.simulation.cluster.schedule_shape import SETTINGS, ScheduleShape
 from penstock.testing.simulation.cluster.transactors import TransactionalProducer
 from penstock.testing.simulation.cluster.workers import Worker, declare
 from penstock.testing.simulation.cluster.world import World
@@ -65,6 +67,7 @@ class Shape:
     topic_defaults: TopicSettings = field(default_factory=TopicSettings)
     scrub: ScrubConfig = field(default_factory=lambda: ScrubConfig(interval_ms=1_500))
     queue: QueueShape | None = None
+    schedule: ScheduleShape | None = None
 
     @property
     def written(self) -> tuple[Place, ...]:
@@ -131,6 +134,8 @@ class BrokerNode(SimulatedNode[Broker]):
             scrub=shape.scrub,
             groups=shape.groups,
             offsets_partitions=shape.offsets_partitions,
+            schedules=SETTINGS,
+            schedules_partitions=self._simulation.planning.shards,
             transactions_partitions=shape.transactions_partitions,
             default_partitions=1,
             auto_create_topics=False,
@@ -190,10 +195,15 @@ class Simulation(World):
 
     def __init__(self, seed: int, loop: SimulatedLoop, *, shape: Shape | None = None, is_told: bool = False) -> None:
         super().__init__(seed, loop, is_told=is_told)
-        # Queues are drawn apart, so that a history without them is as it was before there were any.
-        self.shape = shape or replace(Shape.drawn(self.random), queue=QueueShape.drawn(Random(f"queues {seed}")))
+        # Queues and schedules are drawn apart, so that a history without them is as it was before there were any.
+        self.shape = shape or replace(
+            Shape.drawn(self.random),
+            queue=QueueShape.drawn(Random(f"queues {seed}")),
+            schedule=ScheduleShape.drawn(Random(f"schedules {seed}")),
+        )
         self.oracles = Oracles(self)
         self.ledger = Ledger(self)
+        self.planning = Planning(self)
         peers = tuple((node_id, host_of(node_id), PORT) for node_id in range(1, self.shape.nodes + 1))
         cluster = self._cluster(peers=peers)
         self.nodes = {node_id: BrokerNode(self, node_id, cluster) for node_id, _, _ in peers}
@@ -214,6 +224,7 @@ class Simulation(World):
         await self.play()
         await self.bounded(self._work_off(), _HEALING_MAX_S, "queues cannot be worked off")
         await self.until(self._open_transactions, _HEALING_MAX_S, "transactions do not end")
+        await self.planning.finish()
         await self.until(self._not_healed, _HEALING_MAX_S, "replicas do not catch up")
         await self.bounded(self._read_everything(), _HEALING_MAX_S, "what was written cannot be read")
         await self._scrub()
@@ -223,6 +234,7 @@ class Simulation(World):
         self.oracles.check_metadata()
         self.oracles.check_logs()
         QueueOracles(self).check()
+        self.planning.check()
 
     async def play(self) -> None:
         """Clients work while faults come and go; then all is calm, and they finish what they began."""
@@ -257,6 +269,7 @@ class Simulation(World):
             await client.insist("creates a topic", partial(client.ask_anybody, Broker.ensure_transactions_topic))
         if self.shape.queue is not None:
             await self._set_up_queues(client, self.shape.queue)
+        await self.planning.set_up(client)
 
     async def _set_up_queues(self, client: Client, queue: QueueShape) -> None:
         if RESULTS in self.shape.written:
@@ -318,6 +331,7 @@ class Simulation(World):
             *(OffsetCommitter(self, f"group-{number}", places[0]) for number in range(shape.committers)),
             *self._readers,
             *self._workers(),
+            *self.planning.planners(),
         ]
 
     async def _read_everything(self) -> None:

@@ -17,6 +17,7 @@ from penstock.cluster.records import PartitionAssigned
 from penstock.quorum.submission import Submitted
 from penstock.quorum.wire import RAFT_MESSAGE
 from penstock.testing.simulation.cluster.queue_stories import QUEUE_STORIES
+from penstock.testing.simulation.cluster.schedule_stories import SCHEDULE_STORIES
 from penstock.testing.simulation.cluster.scrub_stories import SCRUB_STORIES
 from penstock.testing.simulation.cluster.simulation import Shape
 from penstock.testing.simulation.cluster.stage import (
@@ -335,4 +336,5 @@ STORIES: Final[dict[str, Callable[[], None]]] = {
     **{name: _story(script) for name, script in _SCRIPTS.items()},
     **QUEUE_STORIES,
     **SCRUB_STORIES,
+    **SCHEDULE_STORIES,
 }

@@ -1,0 +1,56 @@
+"""Archive: topics into a lake of Parquet files, each message once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from penstock.pipelines.flow import beside, triggered
+from penstock.pipelines.ready.kind import Option, ReadyPipeline, Surroundings
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_COLUMNS: Final = "topic,partition,offset,timestamp,key,value,headers"
+_MIB: Final = 1024 * 1024
+
+
+class Archive(ReadyPipeline):
+    name = "archive"
+    help = "Topics to a lake of Parquet files by topic, date and hour."
+    options: ClassVar[Mapping[str, Option]] = {
+        "topics": Option("the topics, with commas between; * stands for any text", list),
+        "lake": Option("the directory of the lake, which all of Spark can reach"),
+        "startingOffsets": Option("where to begin without a checkpoint", default="earliest"),
+        "maxRecordsPerTrigger": Option("how many messages a batch takes at most", int, default=1_000_000),
+        "writers": Option("how many tasks write, each its own files; 0: one for each partition", int, default=0),
+        "compactEvery": Option("merge small files after so many batches; 0: never", int, default=50),
+        "compact": Option("merge small files at the start as well", bool, default=False),
+        "smallMegabytes": Option("files below this are merged", int, default=32),
+        "graceMinutes": Option("how long files that were merged stay for those who still read them", int, default=60),
+    }
+
+    def start(self, options: Mapping[str, Any], surroundings: Surroundings) -> list[StreamingQuery]:
+        """Begin to archive."""
+        from penstock.pipelines.lake.archiving import Archiver
+        from penstock.pipelines.lake.compaction import Limits
+
+        spark, servers = surroundings.spark, surroundings.definition.servers
+        source = {
+            "servers": servers,
+            "topics": ",".join(options["topics"]),
+            "columns": _COLUMNS,
+            "startingOffsets": options["startingOffsets"],
+            "maxRecordsPerTrigger": str(options["maxRecordsPerTrigger"]),
+            "group": f"archive-{surroundings.definition.name}",
+        }
+        lake = Path(beside(surroundings.definition, options["lake"]))
+        limits = Limits(small_bytes=options["smallMegabytes"] * _MIB, grace_ms=options["graceMinutes"] * 60_000)
+        archiver = Archiver(lake, source, limits, writers=options["writers"], compact_every=options["compactEvery"])
+        if options["compact"]:
+            surroundings.tell(f"Merged {archiver.tidy(spark):,} small files of {lake}.")
+        rows = spark.readStream.format("penstock").options(**source).load()
+        writer = rows.writeStream.queryName(self.name).foreachBatch(archiver)
+        writer = writer.option("checkpointLocation", str(surroundings.checkpoint / self.name))
+        return [triggered(writer, surroundings.trigger).start()]

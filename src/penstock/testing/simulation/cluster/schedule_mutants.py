@@ -1,0 +1,128 @@
+"""Known bugs of schedules. The seeds and the stories have to catch them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.testing.simulation.planting import Mutant
+
+_DAY_CLOCK: Final = "penstock.broker.schedules.leading.day_clock"
+_DELIVERY: Final = "penstock.broker.schedules.leading.delivery"
+_FIRING: Final = "penstock.broker.schedules.leading.firing"
+_JOURNAL: Final = "penstock.broker.schedules.leading.journal"
+_NEAR: Final = "penstock.broker.schedules.near"
+_RULES: Final = "penstock.broker.schedules.firing_rules"
+_SCHEDULES: Final = "penstock.broker.schedules.schedules"
+_STATE: Final = "penstock.broker.schedules.state"
+_UPKEEP: Final = "penstock.broker.schedules.leading.upkeep"
+
+ONCE: Final = (
+    Mutant(
+        "schedules are fired without numbers",
+        _DELIVERY,
+        "            producer_id=self.granted.producer_id,\n            producer_epoch=self.granted.epoch,\n"
+        "            base_sequence=self.granted.sequence,\n",
+        "",
+    ),
+    Mutant(
+        "a new leader does not repeat unfinished firings",
+        _FIRING,
+        "        for event in self._shard.machine.unfinished():\n            target =",
+        "        for event in self._shard.machine.unfinished()[:0]:\n            target =",
+    ),
+    Mutant(
+        "a new leader takes unfinished firings for done",
+        _STATE,
+        "        self.firings[event.number] = Outstanding(event, tuple(slots))\n        following =",
+        "        self.firings[event.number] = Outstanding(event, tuple(slots))\n"
+        "        if not self.near.wheel.is_due:\n"
+        "            self._end_firing(Fired(event.number, len(slots)))\n"
+        "        following =",
+    ),
+    Mutant(
+        "a producer's epoch is not raised after a refusal",
+        _STATE,
+        "(firing.epoch + 1, 0)\n",
+        "self.targets[firing.topic_id, firing.partition]\n",
+    ),
+    Mutant(
+        "a refusal counts although an earlier attempt may have got through",
+        _DELIVERY,
+        "        elif isinstance(error, _REFUSED) and not delivery.is_doubtful:\n",
+        "        elif isinstance(error, (*_REFUSED, DuplicateSequence)):\n",
+    ),
+    Mutant(
+        "a period is loaded twice",
+        _SCHEDULES,
+        "        for offset, schedule in found:\n            digest = digest_of(schedule.id)\n"
+        "            if state.far.has(digest, offset):\n                state.far.remove(digest, offset)\n",
+        "        for offset, schedule in (*found, *found):\n            digest = digest_of(schedule.id)\n"
+        "            if state.far.has(digest, offset) or True:\n                state.far.remove(digest, offset)\n",
+    ),
+)
+
+TIME: Final = (
+    Mutant(
+        "times are rounded down",
+        _STATE,
+        "        if near.wheel.now_ms - TICK_MS <= now_ms:\n            near.wheel.advance(now_ms)\n",
+        "        if near.wheel.now_ms - 2 * TICK_MS <= now_ms:\n            near.wheel.advance(now_ms + TICK_MS)\n",
+    ),
+    Mutant(
+        "a clock that was set back is not minded",
+        _STATE,
+        "        if near.wheel.now_ms - TICK_MS <= now_ms:\n",
+        "        if near.waiting >= 0:\n",
+    ),
+    Mutant(
+        "a leader's clock never goes back",
+        _DAY_CLOCK,
+        "if now_ms > self._shown_ms or self._shown_ms - now_ms > STEP_BACK_MS:",
+        "if now_ms > self._shown_ms:",
+    ),
+)
+
+LOGS: Final = (
+    Mutant(
+        "schedules are not synced",
+        _JOURNAL,
+        "        is_durable = self._syncs and not all(isinstance(change.event, Fired) for change in changes)\n",
+        "        is_durable = False\n",
+    ),
+    Mutant(
+        "what was cancelled comes back with a snapshot",
+        _NEAR,
+        "slots := [slot for slot, kind in enumerate(kinds, at) if kind == WAITING]",
+        "slots := [slot for slot, kind in enumerate(kinds, at) if kind <= WAITING and self.digests[slot] "
+        "and not self.kinds.__setitem__(slot, WAITING)]",
+    ),
+    Mutant(
+        "a snapshot leaves out what is far",
+        _STATE,
+        '        pieces += [("o", 0, columns) for columns in self.far.places.pack(_PLACES_OF_PART)]\n',
+        "",
+    ),
+    Mutant(
+        "a snapshot forgets the numbers of producers",
+        _STATE,
+        "                targets=[(*target, *numbers) for target, numbers in self.targets.items()],\n",
+        "                targets=[],\n",
+    ),
+    Mutant(
+        "a log is cut before what it has to tell is carried on",
+        _UPKEEP,
+        "if end <= start or not await carry(shard, start, end):",
+        "if end <= start:",
+    ),
+)
+
+ANSWERS: Final = (
+    Mutant(
+        "what is being fired can be cancelled",
+        _SCHEDULES,
+        "if slot is not None and self._state.near.kinds[slot] == FIRING:",
+        "if slot is not None and self._state.near.kinds[slot] == FIRING_AGAIN:",
+    ),
+)
+
+SCHEDULES: Final[tuple[Mutant, ...]] = ONCE + TIME + LOGS + ANSWERS
