@@ -113,6 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from bench.queues.run import main as bench_queues  # its own servers and clients, needed by nobody else
 
         return bench_queues(given[1:])
+    if given[:1] == ["schedules"]:
+        from bench.schedules.run import main as bench_schedules
+
+        return bench_schedules(given[1:])
     if given[:1] == ["spark"]:
         from bench.spark.run import main as bench_spark
 

@@ -144,7 +144,7 @@ def test_records_of_one_producer_for_the_same_moment_come_in_their_order(
     node: Node, topic: str, consumer: Consumer
 ) -> None:
     create(node, topic)
-    due: Headers = (("penstock-deliver-at", b"%d" % int(time.time() * 1000 + 1_500)),)
+    due: Headers = (("penstock-deliver-at", b"%d" % int(time.time() * 1000 + 5_000)),)
     send(node, topic, *((str(number), due) for number in range(200)), **{"enable.idempotence": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
     assert [value for _, value, _, _ in read(consumer, 200)] == [str(number) for number in range(200)]

@@ -122,6 +122,7 @@ def _last_of_each_key(found: list[Any]) -> Mapping[str, int]:
 
 def test_mistakes_name_their_line(place: Place, client: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
+    new_topic(name=f"{topic}-large")
     client.publish_many(topic, orders(0, 20))
     text = f"""pipeline: wrong
 servers: SERVERS
@@ -142,9 +143,26 @@ sinks:
     unknown = place.run("unknown.yaml", right.replace(f"topics: {topic}", "topics: nowhere"))
     assert "There is no topic nowhere." in (unknown.error or "")
 
-    strict = right + "expectations:\n  orders: [{name: has an id, check: id IS NOT NULL, otherwise: fail}]\n"
-    failed = place.run("strict.yaml", strict)
+    failed = place.run("strict.py", _STRICT.replace("TOPIC", topic))
     assert (failed.error or "").startswith("A row of 'orders' does not meet 'has an id' (id IS NOT NULL): {")
+    assert not messages(client, f"{topic}-large"), "nothing of a batch that fails is seen"
+
+
+_STRICT = """
+from penstock.pipelines import Pipeline
+
+strict = Pipeline("strict", servers="SERVERS", trigger="available-now")
+strict.source("orders", topics="TOPIC", schema="id STRING, amount INT")
+strict.expect("orders", "id IS NOT NULL", name="has an id", otherwise="fail")
+
+
+@strict.step
+def large(spark, orders):
+    return orders.where("amount > 3").select("id", "amount")
+
+
+strict.sink("large", topic="TOPIC-large", key="id")
+"""
 
 
 def test_an_archive_brings_topics_back_to_a_point_in_time(

@@ -26,7 +26,7 @@ SEED = int(os.environ.get("PENSTOCK_SEED", "7"))
 PARTITIONS = 3
 _STEP_S = 300.0  # a session alone takes a minute where many others want the machine
 _AHEAD = 6  # batches that wait to be run
-VICTIMS = ("driver", "jvm", "worker", "broker")
+VICTIMS = os.environ.get("PENSTOCK_SPARK_VICTIMS", "driver,jvm,worker,broker").split(",")
 
 
 class Driver:
@@ -75,7 +75,7 @@ class Driver:
                 return driver
             if victim == "jvm":
                 return next((each for each in below if "java" in each.name()), None)
-            workers = [each for each in below if "pyspark.daemon" in " ".join(each.cmdline())]
+            workers = [each for each in below if _is_worker(each)]
             return workers[-1] if workers else None
         except psutil.Error:
             return None
@@ -87,6 +87,13 @@ class Driver:
             except ProcessLookupError:
                 pass
             self._process.wait()
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "pyspark.daemon" in " ".join(process.cmdline())
+    except psutil.Error:  # it has just ended, or nobody has waited for it yet
+        return False
 
 
 class Producer:

@@ -324,7 +324,10 @@ def _session(definition: Definition, master: str, remote: str | None) -> SparkSe
     builder = SparkSession.builder.remote(remote)
     for name, value in definition.spark.items():
         builder = builder.config(name, value)
-    found: SparkSession = builder.getOrCreate()
+    try:
+        found: SparkSession = builder.getOrCreate()
+    except ImportError as error:
+        raise CommandError(f"Spark Connect needs more: `pip install 'pyspark[connect]'`. {error}") from error
     return found
 
 

@@ -24,15 +24,22 @@ class Figures:
     unmet: dict[str, int] = field(default_factory=dict)
 
     def note(self, progress: Any) -> None:
-        """Take over what Spark says about a batch."""
+        """Take over what Spark says. It also speaks when nothing is to be done, under the number of the next batch."""
+        lags = [lag_between(source.endOffset, source.latestOffset) for source in progress.sources]
+        known = [lag for lag in lags if lag is not None]
+        if known:
+            self.lag = sum(known)
+        if "addBatch" not in progress.durationMs:
+            self.batch = max(self.batch, progress.batchId - 1)
+            self.rows_per_second = 0.0
+            return
+        if progress.batchId <= self.batch:
+            return
         self.batch = progress.batchId
         self.rows += progress.numInputRows
         rate = progress.processedRowsPerSecond
         self.rows_per_second = rate if rate is not None and isfinite(rate) else 0.0
         self.batch_ms = int(progress.durationMs.get("triggerExecution", 0))
-        lags = [lag_between(source.endOffset, source.latestOffset) for source in progress.sources]
-        known = [lag for lag in lags if lag is not None]
-        self.lag = sum(known) if known else None
         for name, count in unmet_of(progress.observedMetrics).items():
             self.unmet[name] = self.unmet.get(name, 0) + count
 

@@ -76,6 +76,7 @@ class Flow:
         for number, expectation in enumerate(self.definition.expectations.get(name, ())):
             with self._blaming(expectation.place):
                 rows = self._expecting(rows, expectation, name, number)
+        _ = rows.schema  # over Connect, nothing is looked at before somebody asks
         self._tables[name] = rows
         rows.createOrReplaceTempView(name)
 
@@ -170,6 +171,8 @@ class Flow:
         where = str(checkpoint / sink.name)
         writer = branch.rows.writeStream.queryName(sink.name).option("checkpointLocation", where)
         if sink.mode == "update" and sink.format == "penstock":
+            if not hasattr(self._spark, "sparkContext"):
+                raise self._blamed(sink.place, "over Spark Connect, topics take no `mode: update`: use --master.")
             # Spark writes changed rows to Python sinks only batch by batch.
             writer = writer.outputMode("update").foreachBatch(
                 _batch_writer(options, f"{self.definition.name}.{sink.name}")

@@ -141,9 +141,12 @@ class Run:
     def _take_progress(self) -> None:
         for name, query in self._queries.items():
             figures = self._figures[name]
-            for progress in query.recentProgress:
-                if progress.batchId > figures.batch:
-                    figures.note(progress)
+            last = query.lastProgress
+            if last is None:
+                continue
+            # All that Spark remembers is much to read every time, and needed only where a batch was missed.
+            for progress in [last] if last.batchId <= figures.batch + 1 else query.recentProgress:
+                figures.note(progress)
 
     def _await_batches(self) -> None:
         deadline = time.monotonic() + _BATCH_PATIENCE_S

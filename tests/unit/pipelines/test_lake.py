@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -156,3 +158,16 @@ def test_what_no_entry_names_is_removed_in_time(tmp_path: Path) -> None:
     assert len(list(directory.iterdir())) == 3
     sweep(catalog, Limits(grace_ms=60_000), now_ms + 61_000)
     assert [path.stem for path in directory.iterdir()] == ["kept"]
+
+
+def test_executors_load_the_client_and_nothing_of_the_broker() -> None:
+    program = (
+        "import sys, pyspark_penstock\n"
+        "import penstock.pipelines.lake.sink, penstock.spark.batch, penstock.spark.sink, penstock.spark.source\n"
+        "print(*sorted({name.split('.')[1] for name in sys.modules if name.startswith('penstock.')}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert not set(done.stdout.split()) & {
+        *("broker", "cli", "cluster", "grpc", "http", "kafka", "peers", "quorum", "server", "storage", "testing"),
+    }
+    assert "client" in done.stdout.split()

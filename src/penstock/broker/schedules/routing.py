@@ -53,6 +53,7 @@ T = TypeVar("T")
 
 _PATIENCE_SECONDS: Final = 8.0
 _PAUSE_SECONDS: Final = 0.05
+_COMES_LATER_MS: Final = 60_000  # more than the two times below together
 _CALL_SECONDS: Final = 30.0
 _FIGURES_SECONDS: Final = 2.0
 # Nothing was done.
@@ -90,7 +91,12 @@ class ScheduleRoutes:
     # -- each call ----------------------------------------------------------------------------------------------------
 
     async def add(self, request: AddSchedules) -> SchedulesAdded:
-        is_repeatable = all(new.id for new in request.schedules)
+        # An id is known until its message has come: what may come before the last attempt is not asked for again.
+        safe_ms = self._broker.clock.now_ms() + _COMES_LATER_MS
+        is_repeatable = all(
+            new.id and (new.rule is not None or (new.due_ms is not None and new.due_ms > safe_ms))
+            for new in request.schedules
+        )
         answer: SchedulesAdded = await self._ask(ADD, request, self._serving.add, is_repeatable=is_repeatable)
         return answer
 

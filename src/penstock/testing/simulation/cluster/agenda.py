@@ -23,7 +23,7 @@ from penstock.model import SCHEDULES_TOPIC
 if TYPE_CHECKING:
     from penstock.testing.simulation.cluster.simulation import BrokerNode, Simulation
 
-_DECIDED_S: Final = 30.0  # so long ago a firing may have been decided that is appended now
+_DECIDED_S: Final = 10.0  # so long ago a firing may have been decided that is appended now
 
 
 @dataclass(slots=True)

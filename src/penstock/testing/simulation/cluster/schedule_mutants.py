@@ -46,10 +46,10 @@ ONCE: Final = (
         "self.targets[firing.topic_id, firing.partition]\n",
     ),
     Mutant(
-        "a refusal counts although an earlier attempt may have got through",
+        "what is in its partition already counts as refused",
         _DELIVERY,
-        "        elif isinstance(error, _REFUSED) and not delivery.is_doubtful:\n",
-        "        elif isinstance(error, (*_REFUSED, DuplicateSequence)):\n",
+        "        if isinstance(error, DuplicateSequence):\n            self._end(delivery, None)\n",
+        "        if isinstance(error, DuplicateSequence):\n            self._end(delivery, error.message)\n",
     ),
     Mutant(
         "a period is loaded twice",
@@ -63,16 +63,10 @@ ONCE: Final = (
 
 TIME: Final = (
     Mutant(
-        "times are rounded down",
-        _STATE,
-        "        if near.wheel.now_ms - TICK_MS <= now_ms:\n            near.wheel.advance(now_ms)\n",
-        "        if near.wheel.now_ms - 2 * TICK_MS <= now_ms:\n            near.wheel.advance(now_ms + TICK_MS)\n",
-    ),
-    Mutant(
-        "a clock that was set back is not minded",
-        _STATE,
-        "        if near.wheel.now_ms - TICK_MS <= now_ms:\n",
-        "        if near.waiting >= 0:\n",
+        "schedules are early by a tick",
+        _DAY_CLOCK,
+        "        return self._shown_ms\n",
+        "        return self._shown_ms + 10\n",
     ),
     Mutant(
         "a leader's clock never goes back",
