@@ -1,4 +1,4 @@
-"""What is measured: many messages that wait, a server that is killed meanwhile, and messages that are due all the time."""
+"""What is measured: many messages that wait, a server that is killed meanwhile, and many that are due all the time."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ class Lateness:
 
     rate: int
     late_ms: list[float] = field(default_factory=list)
+    processor_s: float = 0.0  # of the server
 
     def at(self, share: float) -> float:
         return self.late_ms[min(int(len(self.late_ms) * share), len(self.late_ms) - 1)]
 
     def rows(self) -> list[Row]:
         named = (("median", 0.5), ("99th percentile", 0.99), ("worst", 1.0))
-        return [(f"{self.rate:,} due a second: late, {name}", self.at(share), "ms") for name, share in named]
+        rows = [(f"{self.rate:,} due a second: late, {name}", self.at(share), "ms") for name, share in named]
+        work_us = self.processor_s / len(self.late_ms) * 1e6
+        return [*rows, (f"{self.rate:,} due a second: processor time", work_us, "us a message")]
 
 
 class Bench:
@@ -57,7 +60,7 @@ class Bench:
     @asynccontextmanager
     async def _client(self, server: Server) -> AsyncIterator[Later]:
         client = self._make()
-        await client.open(server.port)
+        await client.open(server)
         try:
             yield client
         finally:
@@ -130,6 +133,7 @@ class Bench:
             async with self._client(server) as client:
                 await client.make()
                 count = await self._schedule(client, rate, seconds)
+                begun_s = server.process.cpu_seconds()
                 everything = asyncio.Event()
 
                 def on_message(due_ms: int, now_ms: float) -> None:
@@ -144,6 +148,7 @@ class Bench:
                 except TimeoutError:
                     raise Lost(f"{len(found.late_ms):,} of {count:,} came") from None
                 finally:
+                    found.processor_s = server.process.cpu_seconds() - begun_s
                     following.cancel()
                     await asyncio.gather(following, return_exceptions=True)
         finally:

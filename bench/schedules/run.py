@@ -29,7 +29,7 @@ from bench.schedules.servers import Later, PenstockLater, RedisLater
 from bench.targets import CACHE
 
 CLIENTS: dict[str, Callable[[], Later]] = {"penstock": PenstockLater, "redis": RedisLater}
-NATS = "nats is left out: messages for later came with its version 2.12 (header Nats-Schedule); Debian's {version} has none"
+NATS = "nats is left out: messages for later came with version 2.12 (header Nats-Schedule), and Debian has {version}"
 MEMORY_GOAL_MB = 150.0
 LATE_GOAL_MS = 20.0
 BACK_GOAL_S = 5.0

@@ -45,7 +45,7 @@ def kill(server: Server) -> None:
 class Later(Protocol):
     """Messages for later, as the rows see them."""
 
-    async def open(self, port: int) -> None: ...
+    async def open(self, server: Server) -> None: ...
 
     async def make(self) -> None:
         """Whatever messages go to."""
@@ -63,10 +63,12 @@ class Later(Protocol):
 
 
 class PenstockLater:
-    """Penstock's own client: `publish_many` with a time, and readers of every partition."""
+    """Penstock's own client adds, with `publish_many` and a time; who reads is a Kafka consumer."""
 
-    async def open(self, port: int) -> None:
-        self._client = AsyncClient(f"http://127.0.0.1:{port}")
+    async def open(self, server: Server) -> None:
+        self._client = AsyncClient(f"http://127.0.0.1:{server.port}")
+        arguments = server.process._ps.cmdline()
+        self._kafka = arguments[arguments.index("--kafka") + 1]
 
     async def make(self) -> None:
         await self._client.create_topic(TOPIC, partitions=PARTITIONS)
@@ -78,12 +80,19 @@ class PenstockLater:
         return (await self._client.schedules.stats()).pending
 
     async def follow(self, on_message: OnMessage) -> None:
-        await asyncio.gather(*(self._read(partition, on_message) for partition in range(PARTITIONS)))
+        from confluent_kafka import Consumer, TopicPartition
 
-    async def _read(self, partition: int, on_message: OnMessage) -> None:
-        async for message in self._client.read(TOPIC, partition, follow=True):
-            if message.value is not None:
-                on_message(due_of(message.value), time.time() * 1000)
+        settings = {"bootstrap.servers": self._kafka, "group.id": "bench", "enable.auto.commit": False}
+        consumer = Consumer(settings)
+        consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
+        try:
+            while True:
+                messages = await asyncio.to_thread(consumer.consume, 500, 0.002)
+                now_ms = time.time() * 1000
+                for message in messages:
+                    on_message(due_of(message.value()), now_ms)
+        finally:
+            consumer.close()
 
     async def close(self) -> None:
         await self._client.close()
@@ -105,10 +114,10 @@ return #due
 class RedisLater:
     """A sorted set by due time, and a poller that moves what is due to a stream, as is usual with Redis."""
 
-    async def open(self, port: int) -> None:
+    async def open(self, server: Server) -> None:
         from redis import asyncio as redis
 
-        self._redis: Any = redis.Redis(port=port)
+        self._redis: Any = redis.Redis(port=server.port)
 
     async def make(self) -> None:
         return
@@ -135,8 +144,9 @@ class RedisLater:
         while True:
             for _, messages in await self._redis.xread({"came": last}, count=1_000, block=1_000):
                 now_ms = time.time() * 1000
-                for last, fields in messages:
+                for _, fields in messages:
                     on_message(due_of(fields[b"v"]), now_ms)
+                last = messages[-1][0]
 
     async def close(self) -> None:
         await self._redis.aclose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -81,15 +82,21 @@ def pipeline() -> None:
 @pipeline.command()
 @click.argument("file", type=click.Path(path_type=Path), default="pipeline.yaml")
 @click.option("--name", help="What to call it. [default: the name of the file]")
-def init(file: Path, name: str | None) -> int:
+@click.option("--uses", help="A ready pipeline, such as archive: write all of its options.")
+def init(file: Path, name: str | None, uses: str | None) -> int:
     """Write a pipeline to begin with, as YAML or (NAME.py) Python."""
     from penstock.pipelines.files import load
 
     if file.exists():
         raise CommandError(f"{file} is there already; it is left as it is.", Exit.CONFLICT)
     form = _PYTHON if file.suffix == ".py" else _YAML
+    text = form.format(name=name or file.stem, file=file)
+    if uses is not None:
+        if file.suffix == ".py":
+            raise CommandError("Ready pipelines are for YAML files: name it NAME.yaml.", Exit.USAGE)
+        text = _ready_text(uses, name or file.stem, file)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(form.format(name=name or file.stem, file=file))
+    file.write_text(text)
     try:
         load(file)
     except Exception:
@@ -266,6 +273,23 @@ def logs(name: str, limit: int, output: str | None, url: str) -> int:
         else:
             echo_json(line)
     return Exit.OK
+
+
+def _ready_text(uses: str, name: str, file: Path) -> str:
+    """A file that uses a ready pipeline; what has a default is there as a comment."""
+    from penstock.pipelines.ready import READY
+    from penstock.pipelines.ready.kind import REQUIRED
+
+    if uses not in READY:
+        raise CommandError(f"There is no ready pipeline {uses!r}; there is: {', '.join(READY)}.", Exit.USAGE)
+    ready = READY[uses]
+    lines = [f"# {ready.help}", f"# Run it:  penstock pipeline run {file}", f"pipeline: {name}"]
+    lines += ["servers: http://127.0.0.1:8080", f"uses: {uses}", "with:"]
+    for option, what in ready.options.items():
+        default = "..." if what.default is REQUIRED else json.dumps(what.default)
+        lead = "  " if what.default is REQUIRED else "  # "
+        lines.append(f"{lead}{option}: {default}  # {what.help}")
+    return "\n".join(lines) + "\n"
 
 
 def _row(found: dict[str, Any]) -> list[object]:

@@ -89,7 +89,7 @@ class _Check:
             hint = did_you_mean(definition.uses, self._ready)
             self._faults.add(head["uses"].place, f"there is no ready pipeline {definition.uses!r}.{hint}")
         given = head.get("with")
-        definition.options = {} if given is None else self._mapping(given, "`with`")
+        definition.options = {} if given is None or given.value is None else self._mapping(given, "`with`")
 
     def _source(self, name: str, text: Text) -> Source:
         entries = dict(self._mapping(text, f"source {name!r}"))

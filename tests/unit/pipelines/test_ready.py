@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli.pipeline import pipeline
 from penstock.errors import InvalidPipeline
 from penstock.pipelines.checking import definition_of
 from penstock.pipelines.definition import Definition
@@ -60,6 +62,16 @@ def test_a_flow_is_a_pipeline_like_any_other(tmp_path: Path, name: str) -> None:
     definition = definition_of(document, "p", ready.steps(options))
     (sink,) = definition.sinks.values()
     assert sink.rows in definition.steps
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_file_with_all_options_is_written(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "made.yaml"
+    done = CliRunner().invoke(pipeline, ["init", str(file), "--uses", name], standalone_mode=False)
+    assert done.exception is None
+    assert load(file).uses == name
+    for option in READY[name].options:
+        assert f"  {option}: " in file.read_text() or f"  # {option}: " in file.read_text()
 
 
 def test_where_it_goes_is_said_once(tmp_path: Path) -> None:

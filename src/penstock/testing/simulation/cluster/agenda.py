@@ -41,6 +41,14 @@ class Plan:
     is_cancel_asked: bool = False
     cancelled_s: float = inf
     dues: list[int] = field(default_factory=list)  # when it may be due; empty if nobody can tell
+    first_ms: int | None = None  # when it comes for the first time, if it comes again
+
+    @property
+    def due_ms(self) -> int | None:
+        """By when it has come, at least once; None if nobody can tell."""
+        if self.comes_again:
+            return None if self.is_changed else self.first_ms
+        return max(self.dues) if self.dues else None
 
     @property
     def has_to_come(self) -> bool:

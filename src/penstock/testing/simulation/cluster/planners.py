@@ -7,6 +7,7 @@ time. At the end all clocks are set right, then put ahead by hours, and everythi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.broker import Broker
@@ -109,7 +110,7 @@ class Planner(Client):
         for plan, each in zip(plans, placed, strict=True):
             plan.id, plan.is_acked = each.id, True
             if plan.comes_again:
-                plan.dues = []
+                plan.first_ms = each.due_ms
             elif plan.dues != [each.due_ms]:
                 self.history.violate("no schedule is lost", f"{plan} is told to be due at {each.due_ms}")
             self.history.acked += 1
@@ -208,7 +209,7 @@ class Planner(Client):
             for plan in self._agenda.plans.values():
                 plan.is_cancel_asked |= plan.comes_again
             ids = [schedule.id for schedule in found]
-            fates = await self.insist("cancels", lambda: self._cancel_ids(ids))
+            fates = await self.insist("cancels", partial(self._cancel_ids, ids))
             self.history.note(f"{self.name} ends {ids}: {[fate.value for fate in fates]}")
 
     async def _cancel_ids(self, ids: list[str]) -> list[Fate]:

@@ -110,7 +110,7 @@ class ScheduleStage(Stage):
             node.start()
         await self.all_in_sync()
 
-    def claim(self, is_so: bool, complaint: str) -> None:  # noqa: FBT001
+    def claim(self, is_so: bool, complaint: str) -> None:
         if not is_so:
             self.fail(complaint)
 
@@ -145,9 +145,11 @@ async def _before_append(stage: ScheduleStage) -> None:
 
 async def _after_append(stage: ScheduleStage) -> None:
     """A message is in its topic, and whoever leads the schedules dies before it has heard of that, time after time."""
-    for _ in range(3):
+    for turn in range(3):
         leader = await stage.led()
-        target = leader % 3 + 1
+        # The next leader leads the partition, too, or it does not.
+        heirs = [node_id for node_id in stage.oracles.assigned(_SHARD).replicas if node_id != leader]
+        target = heirs[turn % 2]
 
         def on_send(node: BrokerNode, delivery: Delivery, target: int = target) -> None:
             if node.id != target and delivery.target.partition == target - 1:
@@ -260,9 +262,9 @@ async def _long_log(stage: ScheduleStage) -> None:
 
 async def _far(stage: ScheduleStage) -> None:
     """Hours pass at once for whoever leads, then it dies: what was far is loaded once, and comes once."""
-    plans = [*await stage.plan(4 * _HOUR_MS, 3), *await stage.plan(7 * _HOUR_MS, 3)]
-    (doomed,) = await stage.plan(9 * _HOUR_MS)
-    await stage.cancelled(await stage.plan(3_000, 25))  # which is worth a snapshot
+    plans = [*await stage.plan(4 * _HOUR_MS, 3), *await stage.plan(14 * _HOUR_MS, 3)]
+    (doomed,) = await stage.plan(15 * _HOUR_MS)
+    await stage.cancelled(await stage.plan(3_000, 19))  # which is worth a snapshot, and no more
     for hours in (2, 4, 6):
         for node in stage.nodes.values():
             node.clock.skew_ms = hours * _HOUR_MS
