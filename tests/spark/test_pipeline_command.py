@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -144,24 +145,21 @@ def test_what_goes_wrong_is_said_in_words(tmp_path: Path, broker: LocalBroker, c
     assert "127.0.0.1:1" in told
 
 
-def test_the_pipeline_of_the_readme_works_as_pasted(
-    tmp_path: Path, broker: LocalBroker, client: Client, command: Command
-) -> None:
-    """Every block of its section: the file, what goes in, the run and what comes out."""
+def test_the_pipeline_of_the_readme_works_as_pasted(tmp_path: Path) -> None:
     section = README.read_text().split("\n## A pipeline", 1)[1].split("\n## ", 1)[0]
     (script,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-    path = f"{Path(penstock_command()).parent}:/usr/bin:/bin"
-    script = script.replace("http://127.0.0.1:8080", broker.url)
-    done = subprocess.run(
-        ["sh", "-e"],
-        input=script,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE_S,
-        check=False,
-        env={"PATH": path, "PENSTOCK_URL": broker.url, "HOME": str(tmp_path)},
-    )
+    path = f"{Path(penstock_command()).parent}:{os.environ['PATH']}"
+    with LocalBroker() as broker:  # with nothing in it
+        done = subprocess.run(
+            ["sh", "-e"],
+            input=script,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+            env={**os.environ, "PATH": path, "PENSTOCK_URL": broker.url},
+        )
     assert done.returncode == 0, done.stderr
     *_, last = done.stdout.splitlines()
     assert json.loads(json.loads(last)["value"]) == {"id": "b", "amount": 150}

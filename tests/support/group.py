@@ -176,7 +176,7 @@ class Feed:
         return self.sent
 
 
-def wait_until(what: str, is_so: Callable[[], bool], patience_s: float = 30.0, each_s: float = 0.05) -> None:
+def wait_until(what: str, is_so: Callable[[], bool], patience_s: float = 90.0, each_s: float = 0.05) -> None:
     deadline = time.monotonic() + patience_s
     while not is_so():
         assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {what}"

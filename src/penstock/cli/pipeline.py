@@ -252,17 +252,17 @@ def logs(name: str, limit: int, output: str | None, url: str) -> int:
 
     rest = Rest(url)
     try:
-        partitions = rest.get("v1", "topics", LOG_TOPIC)["partitions"]
+        partitions = int(rest.get("v1", "topics", LOG_TOPIC)["partitions"])
     except RefusedError as error:
         if error.status != 404:
             raise
-        partitions = []
+        partitions = 0
     lines: list[dict[str, Any]] = []
-    for at in range(len(partitions)):
+    for at in range(partitions):
         offset: int | str = "earliest"
         while True:
             page = rest.get("v1", "topics", LOG_TOPIC, "messages", partition=at, offset=offset, limit=_PAGE)
-            lines += [each["value"] for each in page["messages"] if each["key"] == name]
+            lines += [json.loads(each["value"]) for each in page["messages"] if each["key"] == name]
             lines = sorted(lines, key=lambda each: str(each["at"]))[-limit:]
             if not page["messages"]:
                 break

@@ -32,20 +32,20 @@ class Reports:
     def send(self, report: dict[str, Any]) -> bool:
         """Report, and log what changed; whether the run is asked to stop."""
         name = self._definition.name
+        problems = []
         for rest in self._rests:
             try:
                 answer = rest.put("v1", "pipelines", name, body=report)
                 self._log(rest, report)
-            except RefusedError as error:
-                if error.code == "pipeline_replaced":
+            except CommandError as error:
+                if isinstance(error, RefusedError) and error.code == "pipeline_replaced":
                     click.echo(str(error.message), err=True)
                     return True
-                self._complain(error.message)
-            except CommandError as error:
-                self._complain(error.message)
+                problems.append(str(error.message))
             else:
                 self._has_complained = False
                 return bool(answer["stop_requested"])
+        self._complain(" ".join(problems))
         return False
 
     def _log(self, rest: Rest, report: dict[str, Any]) -> None:
