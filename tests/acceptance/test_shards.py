@@ -29,7 +29,7 @@ def test_shards_share_partitions_and_one_that_dies_comes_back(tmp_path: Path) ->
     node.grpc_port = node.kafka_port + 20 if node.kafka_port < 65_000 else node.kafka_port - 20
     node.arguments = ("--shards", "2")
     with node:
-        eventually(lambda: nodes_up(node) == [1, 1001], 30, "two shards")
+        eventually(lambda: nodes_up(node) == [1, 1001], 90, "two shards")
         admin = AdminClient({"bootstrap.servers": node.bootstrap})
         admin.create_topics([NewTopic("t", 4)])["t"].result(20)
         leaders = {each.leader for each in admin.list_topics("t", timeout=10).topics["t"].partitions.values()}
@@ -42,8 +42,8 @@ def test_shards_share_partitions_and_one_that_dies_comes_back(tmp_path: Path) ->
         shards = psutil.Process(node.pid).children()
         assert len(shards) == 2
         os.kill(shards[1].pid, signal.SIGKILL)
-        eventually(lambda: len(psutil.Process(node.pid).children()) == 2, 30, "a new process")
-        eventually(lambda: nodes_up(node) == [1, 1001], 30, "two shards again")
+        eventually(lambda: len(psutil.Process(node.pid).children()) == 2, 90, "a new process")
+        eventually(lambda: nodes_up(node) == [1, 1001], 90, "two shards again")
         client = ConfluentClient(node.bootstrap)
         eventually(lambda: sum(client.bounds("t", index)[1] for index in range(4)) == 40, 20, "every message")
         client.close()

@@ -85,6 +85,7 @@ CODES: Final[dict[type[PenstockError], StatusCode]] = {
     errors.RedriveRunning: StatusCode.FAILED_PRECONDITION,
     errors.PipelineNotFound: StatusCode.NOT_FOUND,
     errors.PipelineReplaced: StatusCode.FAILED_PRECONDITION,
+    errors.InvalidLake: StatusCode.FAILED_PRECONDITION,
     errors.ScheduleNotFound: StatusCode.NOT_FOUND,
     errors.ScheduleBeingFired: StatusCode.FAILED_PRECONDITION,
     errors.DiskFull: StatusCode.RESOURCE_EXHAUSTED,

@@ -308,7 +308,7 @@ class GroupMachine(RuleBasedStateMachine):
     def delete(self) -> None:
         before = self.journal.end_offset
         self.ask(Delete(), lambda _: None)
-        if self.journal.end_offset > before and self.group is None:
+        if self.journal.end_offset > before and (self.group is None or not self.group.generation):
             self.twin.forget_after(0)
 
     @rule()

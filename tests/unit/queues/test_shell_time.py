@@ -129,7 +129,7 @@ def test_a_small_part_of_a_large_batch_is_cut_out_of_it() -> None:
             ]
             await house.nack(found[1], delay_ms=0)
             (lease,) = await house.queues.receive("orders", "workers", consumer="", max_messages=150, wait_ms=1_000)
-            assert len(lease.batches) == whole
+            assert len(lease.batches) < whole
             assert [message.offset for message in lease.messages()] == list(range(1, 151))
             assert lease.messages()[0].delivery_count == 2
 
