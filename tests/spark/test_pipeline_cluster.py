@@ -34,7 +34,7 @@ class Machines:
     def __init__(self, directory: Path) -> None:
         import pyspark
 
-        from penstock.spark.java import ensure_java
+        from penstock.spark.machine.java import ensure_java
 
         ensure_java()
         self.home = Path(pyspark.__file__).parent

@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from penstock.client.blocking import Client
 from penstock.client.drafts import Draft
 from penstock.errors import DataLost, InvalidConfig, NodesUnreachable, UnknownTopic, UnreadableValue
-from penstock.spark.batch import BatchReader
-from penstock.spark.options import SourceOptions
-from penstock.spark.streaming import StreamReader
+from penstock.spark.reading.batch import BatchReader
+from penstock.spark.reading.options import SourceOptions
+from penstock.spark.reading.streaming import StreamReader
 from penstock.testing.local import LocalBroker
 
 NewTopic = Callable[..., str]

@@ -15,9 +15,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.cluster import Cluster
 
-from penstock.spark.ddl import parse_ddl
-from penstock.spark.sink import StreamSink, Written
-from penstock.spark.staging import Claim
+from penstock.spark.values.ddl import parse_ddl
+from penstock.spark.writing.sink import StreamSink, Written
+from penstock.spark.writing.staging import Claim
 
 PARTITIONS = 4
 ROWS = 2_000  # of a batch, by two tasks

@@ -13,9 +13,9 @@ import pytest
 
 from penstock.client.blocking import Client
 from penstock.errors import InvalidRecord, InvalidTxnState, SeriesFenced, TransactionEnded
-from penstock.spark.ddl import parse_ddl
-from penstock.spark.sink import BatchSink, StreamSink, Written
-from penstock.spark.staging import Claim
+from penstock.spark.values.ddl import parse_ddl
+from penstock.spark.writing.sink import BatchSink, StreamSink, Written
+from penstock.spark.writing.staging import Claim
 from penstock.testing.local import LocalBroker
 
 NewTopic = Callable[..., str]

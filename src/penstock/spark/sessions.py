@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidConfig
-from penstock.spark.java import ensure_java
-from penstock.spark.python import ensure_python
+from penstock.spark.machine.java import ensure_java
+from penstock.spark.machine.python import ensure_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

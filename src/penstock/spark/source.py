@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidConfig
-from penstock.spark.frame import check_schema, schema_of
-from penstock.spark.options import SourceOptions
+from penstock.spark.reading.frame import check_schema, schema_of
+from penstock.spark.reading.options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -35,28 +35,28 @@ class PenstockSource(DataSource):
         return schema_of(SourceOptions.of(self.options, is_streaming=is_streaming))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from penstock.spark.batch import BatchReader
+        from penstock.spark.reading.batch import BatchReader
 
         options = SourceOptions.of(self.options, is_streaming=False)
         check_schema(schema, options)
         return BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from penstock.spark.streaming import StreamReader
+        from penstock.spark.reading.streaming import StreamReader
 
         options = SourceOptions.of(self.options, is_streaming=True)
         check_schema(schema, options)
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from penstock.spark.sink import BatchSink
+        from penstock.spark.writing.sink import BatchSink
 
         if overwrite:
             raise InvalidConfig('A topic can only be appended to: use mode("append").')
         return BatchSink(dict(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from penstock.spark.sink import StreamSink
+        from penstock.spark.writing.sink import StreamSink
 
         if overwrite:
             raise InvalidConfig('A topic can only be appended to: use outputMode("append").')

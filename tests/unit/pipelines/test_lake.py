@@ -163,7 +163,8 @@ def test_what_no_entry_names_is_removed_in_time(tmp_path: Path) -> None:
 def test_executors_load_the_client_and_nothing_of_the_broker() -> None:
     program = (
         "import sys, pyspark_penstock\n"
-        "import penstock.pipelines.lake.sink, penstock.spark.batch, penstock.spark.sink, penstock.spark.source\n"
+        "import penstock.pipelines.lake.sink, penstock.spark.source\n"
+        "import penstock.spark.reading.batch, penstock.spark.writing.sink\n"
         "print(*sorted({name.split('.')[1] for name in sys.modules if name.startswith('penstock.')}))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)

@@ -68,6 +68,7 @@ def test_a_partition_that_takes_nothing_for_a_while_holds_up_no_other() -> None:
             waiting = [await house.add(f"w{at}", 0, partition=0) for at in range(5)]
             await house.add("free", 0, partition=1)
             await house.await_values("free")
+            await house.until(lambda: house.calendar.stats_here().pending == 6)  # a moment after it can be read
             page = await house.calendar.page()
             assert {each.id for each in page.schedules} == {stuck.id, *(each.id for each in waiting)}
             assert await house.calendar.cancel([waiting[0].id]) == [Fate.DONE]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidConfig
-from penstock.spark.java import has_java, packaged_java
-from penstock.spark.python import ensure_python
+from penstock.spark.machine.java import has_java, packaged_java
+from penstock.spark.machine.python import ensure_python
 from penstock.spark.sessions import session
 
 

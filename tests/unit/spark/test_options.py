@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import InvalidConfig
-from penstock.spark.options import COLUMNS, Bound, SourceOptions
+from penstock.spark.reading.options import COLUMNS, Bound, SourceOptions
 
 BASE = {"servers": "http://a:8080, b:8081", "topics": "orders,bills"}
 

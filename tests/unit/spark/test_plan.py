@@ -7,8 +7,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.plan import advance, losses, share, spans
-from penstock.spark.positions import Position, Reach, TopicPosition, TopicReach, position_of
+from penstock.spark.reading.plan import advance, losses, share, spans
+from penstock.spark.reading.positions import Position, Reach, TopicPosition, TopicReach, position_of
 
 counts = st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 4)), st.integers(0, 10**12), max_size=8)
 

@@ -15,8 +15,8 @@ from penstock.pipelines.lake.catalog import CHECKSUM, Catalog, Entry, TopicFact
 from penstock.pipelines.lake.compaction import Limits, compact
 from penstock.pipelines.lake.sink import write_to_lake
 from penstock.pipelines.lake.writing import Batch
-from penstock.spark.cluster import Cluster
-from penstock.spark.options import SourceOptions
+from penstock.spark.reading.cluster import Cluster
+from penstock.spark.reading.options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

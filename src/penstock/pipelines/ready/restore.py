@@ -19,9 +19,9 @@ from penstock.pipelines.lake.catalog import CHECKSUM, Catalog
 from penstock.pipelines.lake.reading import check_files, files_between, rows_between
 from penstock.pipelines.ready.kind import Option, ReadyPipeline, Surroundings
 from penstock.pipelines.ready.restore_plan import Plan, Portion, Target, plan_of
-from penstock.spark.cluster import Cluster
 from penstock.spark.connection import transport_to
-from penstock.spark.options import SourceOptions
+from penstock.spark.reading.cluster import Cluster
+from penstock.spark.reading.options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from penstock.errors import InvalidConfig, InvalidTopicName
 from penstock.model import check_topic_name
 from penstock.records import Codec
-from penstock.spark.options import nearest_of
+from penstock.spark.reading.options import nearest_of
 
 Delivery = Literal["exactly-once", "at-least-once"]
 

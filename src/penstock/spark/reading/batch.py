@@ -8,12 +8,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import DataLost, InvalidConfig
-from penstock.spark.cluster import Cluster
-from penstock.spark.frame import Frame
-from penstock.spark.options import SourceOptions
-from penstock.spark.plan import Reaches, Span, bound_offsets, follow, losses, spans
-from penstock.spark.positions import Position
-from penstock.spark.reading import HOW_TO_GO_ON, SpanReader
+from penstock.spark.reading.cluster import Cluster
+from penstock.spark.reading.frame import Frame
+from penstock.spark.reading.options import SourceOptions
+from penstock.spark.reading.plan import Reaches, Span, bound_offsets, follow, losses, spans
+from penstock.spark.reading.positions import Position
+from penstock.spark.reading.span_reader import HOW_TO_GO_ON, SpanReader
 
 
 class SpanPartition(InputPartition):
@@ -30,7 +30,9 @@ def read_spans(options: SourceOptions, partition: InputPartition) -> Iterator[pa
         return  # Spark makes one of its own where there is nothing to read
     values = None
     if options.schema is not None:
-        from penstock.spark.values import ValueReader  # brings the client along, which most tasks do not need
+        from penstock.spark.values.value_reader import (
+            ValueReader,  # brings the client along, which most tasks do not need
+        )
 
         values = ValueReader(options)
     yield from SpanReader(options, Frame(options, values)).read(partition.span)

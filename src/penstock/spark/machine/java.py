@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import InvalidConfig
-from penstock.spark.scripts import place_script
+from penstock.spark.machine.scripts import place_script
 
 JAVA_MIN: Final = 17
 _SECONDS: Final = 30.0

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CorruptRecords
-from penstock.spark.numbers import Bytes, Numbers, read_numbers
-from penstock.spark.slices import gather
+from penstock.spark.decoding.numbers import Bytes, Numbers, read_numbers
+from penstock.spark.decoding.slices import gather
 
 
 def decode_headers(

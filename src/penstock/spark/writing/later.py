@@ -22,8 +22,8 @@ from penstock.client.transport import Transport
 from penstock.errors import InvalidRecord, UnexpectedAnswer
 from penstock.records import decode_records
 from penstock.records.batch import Headers
-from penstock.spark.encoding import Columns, Numbering, encode
-from penstock.spark.sink_columns import Rows
+from penstock.spark.writing.columns import Rows
+from penstock.spark.writing.encoding import Columns, Numbering, encode
 
 LATER_BYTES_MAX: Final = 16 * 1024 * 1024  # for one task: they go through the driver
 _CALL_MESSAGES: Final = 1_000

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from penstock.spark.scripts import place_script
+from penstock.spark.machine.scripts import place_script
 
 _SCRIPT: Final = """#!/bin/sh
 # Starts Python without Spark's archives of modules that are installed anyway.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from penstock.spark.numbers import Numbers
+from penstock.spark.decoding.numbers import Numbers
 
 
 def gather(source: pa.Buffer, begins: Numbers, lengths: Numbers) -> pa.Array:

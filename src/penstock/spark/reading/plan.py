@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.errors import InvalidConfig
-from penstock.spark.options import Bound
-from penstock.spark.positions import Position, Reach, TopicPosition, TopicReach
+from penstock.spark.reading.options import Bound
+from penstock.spark.reading.positions import Position, Reach, TopicPosition, TopicReach
 
 Reaches = Mapping[str, TopicReach]
 

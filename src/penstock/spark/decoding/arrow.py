@@ -19,9 +19,9 @@ from penstock.errors import CorruptRecords
 from penstock.records import BatchHeader, Codec, check_batch, decompress, iter_batches
 from penstock.records.header import HEADER_BYTES, NO_TIMESTAMP, RECORD_BYTES_MIN
 from penstock.records.varint import read_varint
-from penstock.spark.headers import decode_headers
-from penstock.spark.numbers import Bytes, Numbers, read_numbers
-from penstock.spark.slices import gather
+from penstock.spark.decoding.headers import decode_headers
+from penstock.spark.decoding.numbers import Bytes, Numbers, read_numbers
+from penstock.spark.decoding.slices import gather
 
 Data = bytes | bytearray | memoryview
 

@@ -37,8 +37,8 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import InvalidConfig
-from penstock.spark.ddl import parse_ddl
-from penstock.spark.json_schema import Rule, read_json_schema
+from penstock.spark.values.ddl import parse_ddl
+from penstock.spark.values.json_schema import Rule, read_json_schema
 
 _REGISTRY: Final = ("avro", "protobuf", "json", "subject", "registry")
 _BITS: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}

@@ -18,8 +18,8 @@ from pyspark.sql import types as spark_types
 from penstock.errors import InvalidRecord
 from penstock.priorities import PRIORITIES, PRIORITY_HEADER
 from penstock.records.varint import varlong_bytes
-from penstock.spark.encoding import Bytes, Integers, Mask, binary_column, lengths_of, offsets_of
-from penstock.spark.options import nearest_of
+from penstock.spark.reading.options import nearest_of
+from penstock.spark.writing.encoding import Bytes, Integers, Mask, binary_column, lengths_of, offsets_of
 
 _BYTES: Final = (spark_types.StringType, spark_types.BinaryType)
 _WHOLE: Final = (spark_types.ByteType, spark_types.ShortType, spark_types.IntegerType, spark_types.LongType)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.spark.encoding import Integers, lengths_of, offsets_of
+from penstock.spark.writing.encoding import Integers, lengths_of, offsets_of
 
 _SEED: Final = np.uint32(0x9747B28C)
 _MULTIPLIER: Final = np.uint32(0x5BD1E995)

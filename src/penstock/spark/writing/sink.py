@@ -22,12 +22,12 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidRecord, InvalidTxnState
 from penstock.spark.connection import transport_to
-from penstock.spark.encoding import Columns, Integers, encode
-from penstock.spark.later import Later, check_size, parted, schedule
-from penstock.spark.partitioning import partitions_of
-from penstock.spark.sink_columns import Rows, check_schema, rows_of
-from penstock.spark.sink_options import SinkOptions
-from penstock.spark.staging import Attempt, Claim
+from penstock.spark.writing.columns import Rows, check_schema, rows_of
+from penstock.spark.writing.encoding import Columns, Integers, encode
+from penstock.spark.writing.later import Later, check_size, parted, schedule
+from penstock.spark.writing.partitioning import partitions_of
+from penstock.spark.writing.sink_options import SinkOptions
+from penstock.spark.writing.staging import Attempt, Claim
 
 # Not in Spark's documentation, but how its own Python runner tells tasks where they belong; a test holds them.
 QUERY_PROPERTY: Final = "sql.streaming.queryId"

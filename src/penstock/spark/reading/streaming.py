@@ -22,12 +22,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.errors import DataLost, InvalidConfig
-from penstock.spark.batch import SpanPartition, read_spans
-from penstock.spark.cluster import Cluster
-from penstock.spark.options import SourceOptions
-from penstock.spark.plan import Reaches, advance, bound_offsets, losses, spans
-from penstock.spark.positions import Position, TopicReach, position_of
-from penstock.spark.reading import HOW_TO_GO_ON
+from penstock.spark.reading.batch import SpanPartition, read_spans
+from penstock.spark.reading.cluster import Cluster
+from penstock.spark.reading.options import SourceOptions
+from penstock.spark.reading.plan import Reaches, advance, bound_offsets, losses, spans
+from penstock.spark.reading.positions import Position, TopicReach, position_of
+from penstock.spark.reading.span_reader import HOW_TO_GO_ON
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from penstock.errors import (
     UnknownTopic,
 )
 from penstock.records import iter_batches
-from penstock.spark.arrow import Data, Decoded, decode
-from penstock.spark.cluster import Cluster, Fetched
-from penstock.spark.frame import Frame
-from penstock.spark.options import SourceOptions
-from penstock.spark.plan import Span
+from penstock.spark.decoding.arrow import Data, Decoded, decode
+from penstock.spark.reading.cluster import Cluster, Fetched
+from penstock.spark.reading.frame import Frame
+from penstock.spark.reading.options import SourceOptions
+from penstock.spark.reading.plan import Span
 
 log = logging.getLogger(__name__)
 

@@ -19,13 +19,13 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import InvalidConfig
-from penstock.spark.arrow import Decoded
-from penstock.spark.options import SourceOptions
-from penstock.spark.plan import Span
-from penstock.spark.value_types import struct_of
+from penstock.spark.decoding.arrow import Decoded
+from penstock.spark.reading.options import SourceOptions
+from penstock.spark.reading.plan import Span
+from penstock.spark.values.value_types import struct_of
 
 if TYPE_CHECKING:
-    from penstock.spark.values import ValueReader
+    from penstock.spark.values.value_reader import ValueReader
 
 _HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _TYPES: Final[dict[str, DataType]] = {

@@ -17,9 +17,9 @@ import msgspec
 from penstock.client.transport import MSGPACK, unpacked
 from penstock.errors import LeaderNotAvailable, PenstockError, UnknownTopic
 from penstock.spark.connection import transport_to
-from penstock.spark.options import SourceOptions
-from penstock.spark.plan import Reaches, Span
-from penstock.spark.positions import Position, Reach, TopicReach
+from penstock.spark.reading.options import SourceOptions
+from penstock.spark.reading.plan import Reaches, Span
+from penstock.spark.reading.positions import Position, Reach, TopicReach
 
 log = logging.getLogger(__name__)
 

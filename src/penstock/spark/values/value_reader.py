@@ -17,10 +17,10 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from penstock.client.blocking import Client
 from penstock.client.drafts import Draft
 from penstock.errors import UnreadableValue
-from penstock.spark.json_schema import Rule
-from penstock.spark.options import SourceOptions
-from penstock.spark.plan import Span
-from penstock.spark.value_types import attribute, checked_type, rule_of
+from penstock.spark.reading.options import SourceOptions
+from penstock.spark.reading.plan import Span
+from penstock.spark.values.json_schema import Rule
+from penstock.spark.values.value_types import attribute, checked_type, rule_of
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from penstock.client.topics import Topics
 from penstock.client.transport import MSGPACK, unpacked
 from penstock.errors import PenstockError, UnexpectedAnswer
 from penstock.spark.connection import Way, transport_to
-from penstock.spark.encoding import Batch, Numbering
-from penstock.spark.sink_options import SinkOptions
+from penstock.spark.writing.encoding import Batch, Numbering
+from penstock.spark.writing.sink_options import SinkOptions
 
 _CALL_BYTES: Final = 4 * 1024 * 1024
 _UNDERWAY_BYTES: Final = 24 * 1024 * 1024

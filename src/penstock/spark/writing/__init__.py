@@ -1,0 +1,1 @@
+"""Tables written to topics: from the columns of a row to the commit of a batch."""
