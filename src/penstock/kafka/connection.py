@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import struct
 from collections import deque
@@ -22,11 +21,9 @@ from typing import Final, Protocol
 from penstock.errors import PenstockError
 from penstock.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame_length
 from penstock.kafka.protocol.produce_shape import ProduceShapes
-from penstock.storage.files import FileSlice
+from penstock.outflow import Outflow, Piece
 
 log = logging.getLogger(__name__)
-
-Piece = bytes | bytearray | memoryview | FileSlice
 
 _BUFFER_BYTES: Final = 16 * 1024  # to begin with: most connections are idle most of the time
 _BUFFER_BUSY_BYTES: Final = 256 * 1024  # of a client that fills what it is given
@@ -94,7 +91,8 @@ class Connection:
         self._start = 0
         self._end = 0
         self._answers: deque[Answer] = deque()
-        self._unsent: deque[Piece] = deque()
+        self._out = Outflow(sock)
+        self._unsent = self._out.pieces
         self._barrier: Answer | None = None
         self._is_reading = False
         self._is_writing = False
@@ -329,62 +327,21 @@ class Connection:
             self._send()
 
     def _send(self) -> None:
-        """Write until the socket takes no more, then wait for it."""
-        unsent = self._unsent
+        """Write what the socket takes, and wait for it where that is not all."""
         try:
-            while unsent:
-                piece = unsent[0]
-                if isinstance(piece, FileSlice):
-                    self._send_slice(piece)
-                else:
-                    self._send_bytes()
-        except (BlockingIOError, InterruptedError):
-            if not self._is_writing:
-                self._is_writing = True
-                self._loop.add_writer(self._fd, self._on_writable)
-            return
+            has_all_left = self._out.send()
         except OSError as error:
-            self.close(f"sending failed: {error}")
+            self.close(f"sending failed: {error.strerror or error}")
             return
-        if self._is_writing:
-            self._is_writing = False
-            self._loop.remove_writer(self._fd)
+        if has_all_left == self._is_writing:
+            self._is_writing = not has_all_left
+            if has_all_left:
+                self._loop.remove_writer(self._fd)
+            else:
+                self._loop.add_writer(self._fd, self._on_writable)
 
     def _on_writable(self) -> None:
         self.last_active = self._loop.time()
         self._send()
         if not self._is_writing:
             self._go_on()
-
-    def _send_bytes(self) -> None:
-        """Send everything up to the next slice of a file: headers and small responses, so joining them costs little."""
-        unsent = self._unsent
-        pieces: list[bytes | bytearray | memoryview] = []
-        flags = 0
-        while unsent:
-            piece = unsent[0]
-            if isinstance(piece, FileSlice):
-                flags = socket.MSG_MORE  # the records follow at once: let both leave in one packet
-                break
-            pieces.append(piece)
-            unsent.popleft()
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        sent = 0
-        try:
-            sent = self._sock.send(data, flags)
-        finally:
-            if sent < len(data):
-                unsent.appendleft(memoryview(data)[sent:])
-
-    def _send_slice(self, piece: FileSlice) -> None:
-        source = piece.file.fileno()
-        if source < 0:
-            self._unsent[0] = piece.read()
-            return
-        sent = os.sendfile(self._fd, source, piece.position, piece.size)
-        if sent == 0:
-            raise OSError(f"the file ended {piece.size} bytes early")
-        if sent == piece.size:
-            self._unsent.popleft()
-        else:
-            self._unsent[0] = FileSlice(piece.file, piece.position + sent, piece.size - sent)

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from penstock.errors import PenstockError, StorageError
+from penstock.errors import PenstockError
+from penstock.outflow import Outflow
 from penstock.peers.frames import Frame, FrameBuffer, Kind, encode_head, pieces_bytes
 from penstock.peers.port import Pieces
-from penstock.storage.files import FileSlice
 
 log = logging.getLogger(__name__)
 
 UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
-_PIECES_AT_ONCE: Final = 256  # below the kernel's limit of 1,024
 WATCH_INTERVAL_S: Final = 0.5
 SILENT_TURNS_MAX: Final = 4  # of the watch, before a link that should have answered counts as dead
 _PING: Final = encode_head(Kind.PING, 0, "", None, 0)
@@ -45,8 +42,8 @@ class Link:
         self.name = name
         self.on_frame: OnFrame = _ignore
         self.on_closed: Callable[[str], None] = _ignore_reason
-        self._unsent: deque[bytes | memoryview | FileSlice] = deque()
-        self.unsent_bytes = 0
+        self._out = Outflow(sock)
+        self._put_bytes = 0
         self._is_reading = False
         self._is_writing = False
         self._is_flush_scheduled = False
@@ -58,6 +55,10 @@ class Link:
 
     def __repr__(self) -> str:
         return f"<Link {self.name}, {self.unsent_bytes} bytes unsent>"
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._put_bytes - self._out.sent_bytes
 
     def start(self) -> None:
         self._sock.setblocking(False)  # noqa: FBT003
@@ -99,8 +100,8 @@ class Link:
         self._pause_reading()
         if self._is_writing:
             self._loop.remove_writer(self._fd)
-        self._unsent.clear()
-        self.unsent_bytes = 0
+        self._out.pieces.clear()
+        self._put_bytes = self._out.sent_bytes
         self._sock.close()
         on_closed, self.on_closed, self.on_frame = self.on_closed, _ignore_reason, _ignore
         on_closed(reason)
@@ -164,8 +165,8 @@ class Link:
         body_bytes = pieces_bytes(body) if body else 0
         self._put(encode_head(kind, number, method, structure, body_bytes))
         if body_bytes:
-            self._unsent.extend(piece for piece in body if len(piece))
-            self.unsent_bytes += body_bytes
+            self._out.pieces.extend(body)
+            self._put_bytes += body_bytes
 
     def hold_back(self) -> None:
         """Read no more until the other end has taken enough of what waits for it."""
@@ -174,8 +175,8 @@ class Link:
             self._pause_reading()
 
     def _put(self, data: bytes) -> None:
-        self._unsent.append(data)
-        self.unsent_bytes += len(data)
+        self._out.pieces.append(data)
+        self._put_bytes += len(data)
         if not self._is_flush_scheduled and not self._is_writing:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
@@ -197,66 +198,18 @@ class Link:
             self._resume_reading()
 
     def _send(self) -> None:
-        """Write until the socket takes no more, then wait for it."""
-        unsent = self._unsent
+        """Write what the socket takes, and wait for it where that is not all."""
         try:
-            while unsent:
-                piece = unsent[0]
-                if isinstance(piece, FileSlice):
-                    self._send_slice(piece)
-                else:
-                    self._send_bytes()
-        except (BlockingIOError, InterruptedError):
-            if not self._is_writing:
-                self._is_writing = True
-                self._loop.add_writer(self._fd, self._on_writable)
-            return
+            has_all_left = self._out.send()
         except OSError as error:
             self.close(f"sending failed: {error.strerror or error}")
             return
-        except PenstockError as error:
-            log.warning("Closing the connection with %s: %s", self.name, error.message)
-            self.close(error.message)
-            return
-        if self._is_writing:
-            self._is_writing = False
-            self._loop.remove_writer(self._fd)
-
-    def _send_bytes(self) -> None:
-        """Send the pieces up to the next slice of a file in one call, without joining them."""
-        unsent = self._unsent
-        pieces: list[bytes | memoryview] = []
-        flags = 0
-        for piece in unsent:
-            if isinstance(piece, FileSlice):
-                flags = socket.MSG_MORE  # the records follow at once: let both leave in one packet
-                break
-            pieces.append(piece)
-            if len(pieces) == _PIECES_AT_ONCE:
-                break
-        left = sent = self._sock.send(pieces[0], flags) if len(pieces) == 1 else self._sock.sendmsg(pieces, (), flags)
-        self.unsent_bytes -= sent
-        for piece in pieces:
-            size = len(piece)
-            if left < size:
-                unsent[0] = memoryview(piece)[left:]
-                return
-            unsent.popleft()
-            left -= size
-
-    def _send_slice(self, piece: FileSlice) -> None:
-        source = piece.file.fileno()
-        if source < 0:
-            self._unsent[0] = piece.read()
-            return
-        sent = os.sendfile(self._fd, source, piece.position, piece.size)
-        if sent == 0:
-            raise StorageError(f"A file that was being sent ended {piece.size} bytes early.")
-        self.unsent_bytes -= sent
-        if sent == piece.size:
-            self._unsent.popleft()
-        else:
-            self._unsent[0] = FileSlice(piece.file, piece.position + sent, piece.size - sent)
+        if has_all_left == self._is_writing:
+            self._is_writing = not has_all_left
+            if has_all_left:
+                self._loop.remove_writer(self._fd)
+            else:
+                self._loop.add_writer(self._fd, self._on_writable)
 
 
 def _ignore(frame: Frame) -> None:
