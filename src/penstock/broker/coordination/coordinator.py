@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, Final, Generic, TypeVar
 
+from penstock.broker.coordination.errands import Errands
 from penstock.broker.coordination.messages import AnswerT, Rejected, Request
 from penstock.broker.coordination.shard import Shard
 from penstock.broker.partition import Partition
@@ -77,7 +78,7 @@ class Coordinator(ABC, Generic[ShardT]):
         self._time = PatientClock(clock)
         self._shards: dict[int, ShardT] = {}
         self._shard_count: Callable[[], int] = lambda: 0
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order: what they leave behind may depend on it
+        self._errands = Errands()
 
     @abstractmethod
     def make_shard(self, partition: Partition) -> ShardT:
@@ -88,20 +89,13 @@ class Coordinator(ABC, Generic[ShardT]):
     def start(self, shard_count: Callable[[], int]) -> None:
         """Begin to tick; ``shard_count`` tells how many partitions the topic has, 0 while there is none."""
         self._shard_count = shard_count
-        self._spawn(self._tick_forever())
+        self._errands.spawn(self._tick_forever())
 
     async def stop(self) -> None:
         """Coordinate nothing any more; whoever waits is told so."""
         for index in tuple(self._shards):
             self._shards.pop(index).close(NotCoordinator("This node is stopping."))
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks[task] = None
-        task.add_done_callback(lambda task: self._tasks.pop(task, None))
+        await self._errands.stop()
 
     async def _tick_forever(self) -> None:
         ticks = 0
@@ -125,7 +119,7 @@ class Coordinator(ABC, Generic[ShardT]):
         if partition.id.topic == self.topic:
             self.on_leadership_lost(partition)  # of an earlier epoch: its memory is not this one's
             shard = self._shards[partition.id.partition] = self.make_shard(partition)
-            self._spawn(self._load(shard, partition))
+            self._errands.spawn(self._load(shard, partition))
 
     def on_leadership_lost(self, partition: Partition) -> None:
         if partition.id.topic == self.topic and partition.id.partition in self._shards:

@@ -72,7 +72,7 @@ class Queues:
         self.coordinator = QueueCoordinator(broker)
         broker.transactions.markers.local.queues = self.coordinator
         self._serving = QueueServing(broker, self.coordinator)
-        self._routes = QueueRoutes(broker, self._serving, self.coordinator.spawn)
+        self._routes = QueueRoutes(broker, self._serving, self.coordinator.errands.spawn)
         self._receiving = Receiving(broker, self._routes, self._serving, self._begin_in)
         self.coordinator.on_opened = self._receiving.on_opened
         self.aftermath = Consequences(Burials(broker), Breakers(broker.clock, self.pause))

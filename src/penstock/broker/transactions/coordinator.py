@@ -68,8 +68,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self._neighbours = neighbours
         self._syncs = syncs
         local = LocalMarkers(find, groups, clock, syncs=syncs)
-        self.markers = ClusterMarkers(local, neighbours, _later, self._spawn)
-        self._admissions = Admissions(neighbours, find, self._spawn)
+        self.markers = ClusterMarkers(local, neighbours, _later, self._errands.spawn)
+        self._admissions = Admissions(neighbours, find, self._errands.spawn)
         local.on_written = self._admissions.on_marker
 
     def start(self, shard_count: Callable[[], int]) -> None:

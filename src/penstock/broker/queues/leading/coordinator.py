@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
+from penstock.broker.coordination.errands import Errands
 from penstock.broker.partition import Partition
 from penstock.broker.queues.core.config import QueueSettings
 from penstock.broker.queues.leading.cutting import DecodedBatches
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 # Most logs are read in a few milliseconds, and a client that is sent away stays away for a tenth of a second or more.
 _LOADING_LOOKS: Final = 200
 _LOADING_PAUSE_SECONDS: Final = 0.01
-_UPKEEP_SECONDS: Final = 1.0
-_STOP_SECONDS: Final = 5.0
 
 
 class QueueCoordinator:
@@ -38,9 +37,7 @@ class QueueCoordinator:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._shards: dict[tuple[str, int], QueueShard] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order: what they leave behind may depend on it
-        self._upkeep: asyncio.Task[None] | None = None
-        self._is_stopping = asyncio.Event()
+        self.errands = Errands()
         self._decoded = DecodedBatches()
         self.figures = AllFigures()
         self.aftermath: Aftermath | None = None
@@ -53,40 +50,13 @@ class QueueCoordinator:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._upkeep = asyncio.ensure_future(self._keep_up())
+        self.errands.keep_up(self, self._upkeep_of)
 
     async def stop(self) -> None:
         """Lead nothing any more; whoever waits is told so."""
         for key in tuple(self._shards):
             self._shards.pop(key).close(NotCoordinator("This node is stopping."))
-        self._is_stopping.set()
-        if self._upkeep is not None:  # its threads work on files that are closed next
-            await asyncio.wait([self._upkeep], timeout=_STOP_SECONDS)
-            self._upkeep.cancel()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have something done beside everything else, until this node stops."""
-        task = asyncio.ensure_future(work)
-        self._tasks[task] = None
-        task.add_done_callback(lambda task: self._tasks.pop(task, None))
-
-    async def _keep_up(self) -> None:
-        while not self._is_stopping.is_set():
-            try:
-                async with asyncio.timeout(_UPKEEP_SECONDS):
-                    await self._is_stopping.wait()
-            except TimeoutError:
-                pass
-            for shard in self:
-                try:
-                    await self._upkeep_of(shard)
-                except PenstockError as error:
-                    log.warning("Upkeep of %s-%d is tried again: %s", shard.topic, shard.partition, error.message)
-                except Exception:
-                    log.exception("Upkeep of the queues of %s-%d failed.", shard.topic, shard.partition)
+        await self.errands.stop()
 
     async def _upkeep_of(self, shard: QueueShard) -> None:
         """What need not be done at once: settings taken over, the log's start followed, the companion trimmed."""
@@ -105,7 +75,7 @@ class QueueCoordinator:
         journal = QueueJournal(partition, syncs=self._broker.syncs_before_ack)
         shard = QueueShard(journal, topic, partition.id.partition, SteadyClock(self._broker.clock), self)
         self._shards[topic, partition.id.partition] = shard
-        self.spawn(self._load(shard))
+        self.errands.spawn(self._load(shard))
 
     def on_leadership_lost(self, partition: Partition) -> None:
         topic = queue_parent(partition.id.topic)

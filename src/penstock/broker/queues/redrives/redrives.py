@@ -113,7 +113,7 @@ class Redrives(Coordinator[RedriveShard]):
         peers.serve(CANCEL, self._serve_cancel)
         peers.serve(LIST, self._serve_list)
         peers.serve(MARKS, self._serve_marks)
-        self._spawn(self._keep_going())
+        self._errands.spawn(self._keep_going())
 
     # -- the work -----------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Redrives(Coordinator[RedriveShard]):
             return
         redrive = Redrive(self._broker, self._sequences, ledger, job.id, partial(self._ask_of, ledger))
         self._running[ledger] = redrive
-        self._spawn(self._run(ledger, redrive))
+        self._errands.spawn(self._run(ledger, redrive))
 
     async def _run(self, ledger: Ledger, redrive: Redrive) -> None:
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from penstock.broker.coordination.errands import Errands
 from penstock.broker.partition import Partition
 from penstock.broker.schedules.figures import CalendarStats
 from penstock.broker.schedules.leading.day_clock import DayClock
@@ -27,8 +28,6 @@ log = logging.getLogger(__name__)
 _READ_AT_ONCE: Final = 2
 _LOADING_LOOKS: Final = 200
 _LOADING_PAUSE_SECONDS: Final = 0.01
-_UPKEEP_SECONDS: Final = 1.0
-_STOP_SECONDS: Final = 5.0
 
 
 class ScheduleCoordinator:
@@ -37,11 +36,9 @@ class ScheduleCoordinator:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._shards: dict[int, ScheduleShard] = {}
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order: what they leave behind may depend on it
-        self.postman = Postman(broker, self.spawn)
+        self._errands = Errands()
+        self.postman = Postman(broker, self._errands.spawn)
         self._figures = CalendarStats()  # of shards that were led here
-        self._upkeep: asyncio.Task[None] | None = None
-        self._is_stopping = asyncio.Event()
         # Reading is work for one processor: one after the other they are ready earlier, and need less memory meanwhile.
         self._reading = asyncio.Semaphore(_READ_AT_ONCE)
 
@@ -52,48 +49,13 @@ class ScheduleCoordinator:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._upkeep = asyncio.ensure_future(self._keep_up())
+        self._errands.keep_up(self, self._upkeep_of)
 
     async def stop(self) -> None:
         """Lead nothing any more: nothing else is fired, and what is on its way is repeated by whoever leads next."""
         for number in tuple(self._shards):
             self._shards.pop(number).close(NotCoordinator("This node is stopping."))
-        self._is_stopping.set()
-        if self._upkeep is not None:  # its threads work on files that are closed next
-            await asyncio.wait([self._upkeep], timeout=_STOP_SECONDS)
-            self._upkeep.cancel()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have something done beside everything else, until this node stops."""
-        if self._is_stopping.is_set():
-            work.close()
-            return
-        task = asyncio.ensure_future(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._on_ended)
-
-    def _on_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("Work on schedules met a bug.", exc_info=error)
-
-    async def _keep_up(self) -> None:
-        while not self._is_stopping.is_set():
-            try:
-                async with asyncio.timeout(_UPKEEP_SECONDS):
-                    await self._is_stopping.wait()
-            except TimeoutError:
-                pass
-            for shard in self:
-                try:
-                    await self._upkeep_of(shard)
-                except PenstockError as error:
-                    log.warning("Upkeep of shard %d of schedules is tried again: %s", shard.number, error.message)
-                except Exception:
-                    log.exception("Upkeep of shard %d of schedules failed.", shard.number)
+        await self._errands.stop()
 
     async def _upkeep_of(self, shard: ScheduleShard) -> None:
         """What need not be done at once: a snapshot, the log kept short, memory let go of."""
@@ -106,15 +68,15 @@ class ScheduleCoordinator:
     # -- leadership ---------------------------------------------------------------------------------------------------
 
     def on_leadership_gained(self, partition: Partition) -> None:
-        if partition.id.topic != SCHEDULES_TOPIC or self._is_stopping.is_set():
+        if partition.id.topic != SCHEDULES_TOPIC or self._errands.has_stopped:
             return
         self.on_leadership_lost(partition)  # of an earlier epoch: its memory is not this one's
         journal = ScheduleJournal(partition, syncs=self._broker.syncs_before_ack)
         settings, clock = self._broker.config.schedules, DayClock(self._broker.clock)
-        shard = ScheduleShard(journal, partition.id.partition, settings, clock, self.spawn)
+        shard = ScheduleShard(journal, partition.id.partition, settings, clock, self._errands.spawn)
         shard.firer = Firing(self._broker, shard, self.postman)
         self._shards[partition.id.partition] = shard
-        self.spawn(self._load(shard))
+        self._errands.spawn(self._load(shard))
 
     def on_leadership_lost(self, partition: Partition) -> None:
         if partition.id.topic != SCHEDULES_TOPIC:
