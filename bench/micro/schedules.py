@@ -14,13 +14,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from penstock.broker.coordination.messages import Request
-from penstock.broker.queues.core.intervals import IntervalMap
-from penstock.broker.queues.core.lanes import SharedSupply, fair_supply, lane_supply
+from penstock.broker.queues.core.config import Lanes, QueueSettings
+from penstock.broker.queues.core.intervals import Interval, IntervalMap
+from penstock.broker.queues.core.lanes import SharedSupply, pool_of
+from penstock.broker.queues.core.pool import Run
 from penstock.broker.queues.core.supply import PlainSupply, Supply
 from penstock.broker.schedules.config import ScheduleSettings
 from penstock.broker.schedules.messages import Add, AssignProducer, Cancel, Confirm, Fire, Named, New
@@ -153,19 +156,19 @@ def snapshot(count: int) -> None:
 
     def load() -> None:
         machine = Schedules(0, ScheduleSettings())
-        for record in records:
-            machine.apply(from_record(record), NOW_MS)
+        machine.read((0, NOW_MS, from_record(record).event) for record in records)
         machine.resume(NOW_MS)
         assert machine.live == count
 
     cost("snapshot: load", count, load)
     puts = [to_record(each, 0, NOW_MS) for each in _puts(min(count, 100_000))]
-    machine = Schedules(0, ScheduleSettings())
+    read = Schedules(0, ScheduleSettings())
     cost(
-        "log without snapshot: decode and apply",
+        "log without snapshot: decode and take over",
         len(puts),
-        lambda: [_apply(machine, put, at) for at, put in enumerate(puts)],
+        lambda: read.read((at, NOW_MS, from_record(put).event) for at, put in enumerate(puts)),
     )
+    assert read.live == len(puts)
 
 
 def _puts(count: int) -> list[Change]:
@@ -176,34 +179,33 @@ def _puts(count: int) -> list[Change]:
     return machine.handle(Add(made), NOW_MS, lambda _: None).changes
 
 
-def _apply(machine: Schedules, record: Record, offset: int) -> None:
-    machine.apply(from_record(record._replace(offset=offset)), NOW_MS)
-
-
 def lanes(count: int) -> None:
+    wanted = {
+        "plain": QueueSettings(),
+        "lanes": QueueSettings(lanes=Lanes.ON),
+        "fair": QueueSettings(fair_by="key"),
+        "lanes and fair": QueueSettings(lanes=Lanes.ON, fair_by="key"),
+    }
     for size in (500, 10):
-        for name in ("plain", "lanes", "fair"):
-            rows = IntervalMap("b")
-            supply: Supply = (
-                PlainSupply(rows)
-                if name == "plain"
-                else (lane_supply if name == "lanes" else fair_supply)(rows, lambda _: False)
-            )
-            cost(
-                f"{name}: choose and lease, {size} at once",
-                count,
-                lambda s=supply, r=rows, n=size: _serve(s, r, n, count),
-            )
+        for name, settings in wanted.items():
+            cost(f"{name}: choose and lease, {size} at once", count, partial(_serve, settings, size, count))
 
 
-def _serve(supply: Supply, rows: IntervalMap, size: int, count: int) -> None:
-    """Batches of 500, each of one priority."""
+def _serve(settings: QueueSettings, size: int, count: int) -> None:
+    """Hand out messages that came in batches of 500, each of one of five priorities and seven tenants."""
+    rows = IntervalMap("b")
+    supply: Supply = PlainSupply(rows)
+    if settings.has_shares:
+        can_scout = settings.lanes is Lanes.ON
+        supply = SharedSupply(
+            rows, lambda first, last: (Interval(first, last),), pool_of(settings), can_scout=can_scout
+        )
     served = 0
     while served < count:
         while (wanted := supply.unseen(size, 0, count)) is not None:
-            assert isinstance(supply, SharedSupply)
-            for first in range(wanted.first, wanted.last + 1, 500):
-                supply.see_run(first, min(first + 499, wanted.last), first // 500 % 5)
+            firsts = range(wanted.first, wanted.last + 1, BATCH)
+            runs = [Run(min(BATCH, wanted.last + 1 - at), at // BATCH % 5, at // BATCH % 7) for at in firsts]
+            supply.see(wanted.first, (), runs)
         for first, last in supply.choose(size, 0, count):
             rows.put(first, last, (1,))
             supply.on_leased(first, last)

@@ -15,6 +15,7 @@ def draw(path: Path, found: dict[str, Lateness], goal_ms: float) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     pyplot.rcParams["svg.hashsalt"] = "schedules"
     figure, axis = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
@@ -28,7 +29,11 @@ def draw(path: Path, found: dict[str, Lateness], goal_ms: float) -> None:
     axis.axvline(goal_ms, color="#9a9a9a", linewidth=0.8, linestyle=":")
     axis.set_xscale("log")
     axis.set_yscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda late_ms, _: f"{late_ms:,g}"))
     axis.set_yticks([2, 10, 100, 1000], ["median", "90 %", "99 %", "99.9 %"])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_minor_locator(NullLocator())
     axis.set_xlabel(f"milliseconds after they are due (dotted: {goal_ms:.0f} ms)", fontsize=9)
     axis.set_ylabel("share of messages that have come", fontsize=9)
     axis.grid(alpha=0.25)

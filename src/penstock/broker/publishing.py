@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from penstock.broker.coordination.messages import ProducerIdentity
 from penstock.broker.partition import Appended, Partition
@@ -42,8 +43,7 @@ _HEADER_OVERHEAD_BYTES: Final = 10
 _UTF8_BYTES_MAX: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """A message on its way in. Without a partition the partitioner chooses, without a timestamp it is now."""
 
     key: bytes | None = None

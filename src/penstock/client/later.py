@@ -2,7 +2,8 @@
 
 Those of one topic that are sent while a call is under way wait for it and make the next one together. They are not
 numbered as other batches are; instead each has an id, so a call that is repeated because its answer was lost schedules
-nothing twice, unless a message was due before the repetition came.
+nothing twice, unless a message was due before the repetition came. Ids of one call differ in their last number only, by
+which the server knows that these messages belong together: it keeps them in one place.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future as ThreadFuture
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,8 +26,9 @@ from penstock.client.transport import Transport
 from penstock.errors import ClientClosed, InvalidRequest, PenstockError, UnexpectedAnswer
 from penstock.model import check_topic_name
 
-_CALL_MESSAGES_MAX: Final = 1_000
+_CALL_MESSAGES_MAX: Final = 500  # the server is busy with one for a few milliseconds, and fires late meanwhile
 _CALL_BYTES_MAX: Final = 2 * 1024 * 1024
+_CALLS_MAX: Final = 2  # are under way at once for a topic, if that much waits: one is made while the other is served
 _WAITING_MAX: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -118,12 +121,29 @@ def form_of(message: Outgoing) -> dict[str, Any]:
     return form
 
 
+Tell = Callable[[Published | PenstockError], None]
+
+
 class _Waiting(NamedTuple):
-    """A message that somebody waits for."""
+    """A message, and how whoever waits for it hears of it."""
 
     form: dict[str, Any]
     size: int
-    future: asyncio.Future[Published] | ThreadFuture[Published]
+    tell: Tell
+
+
+class _Order:
+    """Messages that somebody waits for together: ``future`` holds what became of each, once that is known of all."""
+
+    def __init__(self, count: int) -> None:
+        self.future: asyncio.Future[list[Published | PenstockError]] = asyncio.get_running_loop().create_future()
+        self._told: dict[int, Published | PenstockError] = {}
+        self._count = count
+
+    def note(self, place: int, outcome: Published | PenstockError) -> None:
+        self._told[place] = outcome
+        if len(self._told) == self._count and not self.future.done():
+            self.future.set_result([self._told[at] for at in range(self._count)])
 
 
 class Later:
@@ -133,7 +153,7 @@ class Later:
         self._transport = transport
         self._waiting: dict[str, deque[_Waiting]] = {}
         self._count = 0  # of messages that wait or are under way
-        self._calls: dict[str, asyncio.Task[None]] = {}  # by topic
+        self._calls: dict[str, list[asyncio.Task[None]]] = {}  # by topic
         self._room = asyncio.Condition()
         self._is_closed = False
 
@@ -147,14 +167,19 @@ class Later:
     ) -> None:
         """Take a message and return when there is room for it; the future is told when it is safe."""
         check_topic_name(topic)
-        form = _form(message, partition, when)
-        await self._wait_until(lambda: self._count < _WAITING_MAX or self._is_closed)
+        await self._take(topic, _Waiting(_form(message, partition, when), message.size, partial(_settle, future)))
+
+    async def _take(self, topic: str, waiting: _Waiting) -> None:
+        if self._count >= _WAITING_MAX:
+            await self._wait_until(lambda: self._count < _WAITING_MAX or self._is_closed)
         if self._is_closed:
             raise ClientClosed()
         self._count += 1
-        self._waiting.setdefault(topic, deque()).append(_Waiting(form, message.size, future))
-        if topic not in self._calls:
-            self._calls[topic] = asyncio.ensure_future(self._send_all(topic))
+        line = self._waiting.setdefault(topic, deque())
+        line.append(waiting)
+        calls = self._calls.setdefault(topic, [])
+        if not calls or (len(calls) < _CALLS_MAX and len(line) >= _CALL_MESSAGES_MAX // 2):
+            calls.append(asyncio.ensure_future(self._send_all(topic)))
 
     async def publish(self, topic: str, message: Outgoing, partition: int | None, when: When) -> Published:
         """Have one message scheduled, and return when it is safe."""
@@ -166,16 +191,19 @@ class Later:
         self, topic: str, messages: Iterable[Outgoing], partition: int | None, when: When
     ) -> Sequence[Published]:
         """Have messages scheduled, and return when all are safe."""
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Published]] = []
-        for message in messages:
-            futures.append(loop.create_future())
-            await self.send(topic, message, partition, when, futures[-1])
-        told = await asyncio.gather(*futures, return_exceptions=True)
-        for each in told:
-            if isinstance(each, BaseException):
-                raise each
-        return [each for each in told if not isinstance(each, BaseException)]
+        check_topic_name(topic)
+        waiting = [(_form(message, partition, when), message.size) for message in messages]
+        if not waiting:
+            return []
+        order = _Order(len(waiting))
+        for place, (form, size) in enumerate(waiting):
+            await self._take(topic, _Waiting(form, size, partial(order.note, place)))
+        published: list[Published] = []
+        for outcome in await order.future:
+            if isinstance(outcome, PenstockError):
+                raise outcome
+            published.append(outcome)
+        return published
 
     async def flush(self) -> None:
         """Return when everything that was sent before is safe or refused."""
@@ -200,20 +228,29 @@ class Later:
         try:
             while waiting:
                 some = _some_of(waiting)
+                stem = new_id()
+                for number, each in enumerate(some):
+                    each.form["schedule_id"] = f"{stem}:{number}"
                 await self._call(topic, some)
                 self._count -= len(some)
                 some = []
                 async with self._room:
                     self._room.notify_all()
         finally:
-            self._calls.pop(topic, None)
+            self._end(topic)
             left = [*some, *waiting]
             waiting.clear()
             self._count -= len(left)
             for each in left:
-                _fail(each, ClientClosed("The client was closed before this was safe; it may be."))
+                each.tell(ClientClosed("The client was closed before this was safe; it may be."))
             async with self._room:
                 self._room.notify_all()
+
+    def _end(self, topic: str) -> None:
+        calls = self._calls[topic]
+        calls[:] = [call for call in calls if call is not asyncio.current_task()]
+        if not calls:
+            del self._calls[topic]
 
     async def _call(self, topic: str, some: Sequence[_Waiting]) -> None:
         body = {"messages": [each.form for each in some]}
@@ -227,16 +264,14 @@ class Later:
                     await self._call(topic, [each])
                 return
             for each in some:
-                _fail(each, error)
+                each.tell(error)
             return
         for each, receipt in zip(some, answer.results, strict=True):
             try:
-                told = receipt.told()
+                told: Published | PenstockError = receipt.told()
             except PenstockError as error:
-                _fail(each, error)
-            else:
-                if not each.future.done():
-                    each.future.set_result(told)
+                told = error
+            each.tell(told)
 
 
 def _some_of(waiting: deque[_Waiting]) -> list[_Waiting]:
@@ -249,15 +284,19 @@ def _some_of(waiting: deque[_Waiting]) -> list[_Waiting]:
     return some
 
 
-def _fail(waiting: _Waiting, error: PenstockError) -> None:
-    if not waiting.future.done():
-        waiting.future.set_exception(error)
+def _settle(future: asyncio.Future[Published] | ThreadFuture[Published], outcome: Published | PenstockError) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, PenstockError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 def _form(message: Outgoing, partition: int | None, when: When) -> dict[str, Any]:
     if message.timestamp_ms is not None:
         raise InvalidRequest("A message for later gets its timestamp when it is delivered; leave out timestamp.")
-    form = {**form_of(message), **when.form, "schedule_id": new_id()}
+    form = {**form_of(message), **when.form}
     if partition is not None:
         form["partition"] = partition
     return form

@@ -44,18 +44,18 @@ def measure(directory: Path, work: Callable[[Any], Awaitable[Numbers]]) -> tuple
             await server.stop(0.5)
             await broker.close()
 
-    return asyncio.run(asyncio.wait_for(run(), 60))
+    return asyncio.run(asyncio.wait_for(run(), 100))
 
 
 def test_joins_in_a_settled_group_are_timed(tmp_path: Path) -> None:
-    said, left = measure(tmp_path, lambda node: time_joins(node, MANNER, members=4, joins=2, limit_s=20))
+    said, left = measure(tmp_path, lambda node: time_joins(node, MANNER, members=4, joins=2, limit_s=60))
     assert said["joins"] == 2
-    assert 0 < said["p50_ms"] <= said["max_ms"] < 20_000
+    assert 0 < said["p50_ms"] <= said["max_ms"] < 60_000
     assert left == []
 
 
 def test_many_groups_are_watched_after_they_settled(tmp_path: Path) -> None:
-    said, left = measure(tmp_path, lambda node: watch_many(node, MANNER, groups=3, members=2, steady_s=0.5, limit_s=20))
+    said, left = measure(tmp_path, lambda node: watch_many(node, MANNER, groups=3, members=2, steady_s=0.5, limit_s=60))
     assert (said["rebalances"], said["evictions"]) == (0, 0)
     assert said["heartbeats"] >= 6
     assert said["p99_ms"] > 0

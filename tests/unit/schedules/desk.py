@@ -109,10 +109,12 @@ class Desk:
         return event.schedule
 
     def replayed(self, begin: int | None = None) -> Schedules:
-        """Somebody who knows nothing but the log, from its anchor on."""
+        """Somebody who knows nothing but the log: from its anchor on, or one record at a time from somewhere else."""
         machine = Schedules(3, self.settings)
         if begin is None:
-            begin = anchor_of(self.log[-1]) if self.log else 0
+            records = self.log[anchor_of(self.log[-1]) :] if self.log else []
+            machine.read((record.offset, record.timestamp, from_record(record).event) for record in records)
+            return machine
         for record in self.log[begin:]:
             machine.apply(from_record(record), record.timestamp)
         return machine

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.schedules.far import Far
-from penstock.broker.schedules.identities import Identities, digest_of
+from penstock.broker.schedules.identities import Identities, digest_of, shard_of_id
 from penstock.broker.schedules.periods import Periods
 from penstock.broker.schedules.wheel import PERIOD_MS, period_of
 
@@ -39,10 +39,6 @@ def test_ids_lead_to_their_numbers(seed: int) -> None:
     for place, columns in identities.pack():
         copy.unpack(place, columns)
     assert all(copy.find(digest) == identities.find(digest) for digest in digests)
-    filled = Identities()
-    entries = sorted(twin)
-    filled.fill([known << 28 for known, _ in entries], [number for _, number in entries])
-    assert all(filled.find(digest) == identities.find(digest) for digest in digests)
 
 
 @given(
@@ -78,3 +74,11 @@ def test_places_that_mean_nothing_do_not_pile_up() -> None:
     assert len(far) == 1
     assert len(far.places) < 5_000
     assert 49_999 in far.offsets(period_of(49_999 * PERIOD_MS % (20 * PERIOD_MS)))
+
+
+def test_what_was_sent_together_is_in_one_shard_and_the_rest_is_spread() -> None:
+    for stem in ("kafka:6f1c:0:17:0", "py-0a1b2c"):
+        assert len({shard_of_id(f"{stem}:{number}", 8) for number in range(100)}) == 1
+    assert {shard_of_id(f"py-{stem}:0", 8) for stem in range(200)} == set(range(8))
+    assert {shard_of_id(f"order:{number}", 8) for number in range(200)} == set(range(8)), "ids of others count whole"
+    assert {shard_of_id(f"py-{number}", 8) for number in range(200)} == set(range(8))

@@ -7,6 +7,7 @@ from math import inf
 import pytest
 from tests.unit.schedules.desk import START_MS, Desk, Died
 
+from penstock.broker.schedules.config import ScheduleSettings
 from penstock.broker.schedules.entering import DUE_MS_MAX
 from penstock.broker.schedules.messages import Add, AssignProducer, Fate, Fire, FireAll, New
 from penstock.broker.schedules.records import Change, Fired, Message, State, from_record
@@ -279,6 +280,71 @@ def test_half_a_snapshot_changes_nothing() -> None:
     desk.fail_over()
     desk.wait(YEAR)
     assert len(desk.values()) == 10
+
+
+def test_what_is_read_many_at_once_is_as_what_is_applied_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.schedules.state._ADDED_AT_ONCE", 7)
+    desk = Desk(periods_ahead=2)
+    for number in range(40):
+        desk.now_ms += number * 50
+        due_ms = desk.now_ms + (number * 7 % 11) * PERIOD_MS // 3
+        placed = desk.add(str(number), due_ms=due_ms, **({"id": f"id-{number}"} if number % 3 else {}))
+        if number % 13 == 5:
+            desk.cancel(placed.id)
+        if number % 17 == 5:
+            desk.reschedule(placed.id, due_ms=due_ms + PERIOD_MS)
+    one_by_one, at_once = desk.replayed(0), desk.replayed()
+    assert at_once._state.dump() == one_by_one._state.dump() == desk.machine._state.dump()
+    assert at_once.stats == one_by_one.stats
+    assert at_once.stats.far
+    assert at_once.take_tally() == one_by_one.take_tally()
+    assert at_once.page(100) == one_by_one.page(100)
+    desk.fail_over()
+    desk.wait(30 * PERIOD_MS)
+    assert sorted(map(int, desk.values())) == [number for number in range(40) if number % 13 != 5]
+
+
+def test_a_snapshot_of_somebody_who_looked_further_ahead_is_sorted_by_who_reads_it() -> None:
+    desk = Desk(periods_ahead=16)
+    for number in range(20):
+        desk.add(str(number), due_ms=START_MS + number * PERIOD_MS // 2)
+    before = desk.machine.stats
+    desk.snapshot()
+    desk.settings = ScheduleSettings(periods_ahead=3)
+    desk.fail_over()
+    stats = desk.machine.stats
+    assert stats.near < before.near
+    assert stats.far == 20 - stats.near
+    desk.wait(20 * PERIOD_MS)
+    assert sorted(map(int, desk.values())) == list(range(20))
+
+
+def test_room_of_what_was_there_once_is_not_taken_over_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.schedules.near._ROWS_SPARE", 10)
+    desk = Desk(tries=1)
+    placed = [desk.add(str(number), due_ms=START_MS + DAY + number) for number in range(100)]
+    for each in placed[5:]:
+        desk.cancel(each.id)
+    desk.topic("gone").is_gone = True
+    desk.add("failing", topic="gone", due_ms=START_MS)
+    desk.look()
+    again, once = desk.add("again", rule=Every(1_000, 0)), desk.add("once", due_ms=START_MS)
+    desk.dies_in = 2
+    with pytest.raises(Died):
+        desk.wait(1_000)
+    desk.dies_in = -1
+    assert desk.cancel(again.id) is Fate.DONE
+    assert desk.cancel(once.id) is Fate.TOO_LATE
+    desk.snapshot()
+    expected, rows = desk.machine._state.dump(), desk.machine._state.near.rows
+    desk.fail_over()
+    assert desk.machine._state.dump() == expected
+    assert desk.machine.stats.firing == 2
+    assert desk.machine._state.near.rows == 8 < rows
+    assert len(desk.machine.failed()) == 1
+    assert desk.cancel(again.id) is Fate.NOT_FOUND
+    desk.wait(2 * DAY)
+    assert sorted(desk.values()) == ["0", "1", "2", "3", "4", "again", "once"]
 
 
 def test_a_log_can_be_cut_after_what_is_needed_was_carried_on() -> None:

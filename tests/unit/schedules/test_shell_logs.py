@@ -6,8 +6,8 @@ import asyncio
 from random import Random
 
 import pytest
-from tests.support.queue_house import run
 from tests.support.schedule_house import HOUR_MS, ScheduleHouse
+from tests.support.virtual_time import run
 
 from penstock.broker.schedules.batches import events_of, pick
 from penstock.broker.schedules.leading.shard import ScheduleShard

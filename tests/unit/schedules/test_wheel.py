@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from math import inf
 from random import Random
@@ -48,6 +47,13 @@ class WheelMachine(RuleBasedStateMachine):
             assert entry not in self.unlinked
             assert entry < self.wheel.slots
             self.twin[entry] = at
+
+    @rule(several=st.lists(spans, max_size=12), past=st.integers(0, 5_000))
+    def fill(self, several: list[int], past: int) -> None:
+        times = sorted(at for span in several if self.wheel.holds(at := max(0, self.now + span - past)))
+        slots = self.wheel.slots
+        assert self.wheel.fill(times) == slots
+        self.twin.update(enumerate(times, slots))
 
     @rule(number=st.integers(0, 1_000))
     def remove(self, number: int) -> None:
@@ -101,6 +107,10 @@ class WheelMachine(RuleBasedStateMachine):
             self.now = int(wake)
             self.wheel.advance(self.now)
 
+    @rule()
+    def copy(self) -> None:
+        self.wheel = copied(self.wheel, self.ahead)
+
     @rule(span=spans)
     def restart(self, span: int) -> None:
         self.now = max(0, self.now - span)
@@ -125,6 +135,15 @@ class WheelMachine(RuleBasedStateMachine):
             last = end
             seen += entries
         assert sorted(seen) == sorted(self.twin)
+
+
+def copied(wheel: Wheel, ahead: int) -> Wheel:
+    """Another one that takes over everything, as from a snapshot."""
+    copy = Wheel(0, ahead)
+    middle = wheel.slots - wheel.slots // 3
+    first, second = wheel.pack(0, middle), wheel.pack(middle, wheel.slots)
+    copy.unpack(wheel.marks, *(one + other for one, other in zip(first, second, strict=True)))
+    return copy
 
 
 def due_at(at: int) -> int:
@@ -206,28 +225,19 @@ def test_what_is_behind_the_horizon_is_refused() -> None:
     wheel.add(2 * PERIOD_MS)
 
 
-def test_many_entries_at_once_are_as_many_entries_one_by_one() -> None:
-    random = Random(3)
-    times = array("q", (random.randrange(5 * HOUR) for _ in range(500)))
-    one_by_one, at_once = Wheel(HOUR), Wheel(HOUR)
-    first = at_once.slots
-    at_once.fill(times)
-    assert [one_by_one.add(at) for at in times] == list(range(first, at_once.slots))
-    assert list(one_by_one.buckets()) == list(at_once.buckets())
-    assert (len(at_once), at_once.due_count) == (500, one_by_one.due_count)
-
-
 def test_what_is_held_is_not_told_again_until_it_is_moved() -> None:
     wheel = Wheel(0, 4)
     entries = [wheel.add(at_ms) for at_ms in (10, 20, 30)]
     wheel.advance(100)
-    wheel.hold(entries[1])
-    assert wheel.due(5) == [entries[0], entries[2]]
+    assert wheel.take(0) == []
+    assert wheel.take(2) == entries[:2]
+    assert wheel.due(5) == entries[2:]
     assert (wheel.due_count, len(wheel)) == (3, 3)
-    assert [each for _, bucket in wheel.buckets() for each in bucket] == [entries[1], entries[0], entries[2]]
-    wheel.hold(entries[0])
-    wheel.hold(entries[2])
+    assert [each for _, bucket in wheel.buckets() for each in bucket] == entries
+    assert wheel.take(5) == entries[2:]
     assert not wheel.is_due
+    assert wheel.take(5) == []
+    assert [each for _, bucket in wheel.buckets() for each in bucket] == entries
     wheel.move(entries[1], wheel.time_of(entries[1]))
     assert wheel.due(5) == [entries[1]]
     wheel.remove(entries[0])
@@ -236,3 +246,33 @@ def test_what_is_held_is_not_told_again_until_it_is_moved() -> None:
     assert wheel.due(5) == [entries[1]], "whoever had it in hand finds it where its time says"
     wheel.advance(30)
     assert set(wheel.due(5)) == {entries[1], entries[2]}
+
+
+def test_what_somebody_had_in_hand_is_due_in_a_copy() -> None:
+    wheel = Wheel(0, 4)
+    entries = [wheel.add(at_ms) for at_ms in (10, 20, 30, 500)]
+    wheel.advance(100)
+    assert wheel.take(2) == entries[:2]
+    wheel.move(entries[0], 10)
+    copy = copied(wheel, 4)
+    assert copy.due(5) == [entries[1], entries[2], entries[0]]
+    assert (copy.due_count, len(copy), copy.next_ms) == (3, 4, wheel.next_ms)
+
+
+def test_a_bucket_with_entries_of_many_times_falls_apart_by_time() -> None:
+    wheel = Wheel(0, 4)
+    times = [3_000 + (37 * at) % 2_000 for at in range(400)]
+    entries = {wheel.add(at_ms): at_ms for at_ms in times}
+    removed = list(entries)[::7]
+    told: list[int] = []
+    for now_ms in range(0, 6_000, TICK_MS):
+        wheel.advance(now_ms)
+        if now_ms == 3_500:
+            for entry in [each for each in removed if each not in told]:
+                wheel.remove(entry)
+        for entry in wheel.take(1_000):
+            assert now_ms - TICK_MS < entries[entry] <= now_ms
+            told.append(entry)
+    assert len(set(told)) == len(told)
+    assert set(entries) - set(told) <= set(removed)
+    assert [entries[entry] for entry in told] == sorted(entries[entry] for entry in told)

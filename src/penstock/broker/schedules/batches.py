@@ -31,7 +31,10 @@ def events_of(batch: memoryview) -> Iterator[tuple[int, int, Event]]:
     header, data = open_batch(batch)
     at_ms, position = header.base_timestamp, 0
     for offset in range(header.base_offset, header.base_offset + header.count):
-        length, at = read_varint(data, position)
+        if (low := data[position]) >= _CONTINUES and (high := data[position + 1]) < _CONTINUES:
+            length, at = (low & 0x7F) >> 1 | high << 6, position + 2
+        else:
+            length, at = read_varint(data, position)
         position = at + length
         later = 0
         if data[at + 1] == 0 and data[at + 2] < _CONTINUES and data[at + 3] == _KEY_BYTE:

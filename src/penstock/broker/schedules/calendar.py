@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.broker.coordination.coordinator import shard_of
 from penstock.broker.publishing import check_writable
-from penstock.broker.schedules.entering import made
+from penstock.broker.schedules.entering import checked, made
 from penstock.broker.schedules.figures import CalendarStats
+from penstock.broker.schedules.identities import shard_of_id
 from penstock.broker.schedules.leading.coordinator import ScheduleCoordinator
 from penstock.broker.schedules.leading.serving import ScheduleServing
 from penstock.broker.schedules.leading.targets import batch_size_of, to_records
@@ -81,7 +81,7 @@ class Calendar:
         found: dict[int, list[int]] = {}
         led = self._routes.led_shards()
         for at, new in enumerate(schedules):
-            number = shard_of(_hashed(new.id), self._routes.shards) if new.id else self._next_of(led)
+            number = shard_of_id(new.id, self._routes.shards) if new.id else self._next_of(led)
             found.setdefault(number, []).append(at)
         calls = [
             self._routes.add(AddSchedules(number, tuple([schedules[at] for at in places])))
@@ -108,9 +108,9 @@ class Calendar:
             self._broker.metadata.partition(message.topic, message.partition)
         if settings.log.is_compacting and message.key is None:
             raise InvalidRecord(f"{message.topic!r} is compacted, so every message needs a key.")
-        schedule = made(new, now_ms)
+        checked(new, now_ms)
         if batch_size_of(message) > settings.max_message_bytes:
-            size = len(encode_batch(to_records([schedule], now_ms)))
+            size = len(encode_batch(to_records([made(new, now_ms)], now_ms)))
             if size > settings.max_message_bytes:
                 raise _too_large(message, size, settings.max_message_bytes)
 
@@ -167,7 +167,7 @@ class Calendar:
             return None
         match = _OF_SERVER.fullmatch(schedule_id)
         if match is None:
-            return shard_of(_hashed(schedule_id), shards)
+            return shard_of_id(schedule_id, shards)
         number = int(match.group(1))
         return number if number < shards else None
 
@@ -198,13 +198,6 @@ class Calendar:
     def stats_here(self) -> CalendarStats:
         """The same of the shards that this node leads."""
         return self.coordinator.figures()
-
-
-def _hashed(schedule_id: str) -> str:
-    """The part of an id that tells its shard. Those of Kafka's records end in a number, and what a producer sent stays
-    together: so it comes in the order in which it was sent.
-    """
-    return schedule_id.rpartition(":")[0] if schedule_id.startswith("kafka:") else schedule_id
 
 
 def _parse(after: str) -> tuple[int, str]:

@@ -12,8 +12,7 @@ from penstock.errors import InvalidRequest
 
 DUE_MS_MAX: Final = 253_402_300_799_000  # the end of the year 9999
 
-_ID: Final = re.compile(r"[A-Za-z0-9._:~@+-]{1,200}")
-_OF_SERVER: Final = re.compile(r"sched-[0-9]+-[0-9]+")
+_ID: Final = re.compile(r"(?!sched-[0-9]+-[0-9]+\Z)[A-Za-z0-9._:~@+-]{1,200}")
 _TAKEN: Final = frozenset({"stats", "next", ".", ".."})  # paths of REST that mean something else
 
 
@@ -22,14 +21,19 @@ def id_of(shard: int, number: int) -> str:
     return f"sched-{shard}-{number}"
 
 
-def made(new: New, now_ms: int) -> Schedule:
-    """A schedule as it was asked for."""
-    if new.id and (not _ID.fullmatch(new.id) or _OF_SERVER.fullmatch(new.id) or new.id in _TAKEN):
+def checked(new: New, now_ms: int) -> tuple[int, Rule | None]:
+    """Refuse what is wrong in itself; otherwise as `first_due`."""
+    if new.id and (not _ID.fullmatch(new.id) or new.id in _TAKEN):
         raise InvalidRequest(
             "An id has 1 to 200 letters, digits or any of . _ : ~ @ + -, is not 'stats' or 'next', and does not look "
             "like sched-1-2, as those of the server do."
         )
-    due_ms, rule = first_due(new.due_ms, new.rule, now_ms)
+    return first_due(new.due_ms, new.rule, now_ms)
+
+
+def made(new: New, now_ms: int) -> Schedule:
+    """A schedule as it was asked for."""
+    due_ms, rule = checked(new, now_ms)
     return Schedule(new.id, due_ms, new.message, rule, new.missed, now_ms)
 
 

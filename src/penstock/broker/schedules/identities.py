@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Final
+from zlib import crc32
 
 from penstock.broker.schedules.columns import from_bytes, to_bytes
 
+_NUMBERED: Final = ("kafka:", "py-")  # ids that begin so end in a number, after a colon
 _ARRAYS: Final = 4_096
 _ARRAY_SHIFT: Final = 52
-_PACKED_AT_ONCE: Final = 64
+_PACKED_AT_ONCE: Final = 256
 _TAG_SHIFT: Final = 28
 _TAG_MASK: Final = (1 << 24) - 1
 _NUMBER_BITS: Final = 40
@@ -27,6 +29,17 @@ _NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
 def digest_of(schedule_id: str) -> int:
     """What an id is known by."""
     return int.from_bytes(blake2b(schedule_id.encode(), digest_size=8).digest(), "big")
+
+
+def shard_of_id(schedule_id: str, shards: int) -> int:
+    """The shard that an id of a client belongs to.
+
+    Those of Kafka's records and of our own client end in a number, which does not count: what was sent together stays
+    together. So it is written as one batch, and fired as one, in the order in which it was sent.
+    """
+    if schedule_id.startswith(_NUMBERED):
+        schedule_id = schedule_id.rpartition(":")[0] or schedule_id
+    return crc32(schedule_id.encode()) % shards
 
 
 class Identities:
@@ -84,21 +97,6 @@ class Identities:
                 yield entry & _NUMBER_MASK
 
     # -- at once ------------------------------------------------------------------------------------------------------
-
-    def fill(self, digests: Iterable[int], numbers: Iterable[int]) -> None:
-        """Take over many entries into a map that is empty. Nothing larger than the entries is made meanwhile."""
-        assert not self._size, "there are entries already"
-        arrays = self._arrays
-        for digest, number in zip(digests, numbers, strict=True):
-            place = digest >> _ARRAY_SHIFT
-            entries = arrays[place]
-            if entries is None:
-                entries = arrays[place] = array("Q")
-            entries.append((digest >> _TAG_SHIFT & _TAG_MASK) << _NUMBER_BITS | number)
-        for place, entries in enumerate(arrays):
-            if entries is not None:
-                arrays[place] = array("Q", sorted(entries))
-                self._size += len(entries)
 
     def pack(self) -> Iterator[tuple[int, list[bytes]]]:
         """All arrays as bytes, some at once, with the place of the first."""

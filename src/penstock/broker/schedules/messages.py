@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.broker.coordination.messages import Request
 from penstock.broker.schedules.records import Message, Schedule
 from penstock.broker.schedules.recurrence import Missed, Rule
@@ -80,8 +82,7 @@ class Stats(NamedTuple):
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class New:
+class New(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule to be added: at a time, by a rule, or by a rule from a time on."""
 
     message: Message

@@ -6,9 +6,9 @@ A row is known by its number in the wheel. It takes 33 bytes, and nine more to b
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import nsmallest
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.broker.schedules.columns import from_bytes, to_bytes
 from penstock.broker.schedules.identities import Identities
@@ -23,6 +23,17 @@ FIRING_LAST: Final = 5  # it would have come again but was cancelled, and its id
 
 _BEING_FIRED: Final = (FIRING, FIRING_AGAIN, FIRING_LAST)
 _NOBODY: Final = 0
+_CODES: Final = "bQqqii"  # of the columns that are packed: kinds, digests, offsets, and three of the wheel
+_SPARSE: Final = 4  # times as many rows as are in use are too many
+_ROWS_SPARE: Final = 4_096  # or as many more, if there are few
+
+
+class Row(NamedTuple):
+    """What is known of a schedule that waits."""
+
+    at_ms: int
+    offset: int
+    digest: int
 
 
 class Near:
@@ -137,55 +148,69 @@ class Near:
 
     # -- at once ------------------------------------------------------------------------------------------------------
 
+    def wait_all(self, rows: Sequence[Row]) -> None:
+        """As `wait` for each; rows come by time."""
+        if self.wheel.has_free:
+            for at_ms, offset, digest in rows:
+                self.wait(digest, offset, at_ms)
+            return
+        self._grow(self.wheel.slots)
+        first = self.wheel.fill([row.at_ms for row in rows])
+        self.kinds.extend([WAITING] * len(rows))
+        self.offsets.extend([row.offset for row in rows])
+        self.digests.extend([row.digest for row in rows])
+        for slot, row in enumerate(rows, first):
+            self.identities.add(row.digest, slot)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there is room for, free ones too."""
+        return self.wheel.slots - self.wheel.first_slot
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether there were many more rows once than there are now."""
+        return self.rows > _SPARSE * len(self.identities) + _ROWS_SPARE
+
     def pack(self, rows_max: int) -> Iterator[list[bytes]]:
-        """All rows as bytes: kinds, digests, offsets and times. Where all of a stretch wait, it is taken as it is."""
-        others: list[int] = []
-        for at in range(self.wheel.first_slot, len(self.kinds), rows_max):
-            kinds = self.kinds[at : at + rows_max]
-            end = at + len(kinds)
-            if kinds.count(WAITING) == len(kinds):
-                columns = (kinds, self.digests[at:end], self.offsets[at:end], self.wheel.times(at, end))
-                yield [to_bytes(column) for column in columns]
-                continue
-            if slots := [slot for slot, kind in enumerate(kinds, at) if kind == WAITING]:
-                yield self._columns(slots)
-            others += [slot for slot, kind in enumerate(kinds, at) if kind > WAITING]
-        for at in range(0, len(others), rows_max):
-            yield self._columns(others[at : at + rows_max])
+        """All rows as they are, free ones too, so many at once: kinds, digests, offsets, and the wheel's columns."""
+        self._grow(self.wheel.slots)
+        for at in range(0, len(self.kinds), rows_max):
+            end = at + rows_max
+            columns = (self.kinds[at:end], self.digests[at:end], self.offsets[at:end], *self.wheel.pack(at, end))
+            yield [to_bytes(column) for column in columns]
 
-    def _columns(self, slots: list[int]) -> list[bytes]:
-        return [
-            to_bytes(array("b", map(self.kinds.__getitem__, slots))),
-            to_bytes(array("Q", map(self.digests.__getitem__, slots))),
-            to_bytes(array("q", map(self.offsets.__getitem__, slots))),
-            to_bytes(array("q", map(self.wheel.time_of, slots))),
-        ]
+    def unpack(self, marks: tuple[int, int, int], pieces: Sequence[Sequence[bytes]]) -> None:
+        """Take over all rows. Nothing is done for each: a million are to be there in a moment after a crash.
 
-    def unpack(self, pieces: list[list[bytes]]) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
-        """Take over all rows; those that are being fired, by offset, and facts of those that are too far away."""
-        firing: dict[int, int] = {}
-        named = array("i")
-        far: list[tuple[int, int, int]] = []
-        for columns in pieces:
-            kinds, digests, offsets, times = map(from_bytes, "bQqq", columns)
-            if kinds.count(WAITING) == len(kinds) and self.wheel.holds(max(times)):
-                self._grow(self.wheel.slots)
-                named.extend(range(self.wheel.slots, self.wheel.slots + len(kinds)))
-                self.wheel.fill(times)
-                self.kinds.extend(kinds)
-                self.digests.extend(digests)
-                self.offsets.extend(offsets)
-                continue
-            for kind, digest, offset, at_ms in zip(kinds, digests, offsets, times, strict=True):
-                if kind == WAITING and not self.wheel.holds(at_ms):
-                    far.append((digest, offset, at_ms))
-                    continue
-                slot = self._reserve(digest, offset, kind)
-                if kind != FIRING_LAST:
-                    named.append(slot)
-                if kind == WAITING:
-                    self.wheel.link(slot, at_ms)
-                elif kind in _BEING_FIRED:
-                    firing[offset] = slot
-        self.identities.fill(map(self.digests.__getitem__, named), named)
-        return firing, far
+        ``identities`` are filled by whoever calls this.
+        """
+        columns = [array(code) for code in _CODES]
+        for piece in pieces:
+            for column, code, data in zip(columns, _CODES, piece, strict=True):
+                column.extend(from_bytes(code, data))
+        self.kinds, self.digests, self.offsets, *links = columns
+        self.wheel.unpack(marks, *links)
+        self.firing = sum(map(self.kinds.count, _BEING_FIRED))
+        self.failed = dict.fromkeys(self._slots_of(FAILED))
+
+    def being_fired(self) -> dict[int, int]:
+        """Rows of what is being fired, by offset."""
+        return {self.offsets[slot]: slot for kind in _BEING_FIRED for slot in self._slots_of(kind)}
+
+    def _slots_of(self, kind: int) -> list[int]:
+        if not self.kinds.count(kind):
+            return []
+        return [slot for slot, each in enumerate(self.kinds) if each == kind]
+
+    def copy_to(self, other: Near) -> None:
+        """Have the same rows in one that has none, without room for those that were there once."""
+        other.wheel.advance(self.wheel.now_ms)
+        for slot, kind in enumerate(self.kinds):
+            digest, offset = self.digests[slot], self.offsets[slot]
+            if kind == WAITING:
+                other.wait(digest, offset, self.wheel.time_of(slot))
+            elif kind == FIRING_LAST:
+                other._reserve(digest, offset, kind)
+            elif kind != FREE:
+                other.put(digest, offset, kind)

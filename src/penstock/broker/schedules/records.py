@@ -54,6 +54,11 @@ class Put(msgspec.Struct, frozen=True, tag="p", array_like=True):
     schedule: Schedule
     replaces: int = -1
 
+    @property
+    def is_addition(self) -> bool:
+        """Whether nothing was known of it before, and it waits."""
+        return self.replaces < 0 and not self.schedule.runs and self.schedule.state is State.PENDING
+
 
 class Removed(msgspec.Struct, frozen=True, tag="r", array_like=True):
     """Schedules are no more, without having been fired: digests and offsets."""

@@ -15,7 +15,7 @@ loads a period when `period_to_load` names one, and writes `snapshot` when one i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import Any, Final
 
@@ -160,10 +160,8 @@ class Schedules(FiringRules):
 
     def take(self, limit: int) -> list[Candidate]:
         """As `due`, but whoever asks has them in hand then: they are not told again until they are `let_go`."""
-        found = self.due(limit)
-        for candidate in found:
-            self._state.near.wheel.hold(candidate.slot)
-        return found
+        near = self._state.near
+        return [Candidate(slot, near.offsets[slot]) for slot in near.wheel.take(limit)]
 
     def let_go(self, candidates: Sequence[Candidate]) -> None:
         """Have schedules that were taken wait for their time again, which has come already for most."""
@@ -317,6 +315,10 @@ class Schedules(FiringRules):
     def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:  # noqa: ARG002
         """Take over what was written to the log at ``at_ms``."""
         self._state.apply(change.event, change.offset, at_ms)
+
+    def read(self, entries: Iterable[tuple[int, int, Event]]) -> None:
+        """Take over what a log says: offset, time and event of each of its records."""
+        self._state.read(entries)
 
     def resume(self, now_ms: int) -> None:
         """Begin to lead with what was read from the log."""

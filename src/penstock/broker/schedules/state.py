@@ -7,12 +7,14 @@ nodes may differ in it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from penstock.broker.schedules.columns import from_bytes, to_bytes
 from penstock.broker.schedules.far import Far
 from penstock.broker.schedules.identities import digest_of
-from penstock.broker.schedules.near import FAILED, FIRING, FIRING_AGAIN, FIRING_LAST, WAITING, Near
+from penstock.broker.schedules.near import FAILED, FIRING, FIRING_AGAIN, FIRING_LAST, WAITING, Near, Row
 from penstock.broker.schedules.records import Assigned, Event, Fired, Firing, Part, Put, Removed, Snapshot, State
 from penstock.broker.schedules.tally import Tally
 from penstock.broker.schedules.wheel import PERIOD_MS, TICK_MS
@@ -24,9 +26,11 @@ _ROWS_OF_PART: Final = 16_384
 _PLACES_OF_PART: Final = 100_000
 _EPOCH_MAX: Final = 30_000
 _NO_PRODUCER: Final = -1
+_ADDED_AT_ONCE: Final = 1_000
 _CATCH_UP_MS: Final = 1_000  # while the log is read time goes in steps of this
 _SNAPSHOT_CHANGES_MIN: Final = 10_000
-_SNAPSHOT_SHARE: Final = 8  # one is due after as many changes as an eighth of the schedules
+_SNAPSHOT_SHARE: Final = 8  # one is due after as many changes as an eighth of the rows that it takes
+_FAR_PER_ROW: Final = 3  # schedules that are only in the log take as much as one row
 
 
 class Outstanding(NamedTuple):
@@ -74,8 +78,7 @@ class ScheduleState:
     def apply(self, event: Event, offset: int, at_ms: int) -> None:
         """Take over what was written at ``at_ms``, to ``offset``."""
         self._latest_ms = max(self._latest_ms, at_ms)
-        if at_ms >= self.near.wheel.now_ms + _CATCH_UP_MS:
-            self.near.wheel.advance(at_ms)
+        self._let_pass(at_ms)
         self._changes += 1
         match event:
             case Put():
@@ -94,6 +97,42 @@ class ScheduleState:
                 self._collect(event)
             case Snapshot():
                 self._take_over(event)
+
+    def read(self, entries: Iterable[tuple[int, int, Event]]) -> None:
+        """Take over what a log says: offset, time and event of each record.
+
+        It is the same as to `apply` each. But most of a log are schedules that were added one after the other, and
+        those come in many at once.
+        """
+        added: list[Row] = []
+        for offset, at_ms, event in entries:
+            if isinstance(event, Put) and event.is_addition:
+                schedule = event.schedule
+                added.append(Row(schedule.due_ms, offset, digest_of(schedule.id)))
+                if schedule.number > self.last_id:
+                    self.last_id = schedule.number
+                if at_ms > self._latest_ms:
+                    self._latest_ms = at_ms
+                if len(added) == _ADDED_AT_ONCE:
+                    self._add_all(added)
+                continue
+            self._add_all(added)
+            self.apply(event, offset, at_ms)
+        self._add_all(added)
+
+    def _add_all(self, added: list[Row]) -> None:
+        """Have all of a list wait, and empty it."""
+        if not added:
+            return
+        self._let_pass(self._latest_ms)
+        self._changes += len(added)
+        self.tally.added += len(added)
+        near_ms = self.near.wheel.horizon_ms - TICK_MS
+        self.near.wait_all(sorted(row for row in added if row.at_ms <= near_ms))
+        for due_ms, offset, digest in added:  # in the order of the log, as places are kept
+            if due_ms > near_ms:
+                self.far.add(digest, offset, due_ms)
+        added.clear()
 
     def _put(self, event: Put, offset: int) -> None:
         schedule = event.schedule
@@ -167,12 +206,20 @@ class ScheduleState:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
+    def _let_pass(self, at_ms: int) -> None:
+        if at_ms >= self.near.wheel.now_ms + _CATCH_UP_MS:
+            self.near.wheel.advance(at_ms)
+
     def set_clock(self, now_ms: int) -> None:
         """Count by another clock than who wrote the log. Nothing is due early by it."""
         near = self.near
         if near.wheel.now_ms - TICK_MS <= now_ms:
             near.wheel.advance(now_ms)
             return
+        self._sort_anew(now_ms)
+
+    def _sort_anew(self, now_ms: int) -> None:
+        near = self.near
         for slot in near.wheel.restart(now_ms):
             digest, offset, at_ms = near.digests[slot], near.offsets[slot], near.wheel.time_of(slot)
             near.wheel.link(slot, now_ms)  # a row that waits can be let go of
@@ -195,11 +242,15 @@ class ScheduleState:
 
     @property
     def is_snapshot_due(self) -> bool:
-        return self._changes > max(_SNAPSHOT_CHANGES_MIN, self.live // _SNAPSHOT_SHARE)
+        size = self.near.rows + len(self.far) // _FAR_PER_ROW
+        return self._changes > max(_SNAPSHOT_CHANGES_MIN, size // _SNAPSHOT_SHARE)
 
     def snapshot(self) -> Sequence[Event]:
         """Parts and what closes them."""
-        pieces = [("n", 0, columns) for columns in self.near.pack(_ROWS_OF_PART)]
+        marks = array("q", (self._periods_ahead, *self.near.wheel.marks))
+        pieces = [("w", 0, [to_bytes(marks)])]
+        pieces += [("n", 0, columns) for columns in self.near.pack(_ROWS_OF_PART)]
+        pieces += [("m", place, columns) for place, columns in self.near.identities.pack()]
         pieces += [("i", place, columns) for place, columns in self.far.identities.pack()]
         pieces += [("o", 0, columns) for columns in self.far.places.pack(_PLACES_OF_PART)]
         self._own = [Part(number, *piece) for number, piece in enumerate(pieces)]
@@ -234,21 +285,33 @@ class ScheduleState:
             log.error("A snapshot of schedules is left out: %d of its %d parts are there.", len(parts), snapshot.parts)
             return
         self._reset()
-        self.near.wheel.advance(snapshot.at_ms)
-        firing, too_far = self.near.unpack([part.columns for part in parts if part.kind == "n"])
         for part in parts:
-            if part.kind == "i":
+            if part.kind == "m":
+                self.near.identities.unpack(part.key, part.columns)
+            elif part.kind == "i":
                 self.far.identities.unpack(part.key, part.columns)
             elif part.kind == "o":
                 self.far.places.unpack(part.columns)
-        for row in too_far:  # whoever wrote it looked further ahead
-            self.far.add(*row)
+        ((marks,),) = (part.columns for part in parts if part.kind == "w")
+        self._take_near(from_bytes("q", marks), [part.columns for part in parts if part.kind == "n"], snapshot.at_ms)
         self.last_id, self.last_firing = snapshot.last_id, snapshot.last_firing
         self.producer_id = snapshot.producer_id
         self.targets = {(topic_id, index): (epoch, at) for topic_id, index, epoch, at in snapshot.targets}
+        firing = self.near.being_fired()
         for event in snapshot.firings:
             slots = tuple(firing[offset] for _, offset, _ in event.entries)
             self.firings[event.number] = Outstanding(event, slots)
+
+    def _take_near(self, marks: array[int], pieces: Sequence[Sequence[bytes]], at_ms: int) -> None:
+        periods_ahead, now_ms, size, free = marks
+        near = self.near
+        near.unpack((now_ms, size, free), pieces)
+        near.wheel.advance(at_ms)
+        if periods_ahead > self._periods_ahead:  # whoever wrote it looked further ahead
+            self._sort_anew(at_ms)
+        if near.is_sparse:
+            self.near = Near(self._periods_ahead)
+            near.copy_to(self.near)
 
     def dump(self) -> object:
         """All that has to survive, as something to compare. What is in memory only because it is near is left out."""

@@ -18,7 +18,8 @@ of entries that are linked to their neighbours, so an entry is taken out without
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Final
 
@@ -42,6 +43,10 @@ PERIODS_MAX: Final = 1 << _WIDTHS[_TOP]
 def period_of(at_ms: int) -> int:
     """The number of the period that a time is in, as far as a wheel can tell times apart."""
     return -(-at_ms // TICK_MS) >> _PERIOD_SHIFT
+
+
+def _level_of(bucket: int) -> int:
+    return 0 if bucket < _FIRSTS[1] else 1 if bucket < _FIRSTS[2] else 2 if bucket < _FIRSTS[_TOP] else _TOP
 
 
 class Wheel:
@@ -89,15 +94,11 @@ class Wheel:
 
     @property
     def first_slot(self) -> int:
-        """The first number that an entry can have."""
+        """The first number that an entry can have; those below are heads of rings."""
         return _ENTRIES
 
     def time_of(self, entry: int) -> int:
         return self._times[entry]
-
-    def times(self, first: int, end: int) -> array[int]:
-        """The times of entries with consecutive numbers."""
-        return self._times[first:end]
 
     # -- entries ------------------------------------------------------------------------------------------------------
 
@@ -128,17 +129,6 @@ class Wheel:
         self._size += 1
         self._place(entry)
         return entry
-
-    def fill(self, times: array[int]) -> None:
-        """Add many entries at once. They get the numbers from `slots` on."""
-        first = len(self._next)
-        numbers = array("i", range(first, first + len(times)))
-        self._next.extend(numbers)
-        self._previous.extend(numbers)
-        self._times.extend(times)
-        self._size += len(times)
-        for entry in numbers:
-            self._place(entry)
 
     def remove(self, entry: int) -> None:
         """Forget an entry; its number may be given to another one."""
@@ -198,7 +188,7 @@ class Wheel:
         self._next[entry] = bucket
 
     def _mark_empty(self, bucket: int) -> None:
-        level = 0 if bucket < _FIRSTS[1] else 1 if bucket < _FIRSTS[2] else 2 if bucket < _FIRSTS[_TOP] else _TOP
+        level = _level_of(bucket)
         self._bits[level] &= ~(1 << (bucket - _FIRSTS[level]))
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -235,13 +225,16 @@ class Wheel:
             entry = self._next[entry]
         return found
 
-    def hold(self, entry: int) -> None:
-        """Have an entry that is due not be told as `due` again, until it is moved."""
-        before, after = self._previous[entry], self._next[entry]
-        assert after != entry, "it does not wait"
-        self._next[before] = after
-        self._previous[after] = before
-        self._append(_HELD, entry)
+    def take(self, limit: int) -> list[int]:
+        """As `due`, and whoever asks has them in hand: they are not told again until they are moved."""
+        found = self.due(limit)
+        if found:
+            after = self._next[found[-1]]
+            self._next[_DUE], self._previous[after] = after, _DUE
+            last = self._previous[_HELD]
+            self._next[last], self._previous[found[0]] = found[0], last
+            self._next[found[-1]], self._previous[_HELD] = _HELD, found[-1]
+        return found
 
     def restart(self, now_ms: int) -> list[int]:
         """Go by a clock that is behind the one before. Entries that are too far away by it are told, and not linked."""
@@ -306,11 +299,97 @@ class Wheel:
         return found
 
     def _empty(self, bucket: int) -> None:
-        """Move the entries of a bucket that time has reached to where they belong now."""
+        """Move the entries of a bucket that time has reached to where they belong now.
+
+        By time, so that those of one new bucket follow each other: the bucket is chosen by the first of them.
+        """
         entries = self._ring(bucket)
-        if bucket < _FIRSTS[1]:
-            entries.sort(key=self._times.__getitem__)
+        times = self._times
+        entries.sort(key=times.__getitem__)
         self._next[bucket] = self._previous[bucket] = bucket
         self._mark_empty(bucket)
-        for entry in entries:
+        at = 0
+        while at < len(entries):
+            self._place(entries[at])
+            chosen = self._next[entries[at]]
+            following = bisect_right(entries, self._last_ms(chosen, times[entries[at]]), at, key=times.__getitem__)
+            if chosen == _DUE:
+                self._due_size += following - at - 1
+            self._chain(chosen, entries[at:following])
+            at = following
+
+    def _chain(self, bucket: int, entries: list[int]) -> None:
+        """Link entries that follow the first of them, which is a bucket's last one already."""
+        following, previous = self._next, self._previous
+        before = entries[0]
+        for entry in entries[1:]:
+            following[before] = entry
+            previous[entry] = before
+            before = entry
+        following[before] = bucket
+        previous[bucket] = before
+
+    # -- at once ------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_free(self) -> bool:
+        """Whether there are numbers that can be used again."""
+        return self._free != _FREE
+
+    def fill(self, times: Sequence[int]) -> int:
+        """Add many entries, the earliest first: the first of their numbers, which follow each other.
+
+        Neighbours in time are neighbours in a bucket, so of each bucket only the ends are looked at.
+        """
+        first, end = len(self._next), len(self._next) + len(times)
+        self._times.extend(times)
+        self._next.extend(range(first + 1, end + 1))
+        self._previous.extend(range(first - 1, end - 1))
+        self._size += len(times)
+        entry = first
+        while entry < end:
             self._place(entry)
+            bucket = self._next[entry]
+            following = first + bisect_right(times, self._last_ms(bucket, times[entry - first]))
+            if bucket == _DUE:
+                self._due_size += following - entry - 1
+            if following > entry + 1:
+                self._next[entry] = entry + 1
+                self._next[following - 1] = bucket
+                self._previous[bucket] = following - 1
+            entry = following
+        return first
+
+    def _last_ms(self, bucket: int, at_ms: int) -> int:
+        """The last time that belongs into the same bucket as another one."""
+        if bucket == _DUE:
+            return self.now_ms
+        shift = _SHIFTS[_level_of(bucket)]
+        return ((-(-at_ms // TICK_MS) >> shift) + 1 << shift) * TICK_MS - TICK_MS
+
+    def pack(self, first: int, end: int) -> tuple[array[int], array[int], array[int]]:
+        """Times and both links of consecutive numbers. From 0 on they are all that is known, but for `marks`."""
+        return self._times[first:end], self._next[first:end], self._previous[first:end]
+
+    @property
+    def marks(self) -> tuple[int, int, int]:
+        """What links do not tell: how far time has come, how many entries there are, the first number that is free."""
+        return self.now_ms, self._size, self._free
+
+    def unpack(
+        self, marks: tuple[int, int, int], times: array[int], following: array[int], previous: array[int]
+    ) -> None:
+        """Be as another wheel was. Whoever had entries of that one in hand is not here, so they are due again."""
+        assert len(self._next) == _ENTRIES, "there are entries already"
+        now_ms, self._size, self._free = marks
+        self._tick = now_ms // TICK_MS
+        self._times, self._next, self._previous = times, following, previous
+        for level, first in enumerate(_FIRSTS):
+            filled = (place for place in range(_MASKS[level] + 1) if following[first + place] != first + place)
+            self._bits[level] = sum(1 << place for place in filled)
+        due = [*self._ring(_HELD), *self._ring(_DUE)]
+        self._due_size = len(due)
+        for ring in (_HELD, _DUE):
+            self._next[ring] = self._previous[ring] = ring
+        for entry in due:
+            self._append(_DUE, entry)

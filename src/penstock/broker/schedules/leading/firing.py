@@ -4,6 +4,9 @@ There is one firing at a time for each partition, and many partitions at a time.
 busy waits in line here; when lines are long nothing else is taken. For a partition that is *stuck*, because it has been
 busy for long, only a short line is kept and the rest is put off, so that one without a leader holds up no other.
 
+Firings begin in *rounds*, one for all lines whose partitions are free. Only a few rounds are under way at once: what
+becomes due meanwhile makes a larger one. So the more there is to do the less it costs each, by itself.
+
 Nothing is fired twice: a `Firing` with sequence numbers is committed before the batch is appended with them, and
 whoever is not sure appends the same batch again. A firing is one batch, so it is in its partition whole or not at all.
 """
@@ -34,6 +37,8 @@ log = logging.getLogger(__name__)
 _TAKEN_AT_ONCE: Final = 250  # are read and sorted before others have a turn on the loop
 _FIRED_AT_ONCE: Final = 500
 _WAITING_MAX: Final = 2_000  # in all lines
+_ROUNDS_MAX: Final = 2
+_ROUND_MS: Final = 100  # a round that takes longer keeps nothing back any more
 _STUCK_MS: Final = 500  # a firing that takes longer
 _STUCK_LINE_MAX: Final = 100
 _PUT_OFF_MAX_MS: Final = 5_000
@@ -56,7 +61,7 @@ class Firing:
         self._lines: dict[Target, deque[Due]] = {}
         self._waiting = 0  # in all lines
         self._busy: dict[Target, int] = {}  # since when
-        self._is_full = False  # nothing is taken for now
+        self._is_waiting = False  # somebody looks again in a while
         self._has_begun = False  # what was left over is under way again
         self._is_stirred = False
         self._is_assigning = False
@@ -117,7 +122,9 @@ class Firing:
             self._sort(machine.take(_TAKEN_AT_ONCE))
             if machine.is_due:
                 self.stir()
-        self._fire()
+        if not self._is_crowded():
+            self._fire()
+            self._targets.next_turn()
 
     def _has_room(self) -> bool:
         """Whether more can stand in line, if need be without those that wait for a partition that is stuck."""
@@ -127,13 +134,26 @@ class Firing:
                     self._shorten(line, stuck_ms)
         if self._waiting < _WAITING_MAX:
             return True
-        if not self._is_full:  # what comes of a firing stirs, and otherwise it is stuck by then
-            self._is_full = True
-            self._loop.call_later(_STUCK_MS / 1000, self._look_again)
+        self._look_in(_STUCK_MS)  # what comes of a firing stirs, and otherwise it is stuck by then
         return False
 
+    def _is_crowded(self) -> bool:
+        """Whether enough is under way for now. What comes of it stirs, and otherwise it takes too long to wait for."""
+        now_ms = self._shard.now_ms()
+        rounds = {since_ms for since_ms in self._busy.values() if now_ms - since_ms < _ROUND_MS}
+        if len(rounds) < _ROUNDS_MAX:
+            return False
+        self._look_in(_ROUND_MS)
+        return True
+
+    def _look_in(self, delay_ms: int) -> None:
+        """Look again in a while, unless somebody does so anyway."""
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._loop.call_later(delay_ms / 1000, self._look_again)
+
     def _look_again(self) -> None:
-        self._is_full = False
+        self._is_waiting = False
         self.stir()
 
     def _stuck_ms(self, target: Target) -> int:
@@ -169,7 +189,6 @@ class Firing:
         """Have what is due stand in line for its partition."""
         if not candidates:
             return
-        self._targets.next_turn()
         found = self._shard.library.read([candidate.offset for candidate in candidates])
         for candidate in candidates:
             schedule = found.get(candidate.offset)
@@ -184,6 +203,8 @@ class Firing:
             line = self._lines.setdefault(target, deque())
             line.append((candidate, schedule))
             self._waiting += 1
+            if len(line) == _FIRED_AT_ONCE:
+                self._targets.next_turn()
             if len(line) > 2 * _STUCK_LINE_MAX and (stuck_ms := self._stuck_ms(target)):
                 # The longer it takes already the longer it may take, and looking again costs reading again.
                 self._shorten(line, stuck_ms)

@@ -64,10 +64,13 @@ class ScheduleJournal:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def replay(self) -> Iterator[Written[Change] | Decided]:
-        """Everything from the anchor on. Runs in any thread."""
-        self.anchor = self._last_anchor()
-        for offset, at_ms, event in self._read(max(self.anchor, self.partition.log.start_offset)):
+        for offset, at_ms, event in self.read():
             yield Written(Change(event, offset), at_ms)
+
+    def read(self) -> Iterator[tuple[int, int, Event]]:
+        """Everything from the anchor on: offset, time and event. Runs in any thread."""
+        self.anchor = self._last_anchor()
+        return self._read(max(self.anchor, self.partition.log.start_offset))
 
     def _last_anchor(self) -> int:
         """What the last record says; without one, the beginning of the log."""

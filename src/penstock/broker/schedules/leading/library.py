@@ -16,6 +16,7 @@ from penstock.records import iter_batches
 from penstock.storage.log import Log
 
 _SOON_MS: Final = 60_000
+_SWEEP_MS: Final = 30_000
 _KEPT_BYTES: Final = 2 * 1024 * 1024
 _ENTRY_BYTES: Final = 700  # what Python needs for a small schedule
 _NEIGHBOURS: Final = 64  # offsets that are closer than this are read together
@@ -29,6 +30,7 @@ class Library:
         self._log = log
         self._kept: dict[int, Schedule] = {}
         self._kept_bytes = 0
+        self._sweep_from_ms = 0
 
     def note(self, change: Change, now_ms: int) -> None:
         """A change was written just now: keep what will be asked for soon."""
@@ -47,7 +49,10 @@ class Library:
                 self._kept_bytes -= _size(schedule)
 
     def sweep(self, now_ms: int) -> None:
-        """Forget what was not asked for in time: it was cancelled, or put off."""
+        """Forget what was not asked for in time: it was cancelled, or put off. That is looked for now and then."""
+        if now_ms < self._sweep_from_ms:
+            return
+        self._sweep_from_ms = now_ms + _SWEEP_MS
         self.forget([offset for offset, schedule in self._kept.items() if schedule.due_ms + _SOON_MS < now_ms])
 
     def read_one(self, offset: int) -> Schedule | None:

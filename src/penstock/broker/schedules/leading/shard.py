@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, Final, Protocol
 
-from penstock.broker.coordination.journal import Written
 from penstock.broker.coordination.messages import AnswerT, Outcome, Rejected, Request
 from penstock.broker.coordination.shard import Replies, Shard
 from penstock.broker.schedules.config import ScheduleSettings
@@ -98,9 +97,7 @@ class ScheduleShard(Shard[Schedules, Change]):
 
     def read_log(self) -> dict[str, Schedules]:
         machine = self.make(NAME)
-        for entry in self.journal.replay():
-            assert isinstance(entry, Written), "nothing here is written in transactions"
-            machine.apply(entry.change, entry.at_ms)
+        machine.read(self.journal.read())
         return {NAME: machine}
 
     def open(self, machines: dict[str, Schedules]) -> None:

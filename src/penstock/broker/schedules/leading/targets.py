@@ -43,7 +43,7 @@ class Targets:
     def __init__(self, broker: Broker, turn: int) -> None:
         self._broker = broker
         self._turn = turn
-        self._chosen: dict[str, int] = {}  # for messages without a key, until the next turn
+        self._chosen: dict[str, Target] = {}  # for messages without a key, until the next turn
 
     def next_turn(self) -> None:
         """What comes now is not due together with what came before."""
@@ -53,6 +53,9 @@ class Targets:
 
     def of(self, message: Message) -> Target | None:
         """Where a message goes; None if there is no such topic or partition."""
+        is_free = message.key is None and message.partition is None
+        if is_free and (chosen := self._chosen.get(message.topic)) is not None:
+            return chosen
         topic = self._broker.metadata.topics.get(message.topic)
         if topic is None:
             return None
@@ -61,15 +64,15 @@ class Targets:
             partition = self._choose(topic) if message.key is None else key_hash(message.key) % len(topic.partitions)
         if not 0 <= partition < len(topic.partitions):
             return None
-        return Target(message.topic, topic.topic_id.bytes, partition)
+        target = Target(message.topic, topic.topic_id.bytes, partition)
+        if is_free:
+            self._chosen[message.topic] = target
+        return target
 
     def _choose(self, topic: Topic) -> int:
-        chosen = self._chosen.get(topic.name)
-        if chosen is None:
-            led = [each.partition for each in topic.partitions if each.leader != NO_LEADER]
-            usable = led or range(len(topic.partitions))
-            chosen = self._chosen[topic.name] = usable[self._turn % len(usable)]
-        return chosen
+        led = [each.partition for each in topic.partitions if each.leader != NO_LEADER]
+        usable = led or range(len(topic.partitions))
+        return usable[self._turn % len(usable)]
 
     def why_not(self, message: Message) -> str:
         """Why there is nowhere to go."""
@@ -109,7 +112,9 @@ def to_records(schedules: Sequence[Schedule], now_ms: int) -> list[Record]:
 def _headers(schedule: Schedule) -> tuple[tuple[str, bytes | None], ...]:
     message = schedule.message
     headers = message.headers
-    if any(name in (ID_HEADER, DUE_HEADER) for name, _ in headers):  # what was fired before is scheduled again
+    if headers and any(
+        name in (ID_HEADER, DUE_HEADER) for name, _ in headers
+    ):  # what was fired before is scheduled again
         headers = tuple(header for header in headers if header[0] not in (ID_HEADER, DUE_HEADER))
     if message.priority and all(name != PRIORITY_HEADER for name, _ in headers):
         headers = (*headers, (PRIORITY_HEADER, message.priority.encode()))
