@@ -17,9 +17,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from bench.spark.sink import copy, sink
 from penstock.spark import session
+from penstock.spark.reading.cluster import Cluster
+from penstock.spark.reading.options import SourceOptions
 
-WARM_UP_ROWS = 3  # micro-batches that do not count
-FLOOR_BATCHES = 60
+WARM_UP_BATCHES = 2
+FLOOR_BATCHES = 40
+FLOOR_WARM_UP_BATCHES = 10
+FLOOR_TURNS = 2
 
 
 class BareSource(DataSource):
@@ -55,13 +59,15 @@ class BareReader(DataSourceStreamReader):
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["stream", "floor", "bare", "memory", "sink", "copy"])
+    parser.add_argument("what", choices=["stream", "floor", "memory", "sink", "copy"])
     parser.add_argument("--format", choices=["penstock", "kafka"], default="penstock")
     parser.add_argument("--servers", default="", help="URLs of nodes, or of their Kafka doors")
     parser.add_argument("--topic", default="")
     parser.add_argument("--trigger", type=int, default=200_000)
+    parser.add_argument("--share", type=float, default=1.0, help="of the topic that is read")
     parser.add_argument("--jars", default="")
     parser.add_argument("--delivery", choices=["exactly-once", "at-least-once"], default="exactly-once")
+    parser.add_argument("--to", default="", help="the topic to write to")
     return parser.parse_args()
 
 
@@ -73,7 +79,7 @@ def main() -> None:
     spark = session("bench", "local[2]", **conf)
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        programs = {"stream": stream, "floor": floor, "bare": bare, "memory": memory, "sink": sink, "copy": copy}
+        programs = {"stream": stream, "floor": floor, "memory": memory, "sink": sink, "copy": copy}
         figures = programs[options.what](spark, options)
     finally:
         spark.stop()
@@ -91,28 +97,30 @@ def _source(reader: Any, options: argparse.Namespace, limit: int | None) -> Any:
 
 def stream(spark: Any, options: argparse.Namespace) -> dict[str, float]:
     """Rows a second in the steady state, all columns, to nowhere."""
-    progress = _run(_source(spark.readStream, options, options.trigger).load(), is_endless=False)
-    counted = [each for each in progress if each["numInputRows"]][WARM_UP_ROWS:-1]  # the last one is not a full one
-    rows = sum(each["numInputRows"] for each in counted)
+    rows = _source(spark.readStream, options, options.trigger).load()
+    _run(rows, is_endless=False)  # once for nothing: the JVM compiles what it runs often, and that takes seconds
+    progress = _run(rows, is_endless=False)
+    counted = [each for each in progress if each["numInputRows"]][WARM_UP_BATCHES:-1]  # the last one is not a full one
+    count = sum(each["numInputRows"] for each in counted)
     seconds = sum(each["durationMs"]["triggerExecution"] for each in counted) / 1000
-    return {"rows": rows, "rows_per_second": rows / seconds, "batches": len(counted)}
+    return {"rows": count, "rows_per_second": count / seconds, "batches": len(counted)}
 
 
 def floor(spark: Any, options: argparse.Namespace) -> dict[str, float]:
-    """How long a micro-batch of one row takes."""
-    return _floor(_source(spark.readStream, options, 1).load())
-
-
-def bare(spark: Any, _options: argparse.Namespace) -> dict[str, float]:
-    """The same for a source that does nothing."""
+    """How long a micro-batch of one row takes, in milliseconds; by turns with a source that does nothing."""
     spark.dataSource.register(BareSource)
-    return _floor(spark.readStream.format("bare").load())
-
-
-def _floor(rows: Any) -> dict[str, float]:
-    progress = _run(rows, is_endless=True)
-    counted = [each["durationMs"]["triggerExecution"] for each in progress if each["numInputRows"]][10:]
-    return {"milliseconds": statistics.median(counted), "batches": len(counted)}
+    sources = {
+        "a Python source that does nothing": spark.readStream.format("bare").load(),
+        "penstock": _source(spark.readStream, options, 1).load(),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in sources}
+    for turn in range(FLOOR_TURNS + 1):
+        for name, rows in sources.items():
+            progress = _run(rows, is_endless=True)
+            if turn:  # in the first one the JVM warms up
+                counted = [each for each in progress if each["numInputRows"]][FLOOR_WARM_UP_BATCHES:]
+                taken[name] += [each["durationMs"]["triggerExecution"] for each in counted]
+    return {name: statistics.median(milliseconds) for name, milliseconds in taken.items()}
 
 
 def _run(rows: Any, *, is_endless: bool) -> list[Any]:
@@ -147,13 +155,21 @@ def memory(spark: Any, options: argparse.Namespace) -> dict[str, float]:
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
+    ends = _ends(options)
     began = time.monotonic()
-    table = _source(spark.read, options, None).load()
-    table.write.format("noop").mode("append").save()
+    reader = _source(spark.read, options, None).option("endingOffsets", json.dumps({options.topic: ends}))
+    reader.load().write.format("noop").mode("append").save()
     seconds = time.monotonic() - began
     is_over.set()
     watcher.join()
-    return {"megabytes": peak / 1e6, "seconds": seconds}
+    return {"megabytes": peak / 1e6, "seconds": seconds, "rows": sum(ends.values())}
+
+
+def _ends(options: argparse.Namespace) -> dict[int, int]:
+    """Up to where a share of each partition goes."""
+    asked = SourceOptions.of({"servers": options.servers, "topics": options.topic}, is_streaming=False)
+    partitions = Cluster(asked).reaches()[options.topic].partitions
+    return {index: int(reach.end * options.share) for index, reach in partitions.items()}
 
 
 if __name__ == "__main__":

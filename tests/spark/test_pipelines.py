@@ -206,6 +206,20 @@ with: {{topics: {topic}, lake: lake, until: {cut_ms}, portionRows: 500}}
     configs = httpx.get(f"{broker.url}/v1/topics/{topic}").json()["configs"]
     assert configs["retention.ms"] == "-1", "or old messages would go at once"
 
+    replay = f"""
+pipeline: replay-{topic}
+servers: SERVERS
+uses: replay
+with: {{topics: {topic}, lake: lake, topic: {topic}, timestamps: now, until: {cut_ms}}}
+"""
+    for _ in range(2):  # once, though it is run again
+        assert place.run("replay.yaml", replay).error is None
+    twice = _consumed(broker, topic, 3)
+    for index, some in after.items():
+        assert twice[index][: len(some)] == some
+        assert [each[1:] for each in twice[index][len(some) :]] == [each[1:] for each in some], "without their times"
+        assert all(each[0] > cut_ms for each in twice[index][len(some) :])
+
 
 def _produce(broker: LocalBroker, topic: str, numbers: range, begin_ms: int) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})

@@ -34,6 +34,34 @@ def go(tmp_path: Path, spark: Any, broker: LocalBroker) -> Go:
     return run
 
 
+class OnAndOn:
+    """Pipelines that have no end: each runs until enough has come of it."""
+
+    def __init__(self, directory: Path, spark: Any, broker: LocalBroker) -> None:
+        self._directory, self._spark, self._broker = directory, spark, broker
+
+    def run(self, uses: str, options: str, trigger: str, is_enough: Callable[[], bool]) -> None:
+        path = self._directory / f"{uses}.yaml"
+        path.write_text(
+            f"pipeline: {uses}\nservers: {self._broker.url}\nuses: {uses}\ntrigger: {trigger}\nwith:\n  {{{options}}}\n"
+        )
+        deadline = time.monotonic() + 600
+
+        def watch(_status: object) -> None:
+            if is_enough() or time.monotonic() > deadline:
+                run.stop()
+
+        run = Run(load(path), self._spark, watch=watch)
+        status = run.go()
+        assert (status.state, status.error) == ("stopped", None)
+        assert is_enough(), "it took too long"
+
+
+@pytest.fixture
+def on_and_on(tmp_path: Path, spark: Any, broker: LocalBroker) -> OnAndOn:
+    return OnAndOn(tmp_path, spark, broker)
+
+
 def values(client: Client, topic: str) -> list[Any]:
     return [json.loads(message.value) for message in client.read(topic, 0)]
 
@@ -121,3 +149,45 @@ def test_health_tells_of_nodes_topics_and_groups(go: Go, client: Client, new_top
     found = {(row["kind"], row["name"], row["measure"]): row["value"] for row in values(client, target)}
     assert found["topic", topic, "messages"] == 5.0
     assert [value for (kind, _, measure), value in found.items() if (kind, measure) == ("node", "up")] == [1.0]
+
+
+def test_windows_are_told_whenever_they_change(on_and_on: OnAndOn, client: Client, new_topic: NewTopic) -> None:
+    topic, target = new_topic(), new_topic()
+    client.publish_many(topic, [b'{"city": "Rome"}'] * 3 + [b'{"city": "Oslo"}'])
+
+    def totals() -> dict[str, int]:
+        return {row["city"]: row["n"] for row in values(client, target)}  # the last one of each counts
+
+    def is_enough() -> bool:
+        if totals() == {"Rome": 3, "Oslo": 1}:
+            client.publish(topic, b'{"city": "Rome"}')
+        return totals().get("Rome", 0) > 3
+
+    on_and_on.run(
+        "aggregate",
+        f'topic: {topic}, schema: "city STRING", window: 1 day, by: city, measures: count(*) AS n, mode: update, '
+        f"to: {target}",
+        "{every: 1 second}",
+        is_enough,
+    )
+    told = [(row["city"], row["n"]) for row in values(client, target)]
+    assert told[:2] == [("Rome", 3), ("Oslo", 1)] or told[:2] == [("Oslo", 1), ("Rome", 3)]
+    assert {city for city, _ in told[2:]} == {"Rome"}, "what did not change is not told again"
+
+
+def test_health_goes_on_and_tells_rates(on_and_on: OnAndOn, client: Client, new_topic: NewTopic) -> None:
+    topic, target = new_topic(), new_topic()
+    client.publish_many(topic, [b"x"] * 5)
+
+    def is_enough() -> bool:
+        client.publish(topic, b"x")
+        return sum(row["measure"] == "up" for row in values(client, target)) >= 3
+
+    on_and_on.run("health", f"to: {target}, every: 1 second", "continuous", is_enough)
+    rates = [
+        row["value"]
+        for row in values(client, target)
+        if (row["name"], row["measure"]) == (topic, "messages_produced_per_second")
+    ]
+    assert len(rates) >= 2, "at every look but the first"
+    assert max(rates) > 0

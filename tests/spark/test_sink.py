@@ -159,3 +159,11 @@ def test_at_least_once_writes_a_batch_again_and_an_empty_batch_is_no_trouble(
     shutil.rmtree(mark / "commits")  # Spark runs its last batch again
     run("true", delivery="at-least-once")
     assert texts(client, target, 1) == ["c", "c"]
+
+
+def test_workers_are_known_as_those_that_spark_keeps(spark: Any) -> None:
+    """They are told from the driver by what Spark runs them as, which is nowhere promised."""
+    from penstock.spark.connection import is_kept_worker
+
+    assert not is_kept_worker()
+    assert spark.sparkContext.parallelize([0], 1).map(lambda _: is_kept_worker()).collect() == [True]

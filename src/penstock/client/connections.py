@@ -16,7 +16,8 @@ import httptools
 
 Address = tuple[str, int]
 HeaderList = list[tuple[bytes, bytes]]
-Body = bytes | bytearray | Sequence[bytes | bytearray]  # whole, or in pieces, so that large ones need not be copied
+Pieces = Sequence[bytes | bytearray | memoryview]
+Body = bytes | bytearray | Pieces  # whole, or in pieces, so that large ones need not be copied
 
 CONNECT_TIMEOUT_SECONDS: Final = 2.0
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -208,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    def start(self, request: Sequence[bytes | bytearray], done: Done) -> None:
+    def start(self, request: Pieces, done: Done) -> None:
         """Send a request; ``done`` is called once, with the answer or with what went wrong."""
         assert self._done is None, "one request at a time"
         assert self._transport is not None, "a connection that was made"
@@ -216,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         self._done = done
         self._transport.writelines(request)
 
-    async def ask(self, request: Sequence[bytes | bytearray]) -> Answer:
+    async def ask(self, request: Pieces) -> Answer:
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Answer | OSError) -> None:
@@ -289,9 +290,7 @@ class Connections:
         request = request_of(b"".join(lines), body)
         return await self.send(address, request, timeout_s, can_repeat=can_repeat)
 
-    async def send(
-        self, address: Address, request: Sequence[bytes | bytearray], timeout_s: float, *, can_repeat: bool
-    ) -> Answer:
+    async def send(self, address: Address, request: Pieces, timeout_s: float, *, can_repeat: bool) -> Answer:
         """The answer to a request that is bytes already.
 
         A kept connection that turns out to be dead is replaced once if the request ``can_repeat``. Raises
@@ -355,7 +354,7 @@ class Connections:
         return None
 
 
-def request_of(head: bytes, body: Body) -> Sequence[bytes | bytearray]:
+def request_of(head: bytes, body: Body) -> Pieces:
     """A request in pieces; ``head`` is all of it but the length of the body, which comes last."""
     parts = (body,) if isinstance(body, bytes | bytearray) else body
     size = sum(map(len, parts))

@@ -32,6 +32,12 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _SINGLE: Final = Struct(">5sBBBI")
 _SINGLE_FORM: Final = (b"\xdd\0\0\0\1", 0x92, 0xC6)
 _FIXINTS: Final = 128
+
+# Several, as programs send them that publish in bulk: an array of two each, of a 32-bit number and so many bytes.
+_PAIR: Final = Struct(">BBIBI")
+_PAIR_FORM: Final = (0x92, 0xCE, 0xC6)
+_ARRAY_FORM: Final = 0xDD
+
 _LEASE: Final = b"\x96"  # an array of six
 _BYTES: Final = Struct(">BI")
 _BYTES_FORM: Final = 0xC6
@@ -74,7 +80,9 @@ def _decode(body: bytearray) -> Sequence[tuple[int, bytearray | memoryview]]:
         array, pair, partition, kind, size = _SINGLE.unpack_from(body)
         if (array, pair, kind) == _SINGLE_FORM and partition < _FIXINTS and size == len(body) - _SINGLE.size:
             return [(partition, memoryview(body)[_SINGLE.size :])]
-    batches: Sequence[tuple[int, bytearray]]
+    batches: Sequence[tuple[int, bytearray | memoryview]] | None = _in_place(body)
+    if batches is not None:
+        return batches
     try:
         batches = _batches.decode(body)
     except msgspec.ValidationError as error:
@@ -87,6 +95,27 @@ def _decode(body: bytearray) -> Sequence[tuple[int, bytearray | memoryview]]:
         if not 0 <= index <= _PARTITION_MAX:
             raise InvalidBody(f"Partitions are numbered from 0; {index} is none.")
     return batches
+
+
+def _in_place(body: bytearray) -> list[tuple[int, memoryview]] | None:
+    """Batches where they lie in the body, if all are told in the form of `_PAIR`; None if any of it is another one."""
+    view, end, at = memoryview(body), len(body), _BYTES.size
+    if end < at:
+        return None
+    form, count = _BYTES.unpack_from(body)
+    if form != _ARRAY_FORM or count > _BATCHES_MAX:
+        return None
+    batches: list[tuple[int, memoryview]] = []
+    for _ in range(count):
+        if end - at < _PAIR.size:
+            return None
+        pair, number, partition, kind, size = _PAIR.unpack_from(body, at)
+        at += _PAIR.size
+        if (pair, number, kind) != _PAIR_FORM or partition > _PARTITION_MAX or size > end - at:
+            return None
+        batches.append((partition, view[at : at + size]))
+        at += size
+    return batches if at == end else None
 
 
 async def create_producer(door: Door, _call: Call[None, None]) -> ProducerView:
@@ -108,7 +137,7 @@ def leases_reply(leases: Sequence[Lease]) -> Reply:
 
 
 def _array_head(count: int) -> bytes:
-    return _BYTES.pack(0xDD, count)
+    return _BYTES.pack(_ARRAY_FORM, count)
 
 
 def polled_reply(standing: dict[str, Any], polled: Polled) -> Reply:

@@ -2,7 +2,8 @@
 
 The parser keeps an unfinished request line or header for as long as it takes, however large it grows, and a body is
 waited for without end; here they are not. Clocks are looked at by a sweep of all connections, so that a request costs
-no timer. Requests that are like one before skip the parser (`shortcut`).
+no timer. Requests that are like one before skip the parser (`shortcut`), and large bodies are put into a buffer of
+their size as they come, instead of being handed on and put together piece by piece.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -35,6 +36,10 @@ _HEAD_TOO_LARGE: Final = _answer(
     b"431 Request Header Fields Too Large", b"head_too_large", b"The request line and headers are too large."
 )
 _TOO_SLOW: Final = _answer(b"408 Request Timeout", b"request_too_slow", b"The request did not arrive in time.")
+# Where a request's scope holds a body that its connection puts together; it is whole when the body ends.
+LARGE_BODY: Final = "penstock.large_body"
+_LARGE_BYTES: Final = 256 * 1024  # more than ever comes in one piece
+_LENGTH_DIGITS_MAX: Final = 12
 
 
 class Connection(HttpToolsProtocol):
@@ -56,6 +61,7 @@ class Connection(HttpToolsProtocol):
         self._begun = 0  # requests that the parser has seen the first byte of
         self._ended = 0  # and the last
         self._heads = Heads()
+        self._room: memoryview | None = None  # for the rest of a large body
 
     def data_received(self, data: bytes) -> None:
         is_idle = self._is_idle
@@ -120,11 +126,21 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
+        self._room = None
         super().on_headers_complete()
+        length = _length_told(self.headers)
+        if _LARGE_BYTES < length <= self.limits.body_bytes_max:
+            large = bytearray(length)
+            cast("dict[str, Any]", self.scope)[LARGE_BODY] = large
+            self._room = memoryview(large)
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
-        super().on_body(body)
+        if self._room is None:
+            super().on_body(body)
+        else:
+            self._room[: len(body)] = body
+            self._room = self._room[len(body) :]
 
     def on_message_complete(self) -> None:
         self._head_bytes = 0
@@ -156,6 +172,14 @@ class Connection(HttpToolsProtocol):
         if self._is_idle or not self.cycle.response_started:
             self.transport.write(answer)
         self.transport.close()
+
+
+def _length_told(headers: Sequence[tuple[bytes, bytes]]) -> int:
+    """How long a body is, if its head tells; the parser has found that to be right."""
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit() and len(value) <= _LENGTH_DIGITS_MAX:
+            return int(value)
+    return 0
 
 
 def answer_whole(send: object, status: int, content_type: bytes, body: Sequence[bytes]) -> bool:

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from starlette.types import Receive, Scope
 
+from penstock.http.connection import LARGE_BODY
 from penstock.http.problems import (
     BodyTooLarge,
     ClientGone,
@@ -27,14 +28,17 @@ _OWN_PAGE: Final = {b"same-origin", b"none"}
 _QUERY_FIELDS_MAX: Final = 100
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | bytearray:
     """The whole body, unless it is larger than ``limit`` bytes. One that takes too long ends with its connection."""
-    parts = await read_parts(scope, receive, limit)
+    large: bytearray | None = scope.pop(LARGE_BODY, None)
+    parts = await _read_parts(scope, receive, limit)
+    if large is not None:
+        return large
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def read_parts(scope: Scope, receive: Receive, limit: int) -> list[bytes]:
-    """The same, as it arrived."""
+async def _read_parts(scope: Scope, receive: Receive, limit: int) -> list[bytes]:
+    """What comes before the end of the body, which is nothing if the connection puts it where it belongs itself."""
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value[:20]) > limit:
             raise _too_large(limit)

@@ -53,7 +53,7 @@ async def hand_on(door: Door, home: Home, scope: Scope, receive: Receive) -> Rep
     return _once_more(body, receive)
 
 
-def _once_more(body: bytes, receive: Receive) -> Receive:
+def _once_more(body: bytes | bytearray, receive: Receive) -> Receive:
     """A request whose body was read already, as if it had not been."""
     is_read = False
 
@@ -67,7 +67,7 @@ def _once_more(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-async def _forward(door: Door, node_id: int, scope: Scope, receive: Receive, body: bytes) -> Reply:
+async def _forward(door: Door, node_id: int, scope: Scope, receive: Receive, body: bytes | bytearray) -> Reply:
     call: Call[None, None] = Call(scope, receive, "", None, None)
     asking = _ask(door, node_id, scope, _method(scope), body, _TIMEOUT_SECONDS)
     async with Waiting(door, call, asking) as waiting:
@@ -89,7 +89,9 @@ async def gather(door: Door, call: Call[Any, Any], node_ids: Iterable[int], kind
     return [msgspec.json.decode(answer.body, type=kind) for answer in answers]
 
 
-async def _ask(door: Door, node_id: int, scope: Scope, method: str, body: bytes, timeout_s: float) -> Answer:
+async def _ask(
+    door: Door, node_id: int, scope: Scope, method: str, body: bytes | bytearray, timeout_s: float
+) -> Answer:
     headers = [header for header in scope["headers"] if header[0] not in _HOP_BY_HOP and header[0] != CLIENT]
     headers += _traces(door, scope)
     target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")

@@ -23,7 +23,13 @@ class Upstreams:
         self._connections.close()
 
     async def ask(
-        self, address: Address, method: str, target: bytes, headers: HeaderList, body: bytes, timeout_s: float
+        self,
+        address: Address,
+        method: str,
+        target: bytes,
+        headers: HeaderList,
+        body: bytes | bytearray,
+        timeout_s: float,
     ) -> Answer:
         """The answer of whoever is at ``address``; `PeerUnavailable` if there is none in time, `PeerNotReached` if
         nothing was asked. Only what changes nothing is asked again where a kept connection turns out to be dead.

@@ -9,6 +9,7 @@ Format: docs/formats/record-batch.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -38,7 +39,6 @@ from penstock.records.varint import (
     read_varint,
     read_varlong,
     varlong_bytes,
-    write_varint,
 )
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -295,28 +295,22 @@ def _encode_records(records: Sequence[Record]) -> list[bytes | bytearray]:
     return parts
 
 
-def encode_headers(headers: Headers) -> bytearray:
+def encode_headers(headers: Headers) -> bytes:
     """How headers stand at the end of a record."""
-    out = bytearray(varlong_bytes(len(headers)))
+    out = varlong_bytes(len(headers))
     for name, value in headers:
-        _write_bytes(out, _encode_name(name))
-        _write_bytes(out, value)
+        out += _encode_name(name) + (_NULL if value is None else varlong_bytes(len(value)) + value)
     return out
 
 
+@lru_cache(maxsize=1024)
 def _encode_name(name: str) -> bytes:
+    """A header's name behind its length. Few names are used again and again."""
     try:
-        return name.encode()
+        encoded = name.encode()
     except UnicodeEncodeError:
         raise InvalidRecord(f"Header name {name!r} is not valid Unicode.") from None
-
-
-def _write_bytes(out: bytearray, data: bytes | None) -> None:
-    if data is None:
-        write_varint(out, -1)
-    else:
-        write_varint(out, len(data))
-        out += data
+    return varlong_bytes(len(encoded)) + encoded
 
 
 def assemble_batch(header: BatchHeader, parts: Sequence[ReadableBuffer]) -> bytearray:
@@ -329,3 +323,10 @@ def assemble_batch(header: BatchHeader, parts: Sequence[ReadableBuffer]) -> byte
     out = bytearray().join((HEADER.pack(*header._replace(length=length)), *parts))
     seal(out)
     return out
+
+
+def complete_batch(header: BatchHeader, batch: memoryview) -> None:
+    """Write the header of a batch into the room that was left for it before its records, with its length and CRC."""
+    assert header.codec is Codec.NONE, "what is compressed is put together"
+    HEADER.pack_into(batch, 0, *header._replace(length=len(batch) - LENGTH_EXCLUDES))
+    seal(batch)

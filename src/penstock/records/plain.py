@@ -57,7 +57,7 @@ def encode_values(
         base_sequence=base_sequence,
         count=len(values),
     )
-    return assemble_batch(header, _encode(values, bytes(encode_headers(headers)) if headers else _NO_HEADERS))
+    return assemble_batch(header, _encode(values, encode_headers(headers) if headers else _NO_HEADERS))
 
 
 def _encode(values: Sequence[bytes], tail: bytes) -> list[bytes]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -28,5 +30,15 @@ def transport_to(servers: Sequence[str], *, timeout_s: float = DEFAULT_TIMEOUT_S
     at = (os.getpid(), tuple(servers), timeout_s)
     way = _ways.get(at)
     if way is None or not way.portal.is_running:
+        if is_kept_worker():
+            # Spark collects garbage after every task of these. All that was imported stays anyway; to look through it
+            # once more takes longer than a small task.
+            gc.freeze()
         way = _ways[at] = Way(Portal("penstock-spark"), Transport(servers, timeout_s=timeout_s))
     return way
+
+
+def is_kept_worker() -> bool:
+    """Whether this is one of Spark's processes that are used again for task after task."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name == "pyspark.daemon"

@@ -23,6 +23,9 @@ _LOCAL: Final = {
     # Names of machines that do not resolve keep a local session from starting.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Files of a checkpoint are written aside and renamed into place. With checksums beside them, Hadoop starts twenty
+    # processes (`readlink`, `chmod`) for each micro-batch, and without them ten; and there is only one thing to rename.
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 _TESTING: Final = {
     "spark.ui.enabled": "false",

@@ -2,7 +2,8 @@
 
 Nothing is made for each row. Everything in a record that is not the user's own bytes is a number of variable length;
 those of all rows are worked out together, and one call of Arrow puts numbers, keys, values and headers together, row
-after row, into one buffer. Batches are slices of that. The bytes are those of ``encode_batch``.
+after row, into one buffer, with room before the first row of each batch for the batch's own header. So batches are
+slices of that buffer, and nothing is copied once more. The bytes are those of ``encode_batch``.
 Format: docs/formats/record-batch.md.
 """
 
@@ -17,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.records import TRANSACTIONAL_BIT, BatchHeader, Codec
-from penstock.records.batch import assemble_batch
-from penstock.records.header import MAGIC
+from penstock.records.batch import assemble_batch, complete_batch
+from penstock.records.header import HEADER_BYTES, MAGIC
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -77,7 +78,7 @@ class Batch(NamedTuple):
     """A batch and where it goes."""
 
     partition: int
-    data: bytearray
+    data: bytearray | memoryview
 
 
 def encode(
@@ -113,7 +114,12 @@ def encode(
             base_sequence=numbering.take(topic, partition, count),
             count=count,
         )
-        yield Batch(partition, assemble_batch(header, (payload[offsets[first] : offsets[end]],)))
+        batch = payload[offsets[first] : offsets[end]]
+        if codec is Codec.NONE:
+            complete_batch(header, batch)
+            yield Batch(partition, batch)
+        else:
+            yield Batch(partition, assemble_batch(header, (batch[HEADER_BYTES:],)))
 
 
 def _cut(columns: Columns, batch_bytes: int) -> Integers:
@@ -135,30 +141,38 @@ def _cut(columns: Columns, batch_bytes: int) -> Integers:
 
 
 def _records(columns: Columns, firsts: Integers, ends: Integers) -> tuple[memoryview, Integers]:
-    """The records of all batches one after the other, and where each begins."""
+    """The records of all batches one after the other, with room before each batch, and where each row begins."""
     count = columns.count
     base = np.repeat(firsts, ends - firsts)
-    deltas = np.arange(count, dtype=np.int64) - base
-    later = columns.timestamps_ms - columns.timestamps_ms[base]
-    key_bytes = np.zeros(count, np.int64) if columns.key is None else lengths_of(columns.key)
-    value_bytes = lengths_of(columns.value)
-    header_bytes = sum((lengths_of(each) for each in columns.headers), np.zeros(count, np.int64))
-    header_counts = columns.header_counts if columns.header_counts is not None else np.zeros(count, np.int64)
-    times, numbers = _varints(later), _varints(deltas)
+    nothing = np.zeros(count, np.int64)
+    attributes = _varints(nothing)
+    times = _varints(columns.timestamps_ms - columns.timestamps_ms[base])
+    numbers = _varints(np.arange(count, dtype=np.int64) - base)
     keys = _varints(np.full(count, _NOT_THERE) if columns.key is None else _told_lengths(columns.key))
-    values, counts = _varints(_told_lengths(columns.value)), _varints(header_counts)
-    attributes = np.zeros((count, 1), np.uint8), np.ones((count, 1), np.bool_)
-    small = sum(_widths(each) for each in (attributes, times, numbers, keys, values, counts))
-    sizes = _varints(small + key_bytes + value_bytes + header_bytes)
+    values = _varints(_told_lengths(columns.value))
+    counts = _varints(nothing if columns.header_counts is None else columns.header_counts)
+    size = _together(attributes, times, numbers, keys, values, counts)
+    for each in (columns.key, columns.value, *columns.headers):
+        if each is not None:
+            size += lengths_of(each)
+    head = (_varints(size), attributes, times, numbers, keys)
     tail = [_ragged(counts), *columns.headers]
     if columns.key is None:
-        pieces = [_ragged(sizes, attributes, times, numbers, keys, values), columns.value, *tail]
+        pieces = [_ragged(*head, values), columns.value, *tail]
     else:
-        head = _ragged(sizes, attributes, times, numbers, keys)
-        pieces = [head, columns.key, _ragged(values), columns.value, *tail]
+        pieces = [_ragged(*head), columns.key, _ragged(values), columns.value, *tail]
     separator = pa.scalar(b"", pa.binary())
-    joined = pc.binary_join_element_wise(*pieces, separator, null_handling="replace", null_replacement=b"")
-    return memoryview(joined.buffers()[2]), offsets_of(joined)
+    joined = pc.binary_join_element_wise(
+        _rooms(firsts, count), *pieces, separator, null_handling="replace", null_replacement=b""
+    )
+    return memoryview(joined.buffers()[2]).cast("B"), offsets_of(joined)
+
+
+def _rooms(firsts: Integers, count: int) -> pa.Array:
+    """Room for a header before each first row of a batch, and nothing before the others."""
+    lengths = np.zeros(count, np.int64)
+    lengths[firsts] = HEADER_BYTES
+    return binary_column(np.zeros(len(firsts) * HEADER_BYTES, np.uint8), lengths)
 
 
 def offsets_of(column: pa.Array) -> Integers:
@@ -183,35 +197,48 @@ def _nulls(column: pa.Array) -> Mask:
     return found
 
 
-def _varints(values: Integers) -> tuple[Bytes, Mask]:
-    """Zigzag-coded numbers of variable length: a row of bytes for each, and which of them count."""
-    coded = ((values << 1) ^ (values >> 63)).astype(np.uint64)
+class _Varints(NamedTuple):
+    """Numbers of variable length: a row of bytes for each, and how many of them count."""
+
+    data: Bytes
+    widths: Integers
+
+    @property
+    def mask(self) -> Mask:
+        found: Mask = np.arange(self.data.shape[1]) < self.widths[:, np.newaxis]
+        return found
+
+
+def _varints(values: Integers) -> _Varints:
+    """Code numbers: zigzag, and seven bits a byte, of which the last one of a number has its highest bit unset."""
+    coded = ((values << 1) ^ (values >> 63)).view(np.uint64)
     largest = int(coded.max(initial=0))
     width = max(1, -(-largest.bit_length() // 7))
-    out = np.empty((len(values), width), np.uint8)
-    mask = np.empty((len(values), width), np.bool_)
-    rest = coded
-    mask[:, 0] = True
+    data = np.empty((len(values), width), np.uint8)
+    widths = np.ones(len(values), np.int64)
     for at in range(width):
-        following = rest >> np.uint64(7)
-        has_more = following > 0
-        out[:, at] = (rest & np.uint64(0x7F)).astype(np.uint8) | (has_more.astype(np.uint8) << 7)
+        data[:, at] = coded & np.uint64(0x7F)
         if at + 1 < width:
-            mask[:, at + 1] = has_more
-        rest = following
-    return out, mask
+            coded = coded >> np.uint64(7)
+            has_more = coded > 0
+            data[:, at] |= has_more.view(np.uint8) << np.uint8(7)
+            widths += has_more
+    return _Varints(data, widths)
 
 
-def _widths(coded: tuple[Bytes, Mask]) -> Integers:
-    widths: Integers = coded[1].sum(axis=1, dtype=np.int64)
+def _together(*coded: _Varints) -> Integers:
+    """How many bytes these numbers take in each row."""
+    widths: Integers = np.sum([each.widths for each in coded], axis=0)
     return widths
 
 
-def _ragged(*coded: tuple[Bytes, Mask]) -> pa.Array:
+def _ragged(*coded: _Varints) -> pa.Array:
     """Numbers that stand one after the other in each row, as a binary column."""
-    mask = np.hstack([each for _, each in coded])
-    data = np.hstack([each for each, _ in coded])[mask]
-    return binary_column(data, mask.sum(axis=1, dtype=np.int64))
+    widths = _together(*coded)
+    data = np.hstack([each.data for each in coded])
+    if int(widths.min()) < data.shape[1]:
+        data = data[np.hstack([each.mask for each in coded])]
+    return binary_column(data.reshape(-1), widths)
 
 
 def binary_column(data: Bytes, lengths: Integers) -> pa.Array:

@@ -166,7 +166,7 @@ class Attempt:
                 raise
 
     async def _call(self, topic: str, batches: Sequence[Batch]) -> None:
-        body: list[bytes | bytearray] = [_ARRAY.pack(0xDD, len(batches))]
+        body: list[bytes | bytearray | memoryview] = [_ARRAY.pack(0xDD, len(batches))]
         for partition, data in batches:
             body += (_PAIR.pack(0x92, 0xCE, partition, 0xC6, len(data)), data)
         loop = asyncio.get_running_loop()
