@@ -25,10 +25,11 @@ log = logging.getLogger(__name__)
 def cut_torn(name: TopicPartition, opened: Log, high_watermark: int) -> None:
     """Cut a log where it is damaged, if nothing behind that is known to be committed.
 
-    To keep what lies behind would be to claim that all of it is here.
+    To keep what lies behind would be to claim that all of it is here. Records that are good, of a batch that is only
+    misdated or misplaced, may be the only ones there are: they stay until this copy is known not to count.
     """
     damage = opened.first_damage()
-    if damage is not None and damage >= high_watermark:
+    if damage is not None and damage >= high_watermark and not is_misdated(opened):
         log.warning("%s is cut back from %d to %d, where it is torn or damaged.", name, opened.end_offset, damage)
         note_doubt(opened.files, opened.directory)
         opened.truncate(damage)

@@ -228,10 +228,13 @@ class _Recovery:
         self._bytes_scanned += size
         index = Index(segment.base_offset)
         holes: list[Hole] = []
+        unproven: Hole | None = None  # a batch behind a gap: the next one has to agree with its offsets
         for found in scan(view, 0, segment.base_offset, end_offset):
             if isinstance(found, Hole):
                 holes.append(found)
             else:
+                has_gap = found[1].base_offset != index.next_offset and found[1].next_offset != end_offset
+                unproven = Hole(found[0], found[0] + found[1].size) if has_gap and not holes else None
                 index.add(found[1], found[1].base_offset, found[0], self._config.index_interval_bytes)
                 self._note(view, *found)
                 self._dates.add(segment, *found)
@@ -242,6 +245,8 @@ class _Recovery:
         segment.adopt(index, is_checked=True)
         for hole in holes:
             segment.note_hole(hole)
+        if unproven is not None:
+            segment.note_misdated(unproven)
         if lacks_bytes:
             segment.note_missing(Hole(size, stated))
         segment.sync()

@@ -85,7 +85,7 @@ class Segment:
         self.is_sealed = is_sealed
         self.index_interval_bytes = index_interval_bytes
         self.holes = Holes()
-        self.misdated = Holes()  # whole batches whose leader epoch is damaged: they are served, but not copied
+        self.misdated = Holes()  # whole batches whose leader epoch or offset is not believed: served, but not copied
         self.created_ms: int | None = None  # when retention first saw a record in it: segments also roll by age
         self.scrubbed_at: float | None = None  # when all of it was last checked, by a clock of this process
         self._file: File | None = None
@@ -370,13 +370,13 @@ class Segment:
         return sorted((*self.holes, *self.misdated))
 
     def note_misdated(self, batches: Hole) -> None:
-        """Remember whole batches that carry a leader epoch which cannot have written them, once."""
+        """Remember whole batches whose leader epoch cannot have written them, or whose offset nothing proves, once."""
         if self.misdated.add(batches) is None:
             return
         if self._opened is not None:
             self._opened.has_damage = True
         log.error(
-            "%s has a damaged leader epoch in bytes %d to %d. The records themselves are good.",
+            "%s has an epoch or offset that cannot be believed in bytes %d to %d. The records themselves are good.",
             log_path(self.directory, self.base_offset),
             batches.start,
             batches.end,

@@ -239,3 +239,32 @@ def test_a_log_that_is_cut_before_its_damage_ends_where_it_should() -> None:
     log.truncate(base_of(in_active[2]))
     assert log.end_offset == base_of(in_active[2])
     assert read_all(log) == [batch for batch in stored if base_of(batch) < base_of(in_active[2])]
+
+
+@pytest.mark.parametrize("bit", [0, 4, 16, 30])
+def test_a_last_batch_whose_offset_was_flipped_is_doubted_and_can_be_cut(bit: int) -> None:
+    files, log, stored = filled(41)
+    log.sync()
+    last = log.segments[-1]
+    victim = stored[-1]
+    due = base_of(victim)
+    assert last.base_offset < due
+    assert not due >> bit & 1, "it has to look like a gap"
+    path = log_path(DIRECTORY, last.base_offset)
+    files.flip_bit(path, last.size - len(victim) + 7 - bit // 8, bit % 8)
+    log = open_log(files)
+    assert log.first_damage() == due
+    assert read_all(log)[-1][16:] == victim[16:], "its records are good"
+    log.truncate(due)
+    assert (log.end_offset, log.first_damage()) == (due, None)
+    assert read_all(log) == stored[:-1]
+
+
+def test_a_gap_that_the_next_batch_agrees_with_is_no_damage() -> None:
+    stored = fill(open_log(MemoryFiles()), 9)
+    files = MemoryFiles()
+    log = open_log(files)
+    for batch in (stored[0], stored[7], stored[8]):
+        log.append_stored(memoryview(batch), parse_header(batch))
+    log.sync()
+    assert open_log(files).first_damage() is None

@@ -26,7 +26,7 @@ from penstock.broker.replication.following import (
     Truncate,
     Wait,
 )
-from penstock.broker.replication.messages import DURABLE, FETCH, NUDGE, Added, Fetch, Kept, News, Nudge, Stable
+from penstock.broker.replication.messages import DURABLE, FETCH, NUDGE, Added, Fetch, Kept, Leaving, News, Nudge, Stable
 from penstock.broker.replication.sessions import FollowerSession
 from penstock.broker.replication.throttle import Throttle
 from penstock.broker.soundness import is_damaged
@@ -101,6 +101,8 @@ class Fetcher:
         self._epoch: int | None = None  # of the life that the session belongs to
         self._has_work = asyncio.Event()
         self._kept: dict[Partition, None] = {}
+        self._leaving: dict[Partition, Following] = {}  # to be cut, as soon as the leader lets go of them
+        self._asked_to_leave: tuple[tuple[Partition, Following], ...] = ()  # with the fetch that is open
         self._is_nudged = False
         self._task: asyncio.Task[None] | None = None
 
@@ -130,18 +132,32 @@ class Fetcher:
             self._add(partition)
 
     def _heal(self, partition: Partition) -> None:
-        """Copy a damaged log anew from the damage on, once nobody can elect it without what is cut off."""
-        if self._copying.may_lead(partition):
-            self._refuse(partition)  # so that the leader takes it out, and not in again before it has caught up
-            return
+        """Copy a damaged log anew from the damage on, once nobody can elect it without what is cut off.
+
+        Not to be in sync is not enough: the leader may have asked for that on the strength of what is here now. So it
+        is told, again and again, until it says that nothing of the kind is on its way.
+        """
+        self._session.drop(partition)  # it tells nothing of itself before it is cut
+        self._leaving[partition] = self._following[partition]
+        self._has_work.set()
+        if self._session.is_open:
+            self._nudge()
+
+    def _cut(self, partition: Partition, following: Following) -> None:
+        """The leader has let go of a damaged log."""
         damage = partition.log.first_damage()
-        if damage is not None and partition.log.failure is None:
+        if self._following.get(partition) is not following or self._copying.may_lead(partition):
+            return  # it is looked at again soon, and asks again
+        if damage is None:
+            self._resume(partition, following)
+        elif partition.log.failure is None:
             log.warning("%s is damaged from offset %d on; it is copied again from there.", partition.id, damage)
-            self._rewrite(partition, self._following[partition], partial(partition.log.truncate, damage))
+            self._rewrite(partition, following, partial(partition.log.truncate, damage))
 
     def leave(self, partition: Partition) -> None:
         if self._following.pop(partition, None) is not None:
             partition.on_stable = None
+        self._leaving.pop(partition, None)
         self._kept.pop(partition, None)
         self._attempts.pop(partition, None)
         self._session.drop(partition)
@@ -239,6 +255,8 @@ class Fetcher:
     def _next_fetch(self, epoch: int) -> Fetch:
         named = self._session.begin(self._describe)
         self._is_nudged = False
+        leaving, self._leaving = self._leaving, {}
+        self._asked_to_leave = tuple(leaving.items())
         if not len(self._session):
             self._has_work.clear()
         throttle = self._copying.throttle
@@ -258,6 +276,7 @@ class Fetcher:
             named.moved,
             named.dropped,
             named.refused,
+            tuple(Leaving(each.topic_id, each.id.partition, how.leader_epoch) for each, how in self._asked_to_leave),
         )
 
     def _describe(self, partition: Partition, slot: int) -> Added:
@@ -277,6 +296,8 @@ class Fetcher:
         """Do what an answer says, if it is to the fetch that is open."""
         if not self._session.accept(received.reply):
             return False
+        for number in received.reply.let_go:
+            self._cut(*self._asked_to_leave[number])
         at = unwritten = 0
         for news in received.reply.news:
             data = received.body[at : at + news.size]

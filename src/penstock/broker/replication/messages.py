@@ -37,6 +37,14 @@ class Moved(msgspec.Struct, frozen=True, array_like=True):
     stable: int
 
 
+class Leaving(msgspec.Struct, frozen=True, array_like=True):
+    """A partition that the follower is about to cut, once it cannot be taken for one that has everything."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+
+
 class Fetch(msgspec.Struct, frozen=True, array_like=True):
     """Ask for batches. ``catch_up_bytes`` limits those of partitions in which the follower is not in sync; -1 if not.
 
@@ -54,6 +62,7 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True):
     moved: tuple[Moved, ...] = ()
     dropped: tuple[int, ...] = ()
     refused: tuple[int, ...] = ()
+    leaving: tuple[Leaving, ...] = ()
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):
@@ -72,12 +81,17 @@ class News(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fetched(msgspec.Struct, frozen=True, array_like=True):
-    """The answer. A session that is not known there has to be begun anew."""
+    """The answer. A session that is not known there has to be begun anew.
+
+    ``let_go`` are the places, among those that wanted to leave, of partitions in which the follower is not in sync, and
+    will not be by any word that is on its way.
+    """
 
     session: int
     number: int
     is_known: bool
     news: tuple[News, ...] = ()
+    let_go: tuple[int, ...] = ()
 
 
 class Stable(msgspec.Struct, frozen=True, array_like=True):

@@ -13,7 +13,7 @@ from typing import Final
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.replication.following import FAILED, GOOD, TRIMMED, Judgement, Position, Problem, judge
-from penstock.broker.replication.messages import Added, Fetch, Fetched, Kept, Moved, News, Nudge
+from penstock.broker.replication.messages import Added, Fetch, Fetched, Kept, Leaving, Moved, News, Nudge
 from penstock.broker.replication.sessions import LeaderSession
 from penstock.broker.soundness import is_misdated
 from penstock.broker.stats import ReplicationStats
@@ -80,6 +80,7 @@ class Attendant:
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         self._is_urgent = False
+        self._let_go: tuple[int, ...] = ()
 
     # -- what the follower says ---------------------------------------------------------------------------------------
 
@@ -99,6 +100,7 @@ class Attendant:
             if interest is not None and interest.partition is not None and interest.problem is Problem.NONE:
                 wants_change = interest.partition.on_refused(self.node_id, session.node_epoch)
                 self._serving.on_report(interest.partition, wants_change)
+        self._let_go = tuple(at for at, leaving in enumerate(fetch.leaving) if self._lets_go(session, leaving))
         for slot in fetch.dropped:
             self._drop(slot)
         for added in fetch.added:
@@ -108,12 +110,20 @@ class Attendant:
             if interest is not None:
                 self._place(session, interest, moved)
         reply = self._gather()
-        if reply.body or reply.reply.news or fetch.max_wait_ms <= 0:  # type: ignore[attr-defined]
+        if reply.body or reply.reply.news or fetch.leaving or fetch.max_wait_ms <= 0:  # type: ignore[attr-defined]
             return reply
         loop = asyncio.get_running_loop()
         self._waiting = loop.create_future()
         self._timer = loop.call_later(fetch.max_wait_ms / 1000, self._finish)
         return self._waiting
+
+    def _lets_go(self, session: LeaderSession[Interest], leaving: Leaving) -> bool:
+        """Count on a follower no more before it reports again; whether nobody else does either."""
+        partition = self._serving.find(leaving)
+        if partition is None or not partition.is_leader or partition.leader_epoch != leaving.leader_epoch:
+            return False
+        self._serving.on_report(partition, partition.on_refused(self.node_id, session.node_epoch))
+        return partition.followers is not None and self.node_id not in partition.followers.maximal
 
     def _begin(self, fetch: Fetch) -> LeaderSession[Interest]:
         self.close()
@@ -254,7 +264,8 @@ class Attendant:
             if news is not None and news.problem and news.problem != Problem.TRIMMED:
                 self._drop(slot)
         self._serving.stats.bytes_out += fetch.max_bytes - left
-        return Reply(Fetched(session.session, session.number, is_known=True, news=tuple(told)), pieces)
+        fetched = Fetched(session.session, session.number, is_known=True, news=tuple(told), let_go=self._let_go)
+        return Reply(fetched, pieces)
 
     def _is_in_sync(self, interest: Interest) -> bool:
         followers = None if interest.partition is None else interest.partition.followers
@@ -318,8 +329,8 @@ class Serving:
     def now(self) -> float:
         return self._clock.monotonic()
 
-    def find(self, added: Added) -> Partition | None:
-        return self._replicas.find(added.topic_id, added.partition)
+    def find(self, named: Added | Leaving) -> Partition | None:
+        return self._replicas.find(named.topic_id, named.partition)
 
     def on_report(self, partition: Partition, wants_change: bool) -> None:
         if wants_change:

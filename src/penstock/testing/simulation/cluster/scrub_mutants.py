@@ -30,9 +30,23 @@ SCRUB: Final = (
         "lacks_bytes = False",
     ),
     Mutant(
+        "an offset that nothing proves is believed",
+        _RECOVERY,
+        "        if unproven is not None:\n            segment.note_misdated(unproven)\n",
+        "",
+    ),
+    Mutant(
         "a damaged replica is cut while it may still be elected",
         _FETCHER,
-        "if self._copying.may_lead(partition):",
-        "if self._copying.is_in_sync(partition):",
+        "or self._copying.may_lead(partition):",
+        "or self._copying.is_in_sync(partition):",
+    ),
+    Mutant(
+        "a damaged replica is cut while it is being taken in",
+        _FETCHER,
+        "        self._leaving[partition] = self._following[partition]\n",
+        "        if not self._copying.may_lead(partition):\n"
+        "            return self._cut(partition, self._following[partition])\n"
+        "        self._leaving[partition] = self._following[partition]\n",
     ),
 )

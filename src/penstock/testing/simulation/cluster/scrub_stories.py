@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from penstock.broker.config import ScrubConfig
+from penstock.broker.replication.messages import Fetched
 from penstock.cluster.records import PartitionAssigned
 from penstock.cluster.topic_config import TopicSettings
+from penstock.records import iter_batches
 from penstock.storage.config import LogConfig
-from penstock.testing.simulation.cluster.stage import OF_THREE, PLACE, Stage, tell
+from penstock.testing.simulation.cluster.simulation import Shape
+from penstock.testing.simulation.cluster.stage import OF_THREE, PATIENCE_S, PLACE, Stage, tell
 
 Script = Callable[[Stage], Awaitable[None]]
 
@@ -21,15 +24,20 @@ _SHAPE: Final = replace(
     topic_defaults=TopicSettings(log=LogConfig(segment_bytes=600)),
     scrub=ScrubConfig(interval_ms=2_000),
 )
+_SHAPE_OF_FIVE: Final = replace(_SHAPE, nodes=5, session_ms=6_000)
 _SEGMENTS_MIN: Final = 4
 
 
-def _sealed(stage: Stage, node_id: int) -> list[Path]:
-    """The files of the partition on a node's disk, without the one that is written."""
-    found = [
+def _files(stage: Stage, node_id: int) -> list[Path]:
+    """The files of the partition on a node's disk."""
+    return [
         path for path in stage.nodes[node_id].disk.files.paths() if path.suffix == ".log" and PLACE[0] in path.parts
     ]
-    return found[:-1]
+
+
+def _sealed(stage: Stage, node_id: int) -> list[Path]:
+    """All but the one that is written."""
+    return _files(stage, node_id)[:-1]
 
 
 def _content(stage: Stage, node_id: int) -> bytes:
@@ -78,6 +86,10 @@ async def _cut(stage: Stage) -> None:
     await stage.write(2)
 
 
+def _has_batches(way: tuple[int, int], _method: str, said: object) -> bool:
+    return way == (1, 2) and isinstance(said, Fetched) and any(news.size for news in said.news)
+
+
 async def _few(stage: Stage) -> None:
     """A follower is found damaged where too few are left to do without it, and its leader dies as soon as it is cut."""
     await stage.controlled_by(4)
@@ -91,7 +103,7 @@ async def _few(stage: Stage) -> None:
     def on_assigned(assigned: PartitionAssigned) -> None:
         if set(assigned.in_sync) == {1}:
             stage.oracles.on_assigned = None
-            stage.network.cut(1, 2)  # so that it does not have everything again at once
+            stage.network.swallows = _has_batches  # so that it does not have everything again at once
 
     stage.oracles.on_assigned = on_assigned
     files.flip_bit(path, files.size(path) // 2)
@@ -106,12 +118,57 @@ async def _few(stage: Stage) -> None:
     await stage.write(2)
 
 
+async def _late(stage: Stage) -> None:
+    """A follower is found damaged while its leader's word, that it has everything, is on its way."""
+    await stage.controlled_by(4)
+    await _fill(stage)
+    stage.cut_off(3, 1)
+    writing = stage.try_to_write()
+    await stage.in_sync(1, 2)
+    await stage.bounded(writing, PATIENCE_S, "a write is not acknowledged")
+    stage.network.weather.patience_max_s = 600.0  # what waits is not given up
+    stage.network.cut(1, 4)
+    stage.network.mend(3, 1)
+    await stage.wait_for(lambda: 3 in stage.maximal(), "the leader does not want to take node 3 in")
+    stage.network.cut(1, 3)  # so that it cannot have everything again at once
+    path, files = _sealed(stage, 3)[1], stage.nodes[3].disk.files
+    files.flip_bit(path, files.size(path) // 2)
+    await stage.look_for(2.5)  # it is found
+    stage.network.mend(1, 4)
+    await stage.look_for(0.5)
+    stage.network.heal()
+    await _is_copied_anew(stage, 3, 2)
+    await stage.write(2)
+
+
+async def _misplaced(stage: Stage) -> None:
+    """The power fails everywhere, and a bit flips in the offset of a leader's last batch: it looks like a gap."""
+    await stage.write(6)
+    await asyncio.sleep(1.0)
+    for node in stage.nodes.values():
+        node.cut_power()
+    files, path = stage.nodes[1].disk.files, _files(stage, 1)[-1]
+    *_, (position, header) = iter_batches(files.open(path).read(0, files.size(path)))
+    files.flip_bit(path, position + 5)
+    for node in stage.nodes.values():
+        node.start()
+    await stage.until(stage.not_ready, PATIENCE_S, "the nodes do not come back")
+    await stage.in_sync(1, 2, 3)
+    await stage.wait_for(lambda: stage.end_of(1) == header.next_offset, "its last batch is not copied anew")
+    await stage.write(2)
+
+
+_SHAPES: Final[dict[Script, Shape]] = {_few: _SHAPE_OF_FIVE, _late: _SHAPE_OF_FIVE, _misplaced: OF_THREE}
+
+
 def _story(script: Script) -> Callable[[], None]:
-    return lambda: tell(script, replace(_SHAPE, nodes=5, session_ms=6_000) if script is _few else _SHAPE)
+    return lambda: tell(script, _SHAPES.get(script, _SHAPE))
 
 
 SCRUB_STORIES: Final[dict[str, Callable[[], None]]] = {
     "a bit of an old segment flips, and nobody reads it": _story(_rot),
     "an old segment is cut where a batch ends": _story(_cut),
     "a follower is damaged where too few are left": _story(_few),
+    "a follower is damaged while it is being taken in": _story(_late),
+    "the offset of a leader's last batch is damaged": _story(_misplaced),
 }
