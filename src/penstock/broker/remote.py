@@ -74,12 +74,13 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AppendBatch(msgspec.Struct, frozen=True):
-    """One batch, in the body. ``is_internal``: the broker made it, for a producer who does not number."""
+    """One batch, in the body. ``is_internal``: made by the broker, and not numbered. ``is_thinned``: it has gaps."""
 
     place: Place
     leader_epoch: int
     timeout_ms: int
     is_internal: bool = False
+    is_thinned: bool = False
 
 
 class BatchAppended(msgspec.Struct, frozen=True):
@@ -194,14 +195,21 @@ class RemotePartitions:
         self._clock = clock
 
     async def append(
-        self, topic: str, index: int, batch: ReadableBuffer, *, timeout_ms: int, is_internal: bool = False
+        self,
+        topic: str,
+        index: int,
+        batch: ReadableBuffer,
+        *,
+        timeout_ms: int,
+        is_internal: bool = False,
+        is_thinned: bool = False,
     ) -> Appended:
         """Append a batch and return once it is committed, at most ``timeout_ms`` after it was written."""
         data = bytes(batch)  # whoever appends stamps it in place, and it may have to be sent again
         has_sequence = parse_header(memoryview(data)).base_sequence >= 0
 
         async def attempt(place: Place, assigned: PartitionAssigned) -> Appended:
-            request = AppendBatch(place, assigned.leader_epoch, timeout_ms, is_internal)
+            request = AppendBatch(place, assigned.leader_epoch, timeout_ms, is_internal, is_thinned)
             timeout_s = timeout_ms / 1000 + _WAY_SECONDS
             received = await self._peers.call(assigned.leader, APPEND, request, (data,), timeout_s=timeout_s)
             reply: BatchAppended = received.reply
@@ -359,9 +367,8 @@ class PartitionService:
         partition.check_leader(request.leader_epoch)
         partition.check_in_sync()
         batch = memoryview(bytearray(body))  # it is stamped in place
-        appended = partition.append(
-            batch, self._clock.now_ms(), is_durable=self._syncs, is_internal=request.is_internal
-        )
+        now_ms, kind = self._clock.now_ms(), {"is_internal": request.is_internal, "is_thinned": request.is_thinned}
+        appended = partition.append(batch, now_ms, is_durable=self._syncs, **kind)
         committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
 
         def done(error: PenstockError | None) -> None:

@@ -1,4 +1,4 @@
-"""A broker that runs in memory, with messages that die in it."""
+"""A broker that runs in memory and on virtual time, with messages that die in it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support import virtual_time
+from tests.support.virtual_time import surroundings
+
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.publishing import Message, Published, publish_each
@@ -15,16 +18,12 @@ from penstock.broker.queues.leases import LeasedMessage
 from penstock.broker.queues.letters.letters import DeadMessage
 from penstock.broker.queues.redrives.records import Filter, Job
 from penstock.broker.reading import read_messages
-from penstock.broker.surroundings import Surroundings
-from penstock.clock import SystemClock
-from penstock.peers.tcp import TcpPeers
 from penstock.records import Record
 from penstock.testing.files import MemoryFiles
 
 
 def make(files: MemoryFiles) -> Broker:
-    peers = TcpPeers(1, host="", port=None, token=None, clock=SystemClock())
-    return Broker(BrokerConfig(node_id=1, data_dir=Path("/data")), Surroundings(peers=peers, files=files))
+    return Broker(BrokerConfig(node_id=1, data_dir=Path("/data")), surroundings(files))
 
 
 @asynccontextmanager
@@ -37,8 +36,8 @@ async def running(files: MemoryFiles | None = None) -> AsyncIterator[Broker]:
         await broker.close()
 
 
-def run(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(story, 60))
+def run(story: Coroutine[Any, Any, None], begin_s: float = 0.0) -> float:
+    return virtual_time.run(lambda: story, begin_s=begin_s)
 
 
 async def until(check: Callable[[], Awaitable[bool]]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.queue_house import QueueHouse, run, values
+from tests.support.queue_house import QueueHouse, values
 from tests.support.queue_nodes import NODES, QueueNodes
+from tests.support.virtual_time import run
 
 from penstock.broker.broker import Broker
 from penstock.broker.queues.attempts import Attempts

@@ -7,10 +7,12 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.queues.graveyard import publish, receive, run, running, until
 
 from penstock.broker.queues.core.config import QueueSettings
 from penstock.broker.queues.core.tally import Tally
 from penstock.broker.queues.letters.breaker import Breaker, Breakers
+from penstock.cluster.controller import TopicSpec
 from penstock.errors import NotCoordinator
 
 WINDOW_MS = 1_000
@@ -88,3 +90,34 @@ def test_a_pause_that_fails_is_tried_again_with_the_next_failure(is_failing: boo
         assert breakers.opened["t", "g"] == (0 if is_failing else 1)
 
     asyncio.run(story())
+
+
+def test_a_group_that_fails_too_often_is_paused_and_says_why() -> None:
+    async def story() -> None:
+        async with running() as broker:
+            configs = {"queue.breaker.share": "0.5", "queue.breaker.min": "10"}
+            await broker.create_topic(TopicSpec(name="t", partitions=1, configs=configs))
+            await publish(broker, "t", *(b"%d" % at for at in range(30)))
+            messages = await receive(broker, "t")
+            receipts = [message.receipt for message in messages]
+            await broker.queues.ack("g", receipts[:5])
+            await broker.queues.nack("g", receipts[5:10])
+            assert not (await broker.queues.stats("t", "g"))[0].is_paused, "half of them is not more than half"
+            await broker.queues.nack("g", receipts[10:12])
+
+            async def is_paused() -> bool:
+                return (await broker.queues.stats("t", "g"))[0].is_paused
+
+            async def is_told() -> bool:
+                return broker.queues.aftermath.breakers.opened["t", "g"] == 1
+
+            await until(is_paused)
+            await until(is_told)
+            reason = (await broker.queues.stats("t", "g"))[0].pause_reason
+            assert "7 of 12 deliveries failed" in reason
+            await broker.queues.resume("t", "g")
+            await broker.queues.nack("g", receipts[12:20])
+            await asyncio.sleep(0.05)
+            assert not await is_paused(), "it counts from nothing"
+
+    run(story())

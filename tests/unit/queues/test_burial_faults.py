@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.queues.graveyard import publish, records, run, running, until_none_dies
+from tests.unit.queues.graveyard import kill_all, publish, records, run, running, until_none_dies
 
 from penstock.broker.broker import Broker
 from penstock.broker.queues.core.messages import Fate
@@ -33,7 +34,13 @@ class Story:
         self.perhaps: set[int] = set()  # nobody heard what became of it
         self.start = 0
         self.end = 0
+        self.late: list[asyncio.Future[Any]] = []  # appends on a long way
         real = broker.remote.append
+
+        async def arrive(*args: Any, **how: Any) -> None:
+            await asyncio.sleep(random.choice([0.001, 0.01, 0.03]))
+            with suppress(PenstockError):
+                await real(*args, **how)
 
         async def append(topic: str, *args: Any, **how: Any) -> Any:
             if topic != "t.dlq":
@@ -41,6 +48,9 @@ class Story:
             await asyncio.sleep(random.choice([0, 0, 0.003]))
             if random.random() < self.trouble / 2:
                 raise UnknownTopic("It did not arrive.")
+            if random.random() < self.trouble / 2:
+                self.late.append(asyncio.ensure_future(arrive(topic, *args, **how)))
+                raise RequestTimedOut("It has not arrived yet.")
             appended = await real(topic, *args, **how)
             if random.random() < self.trouble:
                 raise RequestTimedOut("The answer was lost.")
@@ -105,9 +115,45 @@ def test_every_message_that_died_is_a_dead_letter_once(seed: int) -> None:
                 await asyncio.sleep(random.choice([0, 0, 0.005]))
             told.trouble = 0.0
             await until_none_dies(broker, "t")
+            await asyncio.gather(*told.late)
             found = Counter(int(record.value or b"") for record in await records(broker, "t.dlq"))
             assert max(found.values()) == 1, [offset for offset, count in found.items() if count > 1]
             assert {offset for offset in told.died if offset >= told.start} <= found.keys()
             assert found.keys() <= told.died | told.perhaps
+
+    run(story())
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_write_that_comes_late_is_not_repeated_though_a_part_of_it_is_gone(is_first: bool) -> None:
+    """Retention removes messages whose dead letters are on their way, and these arrive when nobody expects them."""
+
+    async def story() -> None:
+        async with running(MemoryFiles()) as broker:
+            await broker.create_topic(TopicSpec(name="t", partitions=1))
+            await publish(broker, "t", *(b"%d" % at for at in range(10)))
+            await kill_all(broker, "t", 1)
+            real, late = broker.remote.append, []
+
+            async def append(topic: str, *args: Any, **how: Any) -> Any:
+                if topic != "t.dlq":
+                    return await real(topic, *args, **how)
+                if not late:
+                    late.append(lambda: real(topic, *args, **how))
+                    await broker.trim("t", 0, 4)
+                    raise RequestTimedOut("It has not arrived yet.")
+                if is_first:
+                    await late[0]()
+                appended = await real(topic, *args, **how)
+                with suppress(PenstockError):
+                    await late[0]()
+                return appended
+
+            broker.remote.append = append  # type: ignore[method-assign]
+            leases = await broker.queues.receive("t", "g", consumer="c", max_messages=6)
+            await broker.queues.reject("g", [message.receipt for lease in leases for message in lease.messages()])
+            await until_none_dies(broker, "t")
+            found = [int(record.value or b"") for record in await records(broker, "t.dlq")]
+            assert found == ([0, 1, 2, 3, 4, 5, 6] if is_first else [0, 4, 5, 6])
 
     run(story())

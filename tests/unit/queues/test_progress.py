@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.queue_house import QueueHouse, run
+from tests.support.queue_house import QueueHouse
+from tests.support.virtual_time import run
 
 from penstock.broker.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit
 from penstock.broker.queues.leading.companions import ensure_companion

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.support.queue_house import run, values
+from tests.support.queue_house import values
 from tests.support.queue_nodes import NODES, QueueNodes, until
+from tests.support.virtual_time import run
 
 from penstock.broker.broker import Broker
 from penstock.broker.queues.core.messages import Fate

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.queue_house import QueueHouse, run, values
+from tests.support.queue_house import QueueHouse, values
+from tests.support.virtual_time import run
 
 from penstock.broker.queues.leading.labels import lane_of_records
 from penstock.priorities import NORMAL, PRIORITIES, lane_of_headers, with_priority
@@ -125,8 +126,7 @@ def test_whoever_takes_over_knows_the_lanes_again() -> None:
             lanes = {lane.lane: lane for lane in stats.partitions[0].lanes}
             assert (lanes["critical"].in_flight, lanes["background"].ready) == (2, 2)
 
-    run(before)
-    run(after)
+    run(before, after)
 
 
 def test_partitions_with_critical_messages_come_first_but_not_for_ever() -> None:

@@ -6,7 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from tests.support.queue_house import QueueHouse, run, values
+from tests.support.queue_house import QueueHouse, values
+from tests.support.virtual_time import run, run_in_real_time
 
 from penstock.broker.config import Fsync
 from penstock.broker.coordination.journal import Written
@@ -17,6 +18,7 @@ from penstock.broker.queues.leading.shard import QueueShard
 from penstock.broker.queues.leading.upkeep import trim_companion
 from penstock.broker.queues.leases import LeasedMessage
 from penstock.records import Record, encode_batch
+from penstock.testing.files import MemoryFiles
 
 
 def test_leases_and_acks_survive_a_restart() -> None:
@@ -40,10 +42,11 @@ def test_leases_and_acks_survive_a_restart() -> None:
 
 
 def test_a_power_cut_may_end_leases_but_loses_no_ack() -> None:
-    house = QueueHouse(fsync=Fsync.EVERY)
+    files = MemoryFiles()
     taken: list[LeasedMessage] = []
 
     async def before() -> None:
+        house = QueueHouse(files, fsync=Fsync.EVERY)
         await house.broker.start()
         await house.topic()
         house.put(*"abcd")
@@ -53,13 +56,11 @@ def test_a_power_cut_may_end_leases_but_loses_no_ack() -> None:
         await house.take(2)
 
     async def after() -> None:
-        files = house.files.successor(keeps_unsynced=False)
-        async with QueueHouse(files, fsync=Fsync.EVERY) as again:
+        async with QueueHouse(files.successor(keeps_unsynced=False), fsync=Fsync.EVERY) as again:
             assert "a" not in values(await again.take()), "an ack that was answered is for ever"
             assert await again.ack(*taken) == [Fate.ALREADY_ACKED, Fate.DONE], "so is the lease that came before it"
 
-    run(before)  # and nothing is closed
-    run(after)
+    run(before, after)  # and nothing is closed
 
 
 def test_leases_that_ended_while_the_node_was_down_are_delivered_again() -> None:
@@ -308,7 +309,7 @@ def slow_snapshot(shard: QueueShard, group: str) -> tuple[asyncio.Future[None], 
     prepare = shard._prepare
 
     def wait_and_prepare(finish: Callable[[], Change], at_ms: int) -> Change:
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return prepare(finish, at_ms)
 
     shard._prepare = wait_and_prepare  # type: ignore[method-assign]
@@ -347,7 +348,7 @@ def test_a_snapshot_stands_for_what_was_before_it_began_and_others_go_on_meanwhi
         async with QueueHouse(house.files) as again:
             assert values(await again.take()) == ["d", "e", "f"]
 
-    run(story)
+    run_in_real_time(story)
 
 
 def test_a_group_that_is_forgotten_while_its_snapshot_is_made_stays_forgotten() -> None:
@@ -366,7 +367,7 @@ def test_a_group_that_is_forgotten_while_its_snapshot_is_made_stays_forgotten() 
         async with QueueHouse(house.files) as again:
             assert values(await again.take()) == ["b"]
 
-    run(story)
+    run_in_real_time(story)
 
 
 def test_only_what_comes_after_the_last_snapshot_is_read() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from time import perf_counter
 
-from tests.support.queue_house import QueueHouse, run, values
+from tests.support.queue_house import QueueHouse, values
+from tests.support.virtual_time import run
 
 from penstock.broker.queues.core.messages import Fate
 from penstock.broker.queues.leading.cutting import DecodedBatches
@@ -36,10 +36,10 @@ def test_messages_of_another_leader_are_handed_out_and_waited_for() -> None:
             assert values(await house.take()) == ["c"]
             waiting = asyncio.ensure_future(house.take(wait_ms=20_000))
             await asyncio.sleep(0.3)
-            began = perf_counter()
+            began = asyncio.get_running_loop().time()
             house.put("d", partition=1)
             assert values(await waiting) == ["d"]
-            assert perf_counter() - began < 3
+            assert asyncio.get_running_loop().time() - began < 3
             (stats,) = await house.queues.stats("orders", "workers")
             assert [(each.committed, each.end, each.in_flight) for each in stats.partitions] == [(2, 3, 1), (0, 1, 1)]
             peeked = await house.queues.peek("orders", "workers", max_messages=9)
@@ -90,7 +90,7 @@ def test_a_shard_goes_back_to_its_own_partition() -> None:
             waiting = asyncio.ensure_future(house.take(wait_ms=20_000))
             await asyncio.sleep(0.3)
             house.queues.coordinator.source_of = here  # type: ignore[method-assign]
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(10)
             (shard,) = list(house.queues.coordinator)
             assert isinstance(shard.source(), LedSource)
             house.put("a")

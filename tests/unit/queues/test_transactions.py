@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.support.journal import MemoryJournal
-from tests.support.queue_house import QueueHouse, run, values
+from tests.support.queue_house import QueueHouse, values
+from tests.support.virtual_time import run
 from tests.unit.queues.desk import SECRET
 
 from penstock.broker.coordination.messages import ProducerIdentity, Request

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 from tests.support.poison import poisoned
-from tests.support.queue_house import QueueHouse, run, values
+from tests.support.queue_house import QueueHouse, values
+from tests.support.virtual_time import run
 
 from penstock.broker.queues.unpacking import reject_unreadable, unpack
 from penstock.errors import NotLeader, UnknownTopic

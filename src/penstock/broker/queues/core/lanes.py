@@ -42,15 +42,15 @@ class SharedSupply:
         pool: Pool,
         *,
         can_scout: bool = False,
-        intervals_max: int = _INTERVALS_MAX,
-        scouted_max: int = _SCOUTED_MAX,
+        intervals_max: int | None = None,
+        scouted_max: int | None = None,
     ) -> None:
         self._rows = rows
         self._undone = undone
         self.pool = pool
         self._can_scout = can_scout
-        self._intervals_max = intervals_max
-        self._scouted_max = scouted_max
+        self._intervals_max = _INTERVALS_MAX if intervals_max is None else intervals_max
+        self._scouted_max = _SCOUTED_MAX if scouted_max is None else scouted_max
         self._seen_to = 0
         self._scouted_to = 0  # urgent messages before this are known
         self._due = IntervalSet()  # to be delivered again, but not looked at yet

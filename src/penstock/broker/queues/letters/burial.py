@@ -3,7 +3,8 @@
 One burial at a time for each queue, in the order in which messages died. The queue numbers its dead letters, and they
 are written as one idempotent producer that the queue remembers. Whoever takes over after a crash asks the leader of the
 dead letters how far that producer got, and goes on from there. Numbers without a message (retention or a seek took it
-meanwhile) would look like lost batches, so the producer then begins a new epoch, which also shuts out a former leader.
+meanwhile) are written too, as gaps in a batch: so a write of a former leader that comes late, from when the message was
+still there, is the same one. Only where they are very many the producer begins a new epoch in their place.
 
 What cannot be written now is tried again, with longer and longer pauses; the messages stay with the queue until then.
 """
@@ -24,6 +25,7 @@ from penstock.broker.queues.letters.origins import HEADERS_BYTES_MAX, Origin, de
 from penstock.broker.queues.letters.retrieval import retrieve
 from penstock.broker.queues.letters.sequences import UNKNOWN, Sequences
 from penstock.cluster.controller import TopicSpec
+from penstock.cluster.controller.companions import SHARED_CONFIGS
 from penstock.cluster.topic_config import INT32_MAX
 from penstock.errors import (
     CoordinationError,
@@ -35,7 +37,7 @@ from penstock.errors import (
     ProducerFenced,
     TopicExists,
 )
-from penstock.records import Codec, Record, encode_batch
+from penstock.records import Codec, Record, encode_batch, filter_batch
 from penstock.storage.producers import SEQUENCE_WRAP
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ _BATCH_BYTES_MAX: Final = 1024 * 1024
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 10.0
 _EPOCH_MAX: Final = 30_000
+_GAP_MAX: Final = 100_000  # numbers in a row without a message; consumers see them as offsets that are not there
 
 
 class Burials:
@@ -220,32 +223,39 @@ class Burial:
         if not left:
             return True
         last = await self._last_written(name, index, producer)
-        if not _is_next(left, last):
+        base = _following(last, left[0].sequence)
+        if _distance(base, left[0].sequence) > _GAP_MAX:
             return False
         messages = [Message(key=each.record.key, value=each.record.value, headers=each.record.headers) for each in left]
         limit = min(self._broker.topic_settings(name).max_message_bytes, _BATCH_BYTES_MAX)
         for chunk in chunks(messages, range(len(messages)), limit):
             try:
-                await self._append(name, index, producer, [left[at] for at in chunk])
+                await self._append(name, index, producer, base, [left[at] for at in chunk])
             except (OutOfOrderSequence, DuplicateSequence):
                 self._reached = None
                 if await self._last_written(name, index, producer) != last:
                     raise  # somebody else wrote it, or a part of it: look again
                 return False  # the producer is known there, but not in this epoch, which has to begin at 0
             last = left[chunk[-1]].sequence
+            base = _following(last, last)
             self._reached = (name, index, last)
         return True
 
-    async def _append(self, name: str, index: int, producer: ProducerIdentity, chunk: Sequence[Numbered]) -> None:
-        records = [each.record._replace(offset=at) for at, each in enumerate(chunk)]
+    async def _append(
+        self, name: str, index: int, producer: ProducerIdentity, base: int, chunk: Sequence[Numbered]
+    ) -> None:
+        """Append a batch whose numbers go from ``base`` to that of the last dead letter."""
+        records = [each.record._replace(offset=_distance(base, each.sequence)) for each in chunk]
+        is_thinned = records[-1].offset >= len(records)
         limit = self._broker.topic_settings(name).max_message_bytes
-        batch = _encode(records, producer, chunk[0].sequence, Codec.NONE)
+        batch = _encode(records, producer, base, Codec.NONE)
         if len(batch) > limit:
-            batch = _encode(records, producer, chunk[0].sequence, Codec.ZSTD)
+            batch = _encode(records, producer, base, Codec.ZSTD)
         if len(batch) > limit:
             await self._make_room(name, len(batch))
         try:
-            await self._broker.remote.append(name, index, batch, timeout_ms=_APPEND_TIMEOUT_MS)
+            append = self._broker.remote.append
+            await append(name, index, batch, timeout_ms=_APPEND_TIMEOUT_MS, is_thinned=is_thinned)
         except MessageTooLarge:  # its leader goes by older settings
             await self._make_room(name, len(batch))
             raise
@@ -261,14 +271,17 @@ class Burial:
         await self._broker.configure_topic(name, {"max.message.bytes": str(limit)})
 
 
-def _encode(records: Sequence[Record], producer: ProducerIdentity, sequence: int, codec: Codec) -> bytearray:
-    return encode_batch(
-        records,
+def _encode(records: Sequence[Record], producer: ProducerIdentity, base: int, codec: Codec) -> bytearray:
+    """A batch with sequences from ``base`` on; the offset of a record tells how far its own is from there."""
+    has_gap = records[0].offset > 0  # a batch begins with its first record, so one stands in for what is not there
+    whole = encode_batch(
+        (Record(0, records[0].timestamp, None, None), *records) if has_gap else records,
         codec=codec,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
-        base_sequence=sequence,
+        base_sequence=base,
     )
+    return (filter_batch(whole, lambda record: record.offset > 0) or whole) if has_gap else whole
 
 
 def _is_written(sequence: int, last: int) -> bool:
@@ -276,23 +289,26 @@ def _is_written(sequence: int, last: int) -> bool:
     return last != UNKNOWN and (last - sequence) % SEQUENCE_WRAP < SEQUENCE_WRAP // 2
 
 
-def _is_next(left: Sequence[Numbered], last: int) -> bool:
-    """Whether messages are numbered without a hole, from the one after ``last`` on."""
-    first = left[0].sequence
-    is_following = last == UNKNOWN or first == (last + 1) % SEQUENCE_WRAP
-    return is_following and all((first + at) % SEQUENCE_WRAP == each.sequence for at, each in enumerate(left))
+def _following(last: int, first: int) -> int:
+    """The sequence after the last one; where nothing is known of the producer it may begin with any."""
+    return first if last == UNKNOWN else (last + 1) % SEQUENCE_WRAP
+
+
+def _distance(base: int, sequence: int) -> int:
+    return (sequence - base) % SEQUENCE_WRAP
 
 
 async def ensure_dead_letter_topic(broker: Broker, topic: str, name: str) -> int:
     """Make the dead-letter topic of another one if it is not there; how many partitions it has.
 
-    It takes what the topic takes and the headers beside that, and keeps it for ever: dead letters have the times of
-    their messages, so retention by time would remove old ones as soon as they come.
+    It takes what the topic takes and the headers beside that, is as safe as that one, and keeps all for ever: dead
+    letters have the times of their messages, so retention by time would remove old ones as soon as they come.
     """
     if name not in broker.metadata.topics:
         parent = broker.metadata.topic(topic)
         limit = min(broker.topic_settings(topic).max_message_bytes + HEADERS_BYTES_MAX, INT32_MAX)
         configs = {"max.message.bytes": str(limit), "retention.ms": "-1", "retention.bytes": "-1"}
+        configs |= {key: parent.configs[key] for key in SHARED_CONFIGS if key in parent.configs}
         spec = TopicSpec(
             name=name,
             partitions=len(parent.partitions),
