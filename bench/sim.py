@@ -21,9 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bench.histories import KINDS, MUTANTS, Summary, Workers, replay_command, run_seed
-from penstock.testing.simulation import driver_stories
-from penstock.testing.simulation.stories import STORIES
+from bench.histories import KINDS, MUTANTS, SUBJECTS, Summary, Workers, is_about, replay_command, run_seed, stories_of
 
 _SEEDS = 200
 _MUTANT_SEEDS = 100
@@ -47,6 +45,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     what.add_argument("--mutants", action="store_true", help="plant every known bug in turn; all must be found")
     parser.add_argument("--first", type=int, default=0, metavar="S", help="the first seed (0)")
     parser.add_argument("--kind", choices=(*KINDS, "all"), default="all", help="what is simulated (all)")
+    parser.add_argument(
+        "--with", dest="subject", choices=SUBJECTS, help="only clusters with these: other seeds are passed over"
+    )
     parser.add_argument("--jobs", type=_positive, default=2, help="processes (2)")
     parser.add_argument("--minutes", type=float, help="begin nothing more after so long")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="how the outcome is told")
@@ -97,6 +98,8 @@ class Telling:
 
 
 def _kinds(options: argparse.Namespace) -> tuple[str, ...]:
+    if options.subject is not None:
+        return ("cluster",)
     return KINDS if options.kind == "all" else (options.kind,)
 
 
@@ -110,9 +113,10 @@ def run_seeds(options: argparse.Namespace) -> int:
     summary = Summary()
 
     def work() -> Iterator[tuple[str, int]]:
-        for number in count(options.first):
+        numbers = (seed for seed in count(options.first) if options.subject is None or is_about(options.subject, seed))
+        for done, number in enumerate(numbers):
             is_late = options.minutes is not None and time.monotonic() - began > options.minutes * 60
-            if is_late or number - options.first == seeds or len(summary.violations) >= _VIOLATIONS_MAX:
+            if is_late or done == seeds or len(summary.violations) >= _VIOLATIONS_MAX:
                 return
             yield from ((kind, number) for kind in kinds)
 
@@ -142,6 +146,7 @@ def _tell_summary(summary: Summary, output: str) -> None:
         ("events", f"{summary.events:,}"),
         ("operations answered", f"{summary.operations:,}"),
         ("virtual time", f"{summary.virtual_s / 3600:,.1f} h in {summary.seconds:,.0f} s"),
+        *((what, f"{times:,}") for what, times in sorted(summary.counts.items())),
         *((f"fault: {kind}", f"{times:,}") for kind, times in summary.faults.most_common()),
         ("violations", f"{len(summary.violations):,}"),
     ]
@@ -174,7 +179,7 @@ def replay(options: argparse.Namespace) -> int:
 
 def run_stories(options: argparse.Namespace) -> int:
     outcome: dict[str, str | None] = {}
-    for name, tell in (STORIES | driver_stories.STORIES).items():
+    for name, tell in (pair for kind in _kinds(options) for pair in stories_of(kind).items()):
         try:
             tell()
             outcome[name] = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from random import Random
 
 import pytest
 
+from penstock.testing.simulation.cluster.lane_mutants import LANES
 from penstock.testing.simulation.cluster.queue_mutants import QUEUES
 from penstock.testing.simulation.cluster.queue_shape import KEYED, PLAIN, QueueShape
 from penstock.testing.simulation.cluster.seeds import run_cluster_seed
@@ -14,7 +14,7 @@ from penstock.testing.simulation.planting import planted
 
 
 def shape_of(seed: int) -> QueueShape | None:
-    return QueueShape.drawn(Random(f"queues {seed}"))
+    return QueueShape.of_seed(seed)
 
 
 @pytest.mark.parametrize("seed", [1063, 1071, 2056, 2067, 3095, 5022, 6041])
@@ -41,6 +41,12 @@ def test_seeds_have_all_kinds_of_groups():
     assert {shape.groups for shape in shapes} == {(PLAIN,), (KEYED,), (PLAIN, KEYED)}
     assert {shape.has_transactions for shape in shapes} == {True, False}
     assert 0.3 < len(shapes) / 200 < 0.5
+    assert {(shape.has_lanes, bool(shape.fair_by)) for shape in shapes} == {
+        (False, False),
+        (False, True),
+        (True, False),
+        (True, True),
+    }
 
 
 CAUGHT = {
@@ -58,15 +64,31 @@ CAUGHT = {
 }
 
 
-EVERYDAY = ("acks are forgotten by a new leader", "any receipt of a message will do")  # `./dev sim --mutants` hunts all
+CAUGHT_IN_LANES = {
+    "no lane is ever boosted": "the lowest lane comes within its boost time",
+    "what is served is charged to nobody": "each lane gets its share",
+    "lanes hand out what a former leader has leased": "a new leader knows what became of every message of every lane",
+    "what fails leaves its lane for good": "a new leader knows what became of every message of every lane",
+    "all tenants are one": "one tenant is noisy",
+    "a dead letter loses its priority": "dead letters have priorities",
+}
+# `./dev sim --mutants` hunts all.
+EVERYDAY = (
+    "acks are forgotten by a new leader",
+    "any receipt of a message will do",
+    "no lane is ever boosted",
+    "lanes hand out what a former leader has leased",
+)
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.soak) for name in CAUGHT]
+    "name",
+    [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.soak) for name in CAUGHT | CAUGHT_IN_LANES],
 )
 def test_a_planted_bug_spoils_its_story(name: str):
-    mutant = next(each for each in QUEUES if each.name == name)
+    mutant = next(each for each in QUEUES + LANES if each.name == name)
     with planted(mutant):
-        stories = importlib.import_module("penstock.testing.simulation.cluster.queue_stories")
-        with pytest.raises(stories.BrokenPromise):
-            stories.QUEUE_STORIES[CAUGHT[name]]()
+        stories = importlib.import_module("penstock.testing.simulation.cluster.stories")
+        stage = importlib.import_module("penstock.testing.simulation.cluster.stage")
+        with pytest.raises(stage.BrokenPromise):
+            stories.STORIES[(CAUGHT | CAUGHT_IN_LANES)[name]]()

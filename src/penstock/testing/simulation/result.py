@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class Result:
     trace: str  # stands for all that happened, in its order
     violation: str | None = None  # what was proved wrong
     history: tuple[str, ...] = ()  # a line for all that happened, if it was asked for
+    counts: Mapping[str, int] = field(default_factory=dict)  # what there was of queues and schedules
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)

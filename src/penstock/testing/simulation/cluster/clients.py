@@ -25,11 +25,12 @@ from penstock.errors import (
     RequestTimedOut,
 )
 from penstock.model import OFFSETS_TOPIC
+from penstock.priorities import Headers
 from penstock.records import Record, decode_records, encode_batch, iter_batches
 from penstock.records.header import CONTROL_BIT
 from penstock.testing.simulation.cluster.history import Place, Sent
 from penstock.testing.simulation.cluster.node import Unreachable
-from penstock.testing.simulation.cluster.queue_shape import key_of
+from penstock.testing.simulation.cluster.queue_shape import headers_of, key_of
 
 if TYPE_CHECKING:
     from penstock.testing.simulation.cluster.simulation import BrokerNode, Simulation
@@ -148,10 +149,16 @@ class Producer(Client):
             self.history.acknowledge(value, offset + delta if offset >= 0 else -1)
         self.history.note(f"{self.name} has {first}+{count} acknowledged at {place} {offset}")
 
+    def headers_of(self, number: int) -> Headers:
+        """The headers of the nth message: what lanes and fairness go by, where there are any."""
+        queue = self.simulation.shape.queue
+        return headers_of(self.name, number) if queue is not None and queue.has_shares else ()
+
     async def _append(self, broker: Broker, place: Place, sequence: int, values: list[bytes]) -> int:
         now_ms = broker.clock.now_ms()
         records = [
-            Record(delta, now_ms, key_of(self.name, sequence + delta), value) for delta, value in enumerate(values)
+            Record(delta, now_ms, key_of(self.name, sequence + delta), value, self.headers_of(sequence + delta))
+            for delta, value in enumerate(values)
         ]
         batch = encode_batch(records, producer_id=self._producer_id, producer_epoch=0, base_sequence=sequence)
         partition = broker.partition(*place)

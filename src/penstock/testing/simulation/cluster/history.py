@@ -35,6 +35,8 @@ INVARIANTS: Final = (
     "keys keep their order",
     "dead letters are written once",
     "ack and publish are one",
+    "priorities are kept",
+    "lanes get their turn",
     "no schedule is lost",
     "no schedule fires twice",
     "no schedule fires early",
@@ -93,6 +95,7 @@ class History:
         self.acked = 0
         self.reads = 0
         self.faults: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
         self.violations: list[Violation] = []
         self.lines: list[str] | None = None  # what happened, for people; None where nobody reads it
         self.trace = 0
@@ -117,6 +120,10 @@ class History:
     def count_fault(self, kind: str, line: str) -> None:
         self.faults[kind] = self.faults.get(kind, 0) + 1
         self.note(f"fault {kind}: {line}")
+
+    def count(self, what: str, times: int = 1) -> None:
+        """Something was done that one wants to know the number of, to see that a history is about it at all."""
+        self.counts[what] = self.counts.get(what, 0) + times
 
     def violate(self, invariant: str, what: str) -> None:
         assert invariant in INVARIANTS, invariant

@@ -128,6 +128,7 @@ class Ledger:
                 self._check_delivery(delivery)
                 self.account(delivery).deliveries.append(delivery)
                 found.append(delivery)
+        self._history.count("queue deliveries", len(found))
         return found
 
     def account(self, delivery: Delivery) -> Account:
@@ -191,6 +192,7 @@ class Ledger:
     def _note_acked(self, delivery: Delivery) -> None:
         account = self.account(delivery)
         self._history.acked += 1
+        self._history.count("queue acks")
         if account.acked is not None and account.acked.lease != delivery.lease:
             self._history.violate("acked messages never return", f"{account.acked} is acked, and then {delivery}")
         account.acked, account.acked_s = delivery, self.now_s()

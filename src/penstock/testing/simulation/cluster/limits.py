@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.broker.queues.core import state
+from penstock.broker.queues.core import lanes, state
 from penstock.broker.queues.leading import upkeep
 from penstock.broker.schedules import state as schedule_state
 from penstock.broker.schedules.leading import upkeep as schedule_upkeep
@@ -17,8 +17,11 @@ from penstock.broker.schedules.leading import upkeep as schedule_upkeep
 
 @contextmanager
 def small_limits() -> Iterator[None]:
-    """Write snapshots, and cut companion logs, many times in a history."""
+    """Write snapshots, cut companion logs, and fill the memory of lanes, many times in a history."""
     small: list[tuple[Any, str, int]] = [
+        (lanes, "_LOOK_AHEAD", 16),
+        (lanes, "_INTERVALS_MAX", 30),
+        (lanes, "_SCOUTED_MAX", 15),
         (state, "_SNAPSHOT_ROWS_MIN", 30),
         (upkeep, "_TRIM_RECORDS_MIN", 20),
         (upkeep, "_RESTING_RECORDS", 50),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.testing.simulation.cluster.lane_mutants import LANES
 from penstock.testing.simulation.cluster.queue_mutants import QUEUES
 from penstock.testing.simulation.cluster.schedule_mutants import SCHEDULES
 from penstock.testing.simulation.cluster.scrub_mutants import SCRUB
@@ -196,4 +197,4 @@ TRANSACTIONS: Final = (
     ),
 )
 
-CLUSTER: Final[tuple[Mutant, ...]] = REPLICATION + CONTROLLER + TRANSACTIONS + QUEUES + SCRUB + SCHEDULES
+CLUSTER: Final[tuple[Mutant, ...]] = REPLICATION + CONTROLLER + TRANSACTIONS + QUEUES + LANES + SCRUB + SCHEDULES

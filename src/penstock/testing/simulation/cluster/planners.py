@@ -114,6 +114,7 @@ class Planner(Client):
             elif plan.dues != [each.due_ms]:
                 self.history.violate("no schedule is lost", f"{plan} is told to be due at {each.due_ms}")
             self.history.acked += 1
+        self.history.count("schedules added", len(plans))
         self._mine += plans
         self.history.note(f"{self.name} has {_told(plans)} planned for {[each.due_ms for each in placed]}")
         return plans
@@ -149,6 +150,7 @@ class Planner(Client):
         for plan, fate in zip(plans, fates, strict=True):
             if fate is Fate.DONE:
                 plan.cancelled_s = self._agenda.now_s()
+                self.history.count("schedules cancelled")
             elif fate is Fate.TOO_LATE and not plan.comes_again:
                 plan.is_cancel_asked = False  # it is on its way, so it has to come
         return fates

@@ -126,6 +126,8 @@ class Planning:
         found: dict[bytes, list[Came]] = {}
         for came in self.came():
             found.setdefault(came.value, []).append(came)
+        self._history.count("histories with schedules")
+        self._history.count("schedules fired", sum(map(len, found.values())))
         for value, those in found.items():
             plan = self.agenda.plans.get(value)
             if plan is None:

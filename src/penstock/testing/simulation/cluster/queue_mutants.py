@@ -157,7 +157,7 @@ DEAD_LETTERS: Final = (
         "dead letters are written without numbers",
         _BURIAL,
         "        producer_id=producer.producer_id,\n        producer_epoch=producer.epoch,\n"
-        "        base_sequence=sequence,\n",
+        "        base_sequence=base,\n",
         "",
     ),
     Mutant(

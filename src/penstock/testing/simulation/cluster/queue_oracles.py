@@ -3,6 +3,7 @@
 - *no queued message is lost*: whatever a reader of committed data can see was acked or is a dead letter, in each group;
 - *dead letters are written once*: and only of messages that were rejected, or delivered as often as they may be;
 - *acked messages never return*, not as dead letters either;
+- *priorities are kept*: a dead letter has that of its message;
 - *ack and publish are one*: a message that was acked in a transaction has the result of that one, and of no other;
 - *keys keep their order*: nobody was handed a message before all earlier ones of its key were done with, as far as the
   workers can know: somebody had asked for that, or it is a dead letter.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.broker.partition import Partition
 from penstock.broker.queues.letters.origins import Origin, origin_of
+from penstock.priorities import priority_of
 from penstock.records import decode_records, parse_header
 from penstock.testing.simulation.cluster.history import Place
 from penstock.testing.simulation.cluster.ledger import Account
@@ -30,6 +32,7 @@ class Kept(NamedTuple):
     key: bytes | None
     value: bytes
     origin: Origin
+    priority: str
 
 
 class QueueOracles:
@@ -46,6 +49,9 @@ class QueueOracles:
             return
         visible = self._simulation.visible_values()
         letters = self._dead_letters()
+        self._history.count("histories with queues")
+        self._history.count("histories with lanes", int(shape.queue.has_lanes))
+        self._history.count("dead letters", sum(map(len, letters.values())))
         for group in shape.queue.groups:
             for place in shape.places:
                 messages = {at: kept for at, kept in self._contents(place) if kept.value in visible}
@@ -98,6 +104,8 @@ class QueueOracles:
             self._violate("acked messages never return", group, place, offset, "was acked and is a dead letter")
         if (dead.key, dead.value) != (message.key, message.value):
             self._violate("dead letters are written once", group, place, offset, f"{message} is {dead}")
+        if dead.priority != message.priority:
+            self._violate("priorities are kept", group, place, offset, f"{message} is {dead}")
         if not account.is_reject_asked and (dead.origin.tries or 0) < queue.tries:
             self._violate("dead letters are written once", group, place, offset, f"had more tries than {dead.origin}")
 
@@ -148,4 +156,5 @@ def _records(partition: Partition) -> Iterator[tuple[int, Kept]]:
         data = piece.read()
         if not parse_header(data).is_control:
             for record in decode_records(data):
-                yield record.offset, Kept(record.key, record.value or b"", origin_of(record.headers))
+                priority = priority_of(record.headers)
+                yield record.offset, Kept(record.key, record.value or b"", origin_of(record.headers), priority)

@@ -102,7 +102,7 @@ async def _untold_lease(stage: QueueStage) -> None:
     await stage.in_sync(1, 2, 3)
 
 
-async def _inheritance(stage: QueueStage) -> None:
+async def inherit(stage: QueueStage) -> None:
     """Everything that can be known of a message is known to the next leader: acked, leased, waiting, extended."""
     await stage.controlled_by(2)
     await stage.write(12)
@@ -235,7 +235,7 @@ async def _unwritten_letter(stage: QueueStage) -> None:
     ann = stage.worker("ann", at=1)
     (first,) = await stage.take(ann, 1)
     await stage.settle(ann, "reject", [first])
-    await stage.wait_for(lambda: _letters(stage) == 1, "the first dead letter is not written")
+    await stage.wait_for(lambda: dead_letters(stage) == 1, "the first dead letter is not written")
     (second,) = await stage.take(ann, 1)
     # With two replicas messages go on, and dead letters have to wait for the third.
     await stage.order(ConfigureTopic(name=_DEAD, changes={"min.insync.replicas": "3"}))
@@ -248,7 +248,7 @@ async def _unwritten_letter(stage: QueueStage) -> None:
     await stage.led_by(2)
     stage.nodes[1].start()
     await stage.in_sync(1, 2, 3)
-    await stage.wait_for(lambda: _letters(stage) == 2, "the second dead letter is not written")
+    await stage.wait_for(lambda: dead_letters(stage) == 2, "the second dead letter is not written")
 
 
 async def _unconfirmed_letter(stage: QueueStage) -> None:
@@ -258,9 +258,9 @@ async def _unconfirmed_letter(stage: QueueStage) -> None:
     ann = stage.worker("ann", at=1)
     found = await stage.take(ann, 3)
     for _ in range(3):
-        before = _letters(stage)
+        before = dead_letters(stage)
         await stage.settle(ann, "reject", [found.pop()])
-        while _letters(stage) == before:
+        while dead_letters(stage) == before:
             await stage.look()
         leader = stage.assigned().leader
         stage.nodes[leader].kill()
@@ -308,7 +308,7 @@ _SHAPES: Final[dict[Script, Shape]] = {
 }
 _SCRIPTS: Final = {
     "a leader that is cut off leases": _untold_lease,
-    "a new leader knows what became of every message": _inheritance,
+    "a new leader knows what became of every message": inherit,
     "a lease is extended": _extension,
     "a worker acks too late": _stale_receipt,
     "messages come in transactions": _open_transaction,
@@ -322,8 +322,8 @@ _SCRIPTS: Final = {
 }
 
 
-def _tell(script: Script) -> None:
-    shape = _SHAPES.get(script, _OF_PLAIN)
+def tell_queues(script: Script, shape: Shape) -> None:
+    """Play a story of queues; `BrokenPromise` if it goes wrong."""
     result = live_through(1, lambda loop: QueueStage(loop, script, shape))
     if result.violations:
         told = "\n".join(result.lines[-30:])
@@ -331,7 +331,7 @@ def _tell(script: Script) -> None:
 
 
 def _story(script: Script) -> Callable[[], None]:
-    return lambda: _tell(script)
+    return lambda: tell_queues(script, _SHAPES.get(script, _OF_PLAIN))
 
 
 QUEUE_STORIES: Final[dict[str, Callable[[], None]]] = {name: _story(script) for name, script in _SCRIPTS.items()}
@@ -340,7 +340,7 @@ QUEUE_STORIES: Final[dict[str, Callable[[], None]]] = {name: _story(script) for 
 # -- dead letters ------------------------------------------------------------------------------------------------------
 
 
-def _letters(stage: QueueStage) -> int:
+def dead_letters(stage: QueueStage) -> int:
     """How many dead letters there are, wherever they are led."""
     for _, broker in stage.running():
         if broker.replicas.has(_DEAD, 0) and broker.replicas.get(_DEAD, 0).is_leader:

@@ -10,7 +10,6 @@ _DAY_CLOCK: Final = "penstock.broker.schedules.leading.day_clock"
 _DELIVERY: Final = "penstock.broker.schedules.leading.delivery"
 _FIRING: Final = "penstock.broker.schedules.leading.firing"
 _JOURNAL: Final = "penstock.broker.schedules.leading.journal"
-_NEAR: Final = "penstock.broker.schedules.near"
 _RULES: Final = "penstock.broker.schedules.firing_rules"
 _SCHEDULES: Final = "penstock.broker.schedules.schedules"
 _STATE: Final = "penstock.broker.schedules.state"
@@ -72,11 +71,16 @@ LOGS: Final = (
         "        is_durable = False\n",
     ),
     Mutant(
-        "what was cancelled comes back with a snapshot",
-        _NEAR,
-        "slots := [slot for slot, kind in enumerate(kinds, at) if kind == WAITING]",
-        "slots := [slot for slot, kind in enumerate(kinds, at) if kind <= WAITING and self.digests[slot] "
-        "and not self.kinds.__setitem__(slot, WAITING)]",
+        "a snapshot leaves out the ids of what is near",
+        _STATE,
+        '        pieces += [("m", place, columns) for place, columns in self.near.identities.pack()]\n',
+        "",
+    ),
+    Mutant(
+        "what was added last is not read",
+        _STATE,
+        "            self.apply(event, offset, at_ms)\n        self._add_all(added)\n",
+        "            self.apply(event, offset, at_ms)\n",
     ),
     Mutant(
         "a snapshot leaves out what is far",

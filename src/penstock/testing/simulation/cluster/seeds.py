@@ -33,6 +33,7 @@ class Result:
     virtual_s: float
     cpu_s: float
     faults: dict[str, int]
+    counts: dict[str, int]
     violations: tuple[Violation, ...]
     trace: str
     lines: tuple[str, ...] = ()
@@ -94,6 +95,7 @@ def live_through(seed: int, make: Callable[[SimulatedLoop], World]) -> Result:
         virtual_s=loop.time(),
         cpu_s=time.process_time() - began,
         faults=history.faults,
+        counts=history.counts,
         violations=tuple(history.violations),
         trace=f"{history.trace:08x}",
         lines=tuple(history.lines or ()),

@@ -198,7 +198,7 @@ class Simulation(World):
         # Queues and schedules are drawn apart, so that a history without them is as it was before there were any.
         self.shape = shape or replace(
             Shape.drawn(self.random),
-            queue=QueueShape.drawn(Random(f"queues {seed}")),
+            queue=QueueShape.of_seed(seed),
             schedule=ScheduleShape.drawn(Random(f"schedules {seed}")),
         )
         self.oracles = Oracles(self)
@@ -254,15 +254,13 @@ class Simulation(World):
     async def _set_up(self) -> None:
         client = Client(self, "operator")
         for topic in dict.fromkeys(topic for topic, _ in self.shape.places):
-            command = CreateTopic(
-                name=topic,
-                topic_id=UUID(int=self.random.getrandbits(128)),
-                partitions=None if self.shape.assignment else sum(name == topic for name, _ in self.shape.places),
-                replication_factor=None if self.shape.assignment else self.shape.replication_factor,
-                assignment=self.shape.assignment,
-                configs=self._configs(),
-            )
-            await client.insist("creates a topic", partial(client.ask_anybody, partial(_create, command=command)))
+            if self.shape.assignment:
+                await self._create(client, topic, assignment=self.shape.assignment)
+            else:
+                partitions = sum(name == topic for name, _ in self.shape.places)
+                await self._create(
+                    client, topic, partitions=partitions, replication_factor=self.shape.replication_factor
+                )
         if self.shape.committers:
             await client.insist("creates a topic", partial(client.ask_anybody, Broker.ensure_offsets_topic))
         if self.shape.transactors or RESULTS in self.shape.written:
@@ -271,16 +269,15 @@ class Simulation(World):
             await self._set_up_queues(client, self.shape.queue)
         await self.planning.set_up(client)
 
+    async def _create(self, client: Client, name: str, **placed: Any) -> None:
+        topic_id = UUID(int=self.random.getrandbits(128))
+        command = CreateTopic(name=name, topic_id=topic_id, configs=self._configs(), **placed)
+        await client.insist("creates a topic", partial(client.ask_anybody, partial(_create, command=command)))
+
     async def _set_up_queues(self, client: Client, queue: QueueShape) -> None:
         if RESULTS in self.shape.written:
-            command = CreateTopic(
-                name=RESULTS[0],
-                topic_id=UUID(int=self.random.getrandbits(128)),
-                partitions=1,
-                replication_factor=self.shape.replication_factor,
-                configs=self._configs(),
-            )
-            await client.insist("creates a topic", partial(client.ask_anybody, partial(_create, command=command)))
+            factor = self.shape.replication_factor
+            await self._create(client, RESULTS[0], partitions=1, replication_factor=factor)
         for topic, group in self._groups(queue):
             begin = partial(declare, topic=topic, group=group, shape=queue)
             await client.insist("declares a group", partial(client.ask_anybody, begin))
@@ -313,7 +310,9 @@ class Simulation(World):
             await _all([asyncio.ensure_future(worker.work_off()) for worker in workers])
 
     def _configs(self) -> dict[str, str]:
-        return {"min.insync.replicas": str(min(self.shape.min_insync_replicas, self.shape.replication_factor))}
+        in_sync = min(self.shape.min_insync_replicas, self.shape.replication_factor)
+        of_queues = {} if self.shape.queue is None else self.shape.queue.topic_settings
+        return {"min.insync.replicas": str(in_sync), **of_queues}
 
     def _make_readers(self) -> None:
         written = list(self.shape.written)

@@ -16,6 +16,7 @@ from penstock.cluster.commands import DrainNode, ElectLeaders, Move, Outcomes, R
 from penstock.cluster.records import PartitionAssigned
 from penstock.quorum.submission import Submitted
 from penstock.quorum.wire import RAFT_MESSAGE
+from penstock.testing.simulation.cluster.lane_stories import LANE_STORIES
 from penstock.testing.simulation.cluster.queue_stories import QUEUE_STORIES
 from penstock.testing.simulation.cluster.schedule_stories import SCHEDULE_STORIES
 from penstock.testing.simulation.cluster.scrub_stories import SCRUB_STORIES
@@ -335,6 +336,7 @@ def _story(script: Script) -> Callable[[], None]:
 STORIES: Final[dict[str, Callable[[], None]]] = {
     **{name: _story(script) for name, script in _SCRIPTS.items()},
     **QUEUE_STORIES,
+    **LANE_STORIES,
     **SCRUB_STORIES,
     **SCHEDULE_STORIES,
 }
