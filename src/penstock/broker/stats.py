@@ -54,12 +54,22 @@ class TopicStats:
 
 
 @dataclass(slots=True)
-class TransactionStats:
-    """What became of transactions since the node started."""
+class Decisions:
+    """How transactions were decided since the node started."""
 
     committed: int = 0
     aborted: dict[str, int] = field(default_factory=dict)  # by reason
+
+    def count_aborted(self, reason: str) -> None:
+        self.aborted[reason] = self.aborted.get(reason, 0) + 1
+
+
+@dataclass(slots=True)
+class TransactionStats(Decisions):
+    """What became of transactions since the node started; those of series are counted once more by themselves."""
+
     commit_latency: Histogram = field(default_factory=Histogram)
+    series: Decisions = field(default_factory=Decisions)
 
 
 @dataclass(slots=True)

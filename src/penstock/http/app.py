@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.errors import NodeStarting
-from penstock.http.decoding import decode_body, decode_query, read_body, read_parts, refuse_foreign_page
+from penstock.http.decoding import decode_body, decode_query, read_body, refuse_foreign_page
 from penstock.http.door import Door
 from penstock.http.exchange import Call, Reply, reply
 from penstock.http.forwarding import hand_on
@@ -89,7 +89,7 @@ class Runner:
         """Answer a request whose head is that of one which `serve` found good, and whose body is there."""
         try:
             self._check_started()
-            answer = await self._handle(scope, receive, None, bytearray(body) if self._is_raw else body)
+            answer = await self._handle(scope, receive, None, body)
         except Exception as error:
             answer = problem_reply(error, scope["path"])
         self._door.requests[self.operation.name, answer.status] += 1
@@ -112,9 +112,7 @@ class Runner:
             await home.settle(door, scope)
         query = None if self._query is None else decode_query(self._query, scope)
         data: bytes | bytearray = b""
-        if self._is_raw:
-            data = bytearray().join(await read_parts(scope, receive, door.config.body_bytes_max))
-        elif self._decoder is not None:
+        if self._is_raw or self._decoder is not None:
             data = await read_body(scope, receive, door.config.body_bytes_max)
         return await self._handle(scope, receive, query, data)
 
@@ -125,7 +123,7 @@ class Runner:
     async def _handle(self, scope: Scope, receive: Receive, query: object, data: bytes | bytearray) -> Reply:
         body: object = None
         if self._is_raw:
-            body = data
+            body = data if isinstance(data, bytearray) else bytearray(data)
         elif self._decoder is not None:
             body = decode_body(self._decoder, data or self._without_body)
         topic = scope["path_params"].get("topic", "")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from penstock import __version__
 from penstock.broker.groups.report import progress_of
 from penstock.broker.partition import Partition
-from penstock.broker.stats import Histogram
+from penstock.broker.stats import Decisions, Histogram
+from penstock.broker.transactions.records import Reason
 from penstock.errors import CoordinatorLoading
 from penstock.http.cluster_metrics import collect_cluster, lag_of
 from penstock.http.door import Door
@@ -179,13 +180,25 @@ class NodeCollector:
             aborted.add_metric([reason], count)
         yield aborted
         yield _histogram("penstock_transaction_commit_seconds", "From commit to complete.", stats.commit_latency)
+        yield from self._series_decided(stats.series)
         try:
             kafka = sum(each.is_open for each in broker.transactions.all_transactions())
             joint = broker.joint.open_count()
+            series = broker.joint.open_series_count()
         except CoordinatorLoading:
             return
+        yield _gauge("penstock_series_open", "Series whose last transaction is not complete.", [], [([], series)])
         rows = [(["kafka"], kafka), (["joint"], joint)]
         yield _gauge("penstock_open_transactions", "Transactions that are not complete.", ["kind"], rows)
+
+    def _series_decided(self, decided: Decisions) -> Iterable[Metric]:
+        from prometheus_client.metrics_core import CounterMetricFamily
+
+        yield CounterMetricFamily("penstock_series_committed", "Numbers of series committed.", decided.committed)
+        aborted = CounterMetricFamily("penstock_series_aborted", "Transactions of series aborted.", labels=["reason"])
+        for reason in Reason:
+            aborted.add_metric([reason.value], decided.aborted.get(reason.value, 0))
+        yield aborted
 
 
 def _by_topic(partitions: list[Partition], value: Callable[[Partition], int]) -> list[tuple[list[str], int]]:

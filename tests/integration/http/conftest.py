@@ -30,10 +30,11 @@ class DoorInThread:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         endpoints = (Endpoint(door="kafka", host="127.0.0.1", port=9092),)
+        settings.setdefault("housekeeping_interval_ms", 3_600_000)  # messages of tests may be old
         self.broker = Broker(BrokerConfig(node_id=1, data_dir=data_dir, endpoints=endpoints, **settings), alone(1))
         self.server = HttpServer(self.broker, config)
         self.run(self._start())
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.server.port}", timeout=30)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.server.port}", timeout=60)
 
     async def _start(self) -> None:
         await self.broker.start()
@@ -41,7 +42,7 @@ class DoorInThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the node's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def look(self, at: Callable[[Broker], T]) -> T:
         """Read something of the broker's, on the loop's own thread."""

@@ -12,7 +12,7 @@ from .conftest import DoorInThread
 
 
 def test_dead_letters_are_listed_planned_and_sent_back(door: DoorInThread, topic: str) -> None:
-    with Client(f"http://127.0.0.1:{door.server.port}", timeout=20) as client:
+    with Client(f"http://127.0.0.1:{door.server.port}", timeout=60) as client:
         client.publish_many(topic, [b"good", b"bad \xff", b"worse"], partition=0)
         queue = client.queue(topic, "g")
         good, bad, worse = queue.receive(10)
@@ -20,7 +20,7 @@ def test_dead_letters_are_listed_planned_and_sent_back(door: DoorInThread, topic
         good.ack()
         bad.reject(reason="not text")
         worse.reject(reason="no sense")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(letters := queue.dead_letters()) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)  # they are buried behind the answer
         assert sorted((letter.value, letter.reason) for letter in letters) == [

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from tests.support.cluster import eventually
 
 from penstock.broker.groups.config import GroupConfig
 from penstock.http import HttpConfig
@@ -74,6 +75,20 @@ def orders(client: httpx.Client, topic: str) -> str:
 
 def join(client: httpx.Client, topic: str, **wish: Any) -> Consumer:
     return Consumer(client, f"group-of-{topic}", **{"topics": [topic], **wish})
+
+
+def await_poll(door: DoorInThread, member_id: str, is_polling: bool = True) -> None:
+    """Return once the node knows that a member polls, or that it does not any more."""
+    members = door.server._door.hosted._members
+    eventually(
+        lambda: door.look(
+            lambda _: any(each.is_polling == is_polling for (_, name), each in members.items() if name == member_id)
+        )
+    )
+
+
+def await_members(client: httpx.Client, group: str, count: int) -> None:
+    eventually(lambda: client.get(f"/v1/groups/{group}").json()["members"] == count)
 
 
 def places(answer: Any) -> list[int]:
@@ -161,23 +176,23 @@ def test_offsets_that_retention_has_passed_begin_at_the_start(
 # -- waiting -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_poll_wakes_with_the_message(client: httpx.Client, orders: str) -> None:
+def test_a_long_poll_wakes_with_the_message(door: DoorInThread, client: httpx.Client, orders: str) -> None:
     consumer = join(client, orders, auto_offset_reset="latest")
     with ThreadPoolExecutor(1) as pool:
         for at in range(5):
             polling = pool.submit(consumer.values, wait_ms=20_000)
-            time.sleep(0.3)
+            await_poll(door, consumer.id)
             published = time.perf_counter()
             client.post(f"/v1/topics/{orders}/publish", json={"value": f"now {at}", "partition": at % 3})
-            assert polling.result(10) == [f"now {at}"]
-            assert time.perf_counter() - published < 0.15, "it waits for the message, not for a clock"
+            assert polling.result(60) == [f"now {at}"]
+            assert time.perf_counter() - published < 10, "it waits for the message, not for a clock"
 
 
 def test_a_poll_without_messages_ends_in_time(client: httpx.Client, orders: str) -> None:
     consumer = join(client, orders, auto_offset_reset="latest")
     started = time.perf_counter()
     assert consumer.values(wait_ms=300) == []
-    assert 0.29 <= time.perf_counter() - started < 2
+    assert 0.29 <= time.perf_counter() - started < 20
 
 
 def test_a_poll_keeps_the_session_alive_for_longer_than_it_lasts(client: httpx.Client, orders: str) -> None:
@@ -186,14 +201,17 @@ def test_a_poll_keeps_the_session_alive_for_longer_than_it_lasts(client: httpx.C
     assert consumer.ask("heartbeat")["state"] == "stable"
 
 
-def test_two_polls_of_one_member_at_once_are_one_too_many(client: httpx.Client, orders: str) -> None:
+def test_two_polls_of_one_member_at_once_are_one_too_many(
+    door: DoorInThread, client: httpx.Client, orders: str
+) -> None:
     consumer = join(client, orders, auto_offset_reset="latest")
     with ThreadPoolExecutor(1) as pool:
-        polling = pool.submit(consumer.values, wait_ms=1_000)
-        time.sleep(0.3)
+        polling = pool.submit(consumer.values, wait_ms=20_000)
+        await_poll(door, consumer.id)
         assert consumer.refused("poll") == (409, "member_busy")
         assert consumer.ask("heartbeat")["state"] == "stable", "other calls may come meanwhile"
-        assert polling.result(10) == []
+        client.post(f"/v1/topics/{orders}/publish", json={"value": "at last", "partition": 0})
+        assert polling.result(60) == ["at last"]
     assert consumer.values() == []
 
 
@@ -204,11 +222,11 @@ def test_a_client_that_goes_away_while_it_polls_loses_nothing(
     connection = http.client.HTTPConnection("127.0.0.1", door.server.port)
     body = json.dumps({"member_id": consumer.id, "wait_ms": 20_000})
     connection.request("POST", f"/v1/groups/{consumer.group}/poll", body)
-    time.sleep(0.3)
+    await_poll(door, consumer.id)
     assert connection.sock is not None
     connection.sock.shutdown(socket.SHUT_RDWR)
     connection.close()
-    time.sleep(0.3)
+    await_poll(door, consumer.id, is_polling=False)
     client.post(f"/v1/topics/{orders}/publish", json={"value": "kept", "partition": 0})
     assert consumer.values() == ["kept"], "the poll that was given up neither blocks nor takes"
 
@@ -230,7 +248,7 @@ def test_an_answer_that_was_lost_is_told_again(client: httpx.Client, orders: str
 
 def settle(*consumers: Consumer) -> list[list[int]]:
     """Have all poll until each is settled in the same generation; what each reads."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with ThreadPoolExecutor(len(consumers)) as pool:
             answers = list(pool.map(lambda each: each.ask("heartbeat"), consumers))
@@ -245,12 +263,12 @@ def test_members_share_and_take_over(client: httpx.Client, orders: str) -> None:
         one = join(client, orders, auto_offset_reset="latest")
         polling = pool.submit(one.ask, "poll", wait_ms=20_000)
         two = join(client, orders, auto_offset_reset="latest")
-        answer = polling.result(10)
+        answer = polling.result(60)
         assert (answer["rebalanced"], answer["generation"], answer["messages"]) == (True, 2, [])
         assert places(answer) == places(one.ask("heartbeat"))
         assert sorted(map(len, settle(one, two))) == [1, 2]
         two.ask("leave")
-        answer = one.ask("poll", wait_ms=2_000, max_messages=1)
+        answer = one.ask("poll", wait_ms=20_000, max_messages=1)
         assert places(answer) == [0, 1, 2]
 
 
@@ -259,9 +277,9 @@ def test_positions_stay_where_partitions_stay(client: httpx.Client, orders: str)
     got = one.values(max_messages=3)
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(join, client, orders)
-        time.sleep(0.2)
-        got += one.values(wait_ms=5_000, max_messages=3)
-        two = joining.result(10)
+        await_members(client, one.group, 2)
+        got += one.values(wait_ms=20_000, max_messages=3)
+        two = joining.result(60)
     mine, theirs = settle(one, two)
     for _ in range(4):
         got += one.values()
@@ -278,7 +296,7 @@ def test_a_member_that_waits_too_long_for_others_is_told_so(client: httpx.Client
     assert one.ask("heartbeat")["state"] == "rebalancing"
     assert two.refused("commit", offsets=[{"topic": orders, "partition": 0, "offset": 1}])[0] == 409
     one.values()
-    assert len(two.values(wait_ms=5_000)) > 0
+    assert len(two.values(wait_ms=20_000)) > 0
 
 
 def test_new_partitions_are_read(client: httpx.Client, orders: str) -> None:
@@ -286,7 +304,7 @@ def test_new_partitions_are_read(client: httpx.Client, orders: str) -> None:
     consumer.values()
     client.post(f"/v1/topics/{orders}/partitions", json={"partitions": 4})
     client.post(f"/v1/topics/{orders}/publish", json={"value": "3-0", "partition": 3})
-    assert consumer.values(wait_ms=5_000) == ["3-0"]
+    assert consumer.values(wait_ms=20_000) == ["3-0"]
 
 
 def test_a_topic_that_is_deleted_and_made_again_is_read_from_its_beginning(client: httpx.Client, orders: str) -> None:
@@ -297,7 +315,7 @@ def test_a_topic_that_is_deleted_and_made_again_is_read_from_its_beginning(clien
     assert consumer.values(wait_ms=500) == []
     client.post("/v1/topics", json={"name": orders, "partitions": 3})
     client.post(f"/v1/topics/{orders}/publish", json={"value": "afresh", "partition": 1})
-    assert consumer.values(wait_ms=5_000) == ["afresh"]
+    assert consumer.values(wait_ms=20_000) == ["afresh"]
 
 
 def test_a_member_can_change_its_wish(client: httpx.Client, orders: str) -> None:
@@ -326,7 +344,7 @@ def test_a_static_member_is_succeeded_without_a_round(client: httpx.Client, orde
 def test_a_silent_member_is_out_and_told_to_join_again(door: DoorInThread, client: httpx.Client, orders: str) -> None:
     consumer = join(client, orders, session_timeout_ms=SESSION_MS)
     consumer.values()
-    time.sleep(SESSION_MS / 1000 + 0.4)
+    await_members(client, consumer.group, 0)
     answer = consumer.call("poll", member_id=consumer.id)
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_member")
     assert "Join again" in answer.json()["detail"]
@@ -341,11 +359,8 @@ def test_nothing_is_kept_of_a_member_that_is_gone(tmp_path: Path) -> None:
             Consumer(door.client, "g", topics=["t"], session_timeout_ms=SESSION_MS, wait_ms=0)
         hosted = door.server._door.hosted
         assert len(hosted) == 3
-        deadline = time.monotonic() + 10
-        while len(hosted) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert len(hosted) == 0
-        assert door.client.get("/v1/groups/g").json()["members"] == 0
+        eventually(lambda: len(hosted) == 0)
+        await_members(door.client, "g", 0)
     finally:
         door.close()
 
@@ -356,13 +371,11 @@ def test_a_client_that_gives_up_joining_leaves_no_member_behind(
     one = join(client, orders)
     connection = http.client.HTTPConnection("127.0.0.1", door.server.port)
     connection.request("POST", f"/v1/groups/{one.group}/join", json.dumps({"topics": [orders]}))
-    time.sleep(0.3)
-    assert client.get(f"/v1/groups/{one.group}").json()["members"] == 2
+    await_members(client, one.group, 2)
     assert connection.sock is not None
     connection.sock.shutdown(socket.SHUT_RDWR)
     connection.close()
-    time.sleep(0.3)
-    assert client.get(f"/v1/groups/{one.group}").json()["members"] == 1
+    await_members(client, one.group, 1)
 
 
 def test_a_node_that_was_started_again_knows_the_group_but_not_the_member(tmp_path: Path) -> None:
@@ -520,8 +533,9 @@ def test_a_node_that_stops_lets_nobody_wait(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool, httpx.Client(base_url=door.client.base_url, timeout=30) as other:
         polling = pool.submit(consumer.refused, "poll", wait_ms=30_000)
         joining = pool.submit(other.post, "/v1/groups/h/join", json={"topics": ["t"]})
-        time.sleep(0.5)
+        await_poll(door, consumer.id)
+        await_members(door.client, "h", 2)
         door.run(door.server.stop())
-        assert polling.result(10) == (503, "not_coordinator")
-        assert joining.result(10).status_code == 503
+        assert polling.result(60) == (503, "not_coordinator")
+        assert joining.result(60).status_code == 503
     door.close()

@@ -212,7 +212,7 @@ def test_a_waiting_reader_gets_the_message_when_it_comes(door: DoorInThread, top
         reading = pool.submit(_read, door.client, topic, offset="latest", timeout_ms=20_000)
         _until(lambda: _watchers(door, topic) == 1)
         door.client.post(f"/v1/topics/{topic}/publish", json={"value": "here"})
-        page = reading.result(10)
+        page = reading.result(60)
     assert [message["value"] for message in page["messages"]] == ["here"]  # type: ignore[attr-defined]
     assert _watchers(door, topic) == 0
 
@@ -225,7 +225,8 @@ def test_a_reader_who_waits_in_vain_gets_an_empty_page(client: httpx.Client, top
 
 def test_a_reader_who_goes_away_leaves_nothing_behind(door: DoorInThread, topic: str) -> None:
     door.client.post("/v1/topics", json={"name": topic, "partitions": 1})
-    with httpx.Client(base_url=door.client.base_url, timeout=0.2) as impatient, pytest.raises(httpx.ReadTimeout):
+    patience = httpx.Timeout(60, read=0.2)
+    with httpx.Client(base_url=door.client.base_url, timeout=patience) as impatient, pytest.raises(httpx.ReadTimeout):
         impatient.get(f"/v1/topics/{topic}/messages?timeout_ms=60000")
     _until(lambda: _watchers(door, topic) == 0)
 
@@ -236,7 +237,7 @@ def test_deleting_the_topic_ends_the_wait(door: DoorInThread, topic: str) -> Non
         reading = pool.submit(door.client.get, f"/v1/topics/{topic}/messages?timeout_ms=20000")
         _until(lambda: _watchers(door, topic) == 1)
         door.client.delete(f"/v1/topics/{topic}")
-        assert reading.result(10).status_code == 404
+        assert reading.result(60).status_code == 404
 
 
 def test_stopping_the_node_ends_the_wait_with_an_empty_page(open_door: OpenDoor) -> None:
@@ -247,8 +248,8 @@ def test_stopping_the_node_ends_the_wait_with_an_empty_page(open_door: OpenDoor)
         _until(lambda: _watchers(door, "t") == 1)
         begun = time.monotonic()
         door.run(door.server.stop())
-        assert time.monotonic() - begun < 4
-        assert reading.result(10).json()["messages"] == []
+        assert time.monotonic() - begun < 20
+        assert reading.result(60).json()["messages"] == []
 
 
 def _watchers(door: DoorInThread, topic: str) -> int:
@@ -257,8 +258,8 @@ def _watchers(door: DoorInThread, topic: str) -> int:
 
 def _until(holds: object) -> None:
     pause = threading.Event()
-    for _ in range(500):
+    for _ in range(6_000):
         if holds():  # type: ignore[operator]
             return
         pause.wait(0.01)
-    raise AssertionError("it did not come to pass in 5 s")
+    raise AssertionError("it did not come to pass in a minute")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -193,9 +194,9 @@ def test_an_abort_ends_what_is_open_and_the_number_can_be_written_again(job: Job
 
 
 def test_what_nobody_commits_is_aborted_after_its_time(job: Job) -> None:
-    begun = job.begin(0, "a", timeout_ms=200)
+    begun = job.begin(0, "a", timeout_ms=1_500)
     job.send(begun, "a", (0, job.batch(begun, 0, "orphan")))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while job.describe()["state"] != "aborted":
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -205,6 +206,44 @@ def test_what_nobody_commits_is_aborted_after_its_time(job: Job) -> None:
     assert again["transaction"] != begun["transaction"]
     job.commit(0, again, "a")
     assert job.seen() == ["again"]
+
+
+def test_metrics_tell_how_series_stand(job: Job) -> None:
+    before = series_metrics(job.client)
+    plain = job.client.post("/v1/transactions", json={}).json()["transaction"]
+    assert series_metrics(job.client) == before, "a transaction of no series"
+    job.client.post(f"/v1/transactions/{plain}/abort", json={})
+    job.write(0, "a", "left behind")
+    assert grown(job, before) == {"open": 1}
+    later = another_life(job, "run-2")
+    begun = later.write(0, "a", "right")
+    assert grown(job, before) == {"open": 1, "aborted fenced": 1}
+    later.commit(0, begun, "a")
+    later.commit(0, begun, "a")
+    later.write(1, "a", "no")
+    later.post("abort", number=1)
+    later.begin(2, "a", timeout_ms=1_000)
+    deadline = time.monotonic() + 60
+    while grown(job, before).get("open"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert grown(job, before) == {"committed": 1, "aborted fenced": 1, "aborted client": 1, "aborted timeout": 1}
+
+
+def series_metrics(client: httpx.Client) -> dict[str, int]:
+    """What the metrics say of series, by what it is."""
+    found: dict[str, int] = {}
+    for line in client.get("/metrics").text.splitlines():
+        name, _, value = line.rpartition(" ")
+        if name.startswith("penstock_series_"):
+            words = re.findall(r"penstock_series_([a-z]+?)(?:_total)?(?:\{reason=\"(\w+)\"\})?$", name)
+            found[" ".join(words[0]).strip()] = int(float(value))
+    return found
+
+
+def grown(job: Job, before: dict[str, int]) -> dict[str, int]:
+    now = series_metrics(job.client)
+    return {name: value - before[name] for name, value in now.items() if value != before[name]}
 
 
 def test_a_batch_that_is_sent_again_is_written_once(job: Job) -> None:

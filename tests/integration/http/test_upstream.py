@@ -57,7 +57,7 @@ def run(story: Callable[[Server, Callable[..., Awaitable[Answer]]], Awaitable[No
         listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
         address = listener.sockets[0].getsockname()
 
-        async def ask(method: str = "GET", body: bytes = b"", timeout_s: float = 5.0) -> Answer:
+        async def ask(method: str = "GET", body: bytes = b"", timeout_s: float = 30.0) -> Answer:
             return await upstreams.ask(address, method, b"/v1/x?a=b", [(b"x-request-id", b"7")], body, timeout_s)
 
         await story(server, ask)
@@ -65,7 +65,7 @@ def run(story: Callable[[Server, Callable[..., Awaitable[Answer]]], Awaitable[No
         listener.close()
         if not server.connections:
             return
-        await asyncio.wait_for(server.lost.wait(), 5)
+        await asyncio.wait_for(server.lost.wait(), 60)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as a node runs
         runner.run(play())
@@ -120,7 +120,7 @@ def test_giving_up_on_an_answer_closes_its_connection() -> None:
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        await asyncio.wait_for(server.lost.wait(), 2)
+        await asyncio.wait_for(server.lost.wait(), 60)
 
     run(story)
 

@@ -62,7 +62,7 @@ class TransactionShard(Shard[Transaction, Change]):
             self._stats.committed += 1
         elif stored.state is State.PREPARE_ABORT:
             reason = stored.reason or Reason.CLIENT
-            self._stats.aborted[reason.value] = self._stats.aborted.get(reason.value, 0) + 1
+            self._stats.count_aborted(reason.value)
             if reason is not Reason.CLIENT:
                 log.info("The transaction of %s is aborted: %s.", machine.id, reason.value)
 

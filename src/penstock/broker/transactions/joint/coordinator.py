@@ -147,6 +147,10 @@ class JointCoordinator(Coordinator[JointShard]):
         """How many have not ended; `CoordinatorLoading` while some are not known yet."""
         return sum(len(shard.open_ids) for shard in self.loaded_shards())
 
+    def open_series_count(self) -> int:
+        """How many of those belong to a series; there is one of each at most."""
+        return sum(shard.open_series_count() for shard in self.loaded_shards())
+
     def expires_ms(self, transaction: JointTransaction) -> int | None:
         """When an open transaction will have been open for too long, by the wall clock."""
         return self._wall_ms(transaction.deadline_ms) if transaction.state is State.OPEN else None

@@ -76,11 +76,14 @@ class JointShard(Shard[JointTransaction, Change]):
         if not isinstance(stored, StoredJoint):
             return
         self._heads.note(machine.id, stored)
+        counted = (self._stats,) if stored.part is None else (self._stats, self._stats.series)
         if stored.state is State.COMMITTING:
-            self._stats.committed += 1
+            for each in counted:
+                each.committed += 1
         elif stored.state is State.ABORTING:
             reason = (stored.reason or Reason.CLIENT).value
-            self._stats.aborted[reason] = self._stats.aborted.get(reason, 0) + 1
+            for each in counted:
+                each.count_aborted(reason)
             if stored.reason is not Reason.CLIENT:
                 log.info("Joint transaction %s is aborted: %s.", machine.id, reason)
 
@@ -123,6 +126,10 @@ class JointShard(Shard[JointTransaction, Change]):
         return max(longer_ms, config.results_retention_ms)
 
     # -- series -------------------------------------------------------------------------------------------------------
+
+    def open_series_count(self) -> int:
+        """How many series have a transaction that has not ended."""
+        return sum(self._heads.has(name) for name in self.open_ids)
 
     def head_of(self, series: str) -> JointTransaction | None:
         """The last transaction of a series, which knows of all before it what has to be known."""
