@@ -37,16 +37,16 @@ def unharmed(request: pytest.FixtureRequest, node: Node) -> Iterator[None]:
     before = node.rss_bytes
     yield
     assert node.is_running
-    assert answers_api_versions(node.kafka_port, 5)
+    assert answers_api_versions(node.kafka_port, 60)
     assert "Traceback" not in node.log_text
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 60
     while (grown := node.rss_bytes - before) > GROWTH_MAX and time.monotonic() < deadline:
         time.sleep(0.1)
     assert grown < GROWTH_MAX, f"the node grew by {grown / MIB:.0f} MiB"
 
 
 def is_closed_by_node(conn: socket.socket) -> bool:
-    conn.settimeout(5)
+    conn.settimeout(60)
     try:
         return conn.recv(1) == b""
     except ConnectionResetError:
@@ -174,7 +174,7 @@ def test_readers_that_leave_while_they_wait_are_forgotten(make_node: NodeMaker, 
     for _ in range(2_000):
         with connect(node.kafka_port) as conn:
             conn.sendall(frame)
-    assert answers_api_versions(node.kafka_port, 5)
+    assert answers_api_versions(node.kafka_port, 60)
     assert node.rss_bytes - before < GROWTH_MAX
 
 
@@ -286,6 +286,6 @@ def test_running_out_of_file_descriptors_is_survived(make_node: NodeMaker) -> No
                 stack.enter_context(connect(poor.kafka_port)).sendall(b"\x00")
             time.sleep(0.3)
             assert poor.is_running
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not answers_api_versions(poor.kafka_port):
             assert time.monotonic() < deadline, "the node did not recover"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, eventually
 
 import penstock
 from penstock import AsyncClient, Client, QueueMessage
@@ -26,6 +26,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def urls(cluster: Cluster) -> list[str]:
     return [node.http_url for node in cluster.nodes.values()]
+
+
+def unsettled(client: Client, topic: str) -> int:
+    found = client.queue(topic).stats()
+    return found.ready + found.in_flight + found.waiting
 
 
 def test_publishing_goes_on_with_the_other_nodes(cluster: Cluster, topic: str) -> None:
@@ -76,7 +81,8 @@ def test_workers_go_on_with_the_other_nodes(cluster: Cluster, topic: str) -> Non
         while len(calls) < 600 and time.monotonic() < deadline:
             time.sleep(0.05)
         cluster.nodes[1].restart()
+        eventually(lambda: unsettled(client, topic) == 0)  # what was leased by the node that died comes once more
         app.stop()
-        thread.join(40)
+        thread.join(60)
         assert len(calls) == 600
         assert client.queue(topic).receive(10, wait=1) == []

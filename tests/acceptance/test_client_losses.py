@@ -105,7 +105,7 @@ def test_every_message_of_a_queue_is_acked_although_answers_are_lost(node: Node,
         last = []
         while len(set(seen)) < 60:
             # What was in an answer that got lost comes again at once, and no try was spent on it.
-            messages = await queue.receive(5, wait=5, ack=last if in_one_call else ())
+            messages = await queue.receive(5, wait=20, ack=last if in_one_call else ())
             assert {message.delivery_count for message in messages} <= {1}
             seen += [message.text for message in messages]
             if not in_one_call:

@@ -22,7 +22,7 @@ PARTITIONS = 3
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(20)
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(60)
         yield cluster
 
 
@@ -33,7 +33,7 @@ class Writer:
         self.acked: list[str] = []
         self.failed: list[KafkaError] = []
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "message.timeout.ms": 60_000}
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "message.timeout.ms": 240_000}
         )
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)
@@ -45,7 +45,7 @@ class Writer:
     def __exit__(self, *exc: object) -> None:
         self._is_over.set()
         self._thread.join()
-        assert self._producer.flush(60) == 0, "messages were neither acknowledged nor refused"
+        assert self._producer.flush(120) == 0, "messages were neither acknowledged nor refused"
 
     def _write(self) -> None:
         at = 0
@@ -61,7 +61,7 @@ class Writer:
         else:
             self.failed.append(error)
 
-    def await_more(self, count: int = 50, patience_s: float = 30.0) -> None:
+    def await_more(self, count: int = 50, patience_s: float = 90.0) -> None:
         """Wait until so many more messages were acknowledged: the cluster takes writes."""
         goal = len(self.acked) + count
         eventually(lambda: len(self.acked) >= goal, patience_s, f"{count} more acknowledged writes")
@@ -102,7 +102,7 @@ def test_killing_any_node_loses_nothing_and_clients_go_on(cluster: Cluster, vict
         writer.await_more()
         eventually(lambda: victim not in cluster.leaders(TOPIC), what="new leaders")
         cluster.nodes[victim].restart()
-        eventually(lambda: cluster.replicas_in_sync(TOPIC) == [[1, 2, 3]] * PARTITIONS, 30, "all replicas in sync")
+        eventually(lambda: cluster.replicas_in_sync(TOPIC) == [[1, 2, 3]] * PARTITIONS, 60, "all replicas in sync")
         writer.await_more()
     check_exactly_once(cluster, writer)
 
@@ -114,8 +114,8 @@ def test_a_wiped_node_comes_back_and_catches_up(cluster: Cluster) -> None:
         cluster.nodes[2].wipe()
         writer.await_more()
         cluster.nodes[2].restart()
-        eventually(lambda: cluster.replicas_in_sync(TOPIC) == [[1, 2, 3]] * PARTITIONS, 30, "all replicas in sync")
-        eventually(lambda: voters(cluster) == [1, 2, 3], 30, "a vote for the wiped node")
+        eventually(lambda: cluster.replicas_in_sync(TOPIC) == [[1, 2, 3]] * PARTITIONS, 60, "all replicas in sync")
+        eventually(lambda: voters(cluster) == [1, 2, 3], 60, "a vote for the wiped node")
         cluster.nodes[1].kill()  # now the wiped node has to count
         writer.await_more()
         cluster.nodes[1].restart()
@@ -137,7 +137,7 @@ def test_without_a_majority_writes_stop_with_an_error_to_try_again_on_and_go_on_
         producer = Producer({"bootstrap.servers": cluster.nodes[3].bootstrap, "message.timeout.ms": 4_000, "acks": -1})
         told: list[KafkaError | None] = []
         producer.produce(TOPIC, value="alone", partition=0, on_delivery=lambda error, _: told.append(error))
-        assert producer.flush(15) == 0
+        assert producer.flush(60) == 0
         assert told[0] is not None, "a minority took a write"
         problem = refused_publish(cluster.nodes[3].http_url)
         assert problem["retriable"] is True
@@ -154,7 +154,7 @@ def refused_publish(url: str) -> dict[str, object]:
         headers={"content-type": "application/json"},
     )
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=30)
+        urllib.request.urlopen(request, timeout=60)
     assert refused.value.code in (503, 504)
     found: dict[str, object] = json.load(refused.value)
     return found
@@ -165,9 +165,9 @@ def test_a_fourth_node_joins_takes_partitions_and_one_leaves(cluster: Cluster) -
         writer.await_more()
         cluster.add(4)
         post(cluster, "/v1/cluster/rebalance")
-        eventually(lambda: any(4 in in_sync for in_sync in cluster.replicas_in_sync(TOPIC)), 30, "partitions on node 4")
+        eventually(lambda: any(4 in in_sync for in_sync in cluster.replicas_in_sync(TOPIC)), 60, "partitions on node 4")
         post(cluster, "/v1/nodes/2/drain")
-        eventually(lambda: not any(2 in in_sync for in_sync in cluster.replicas_in_sync(TOPIC)), 30, "node 2 is empty")
+        eventually(lambda: not any(2 in in_sync for in_sync in cluster.replicas_in_sync(TOPIC)), 60, "node 2 is empty")
         post(cluster, "/v1/nodes/2", method="DELETE")
         cluster.nodes[2].stop()
         writer.await_more()
@@ -179,7 +179,7 @@ def post(cluster: Cluster, path: str, method: str = "POST") -> None:
     request = urllib.request.Request(
         f"{cluster.running[0].http_url}{path}", data=b"{}", headers={"content-type": "application/json"}, method=method
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         answer.read()
 
 

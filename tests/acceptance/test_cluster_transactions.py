@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(20)
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(60)
         yield cluster
 
 
@@ -157,7 +157,7 @@ def test_transactions_are_whole_while_nodes_are_killed(cluster: Cluster) -> None
     for teller in tellers:
         teller.join(90)
         assert not teller.is_alive(), "a transaction did not come to an end"
-    eventually(lambda: is_all_decided(cluster), 30, "the end of every transaction")
+    eventually(lambda: is_all_decided(cluster), 60, "the end of every transaction")
     found = read_committed(cluster)
     for teller in tellers:
         assert len(teller.committed) > 10
@@ -196,7 +196,7 @@ def call(node: ClusterNode, path: str, body: object, headers: dict[str, str] | N
         headers={"content-type": "application/json", **(headers or {})},
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

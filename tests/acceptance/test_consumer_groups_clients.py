@@ -78,9 +78,9 @@ def test_members_come_go_and_crash_and_nothing_is_skipped(
         second.leave()
         wait_until("two share again", lambda: are_shared_out([first, third]))
         third.crash()
-        wait_until("the last has all", lambda: holds(first) == PARTITIONS, patience_s=45)
+        wait_until("the last has all", lambda: holds(first) == PARTITIONS, patience_s=90)
         sent = feed.stop()
-        wait_until("the last one finishes the work", lambda: fleet.values() >= sent, patience_s=45)
+        wait_until("the last one finishes the work", lambda: fleet.values() >= sent, patience_s=90)
         doubled = check_at_least_once(sent, fleet.stories)
         print(f"{assignor}: {len(sent)} messages, {doubled} of them more than once")
     finally:
@@ -113,9 +113,9 @@ def test_a_group_survives_the_node(make_node: NodeMaker, topic: str, tmp_path: P
         members.append(fleet.join(NEW, "uniform"))
         node.kill()  # in the middle of what the newcomer brings about
         node.restart()
-        wait_until("four members share", lambda: are_shared_out(members), patience_s=45)
+        wait_until("four members share", lambda: are_shared_out(members), patience_s=90)
         sent = feed.stop()
-        wait_until("everything is read", lambda: fleet.values() >= sent, patience_s=45)
+        wait_until("everything is read", lambda: fleet.values() >= sent, patience_s=90)
         doubled = check_at_least_once(sent, fleet.stories)
         print(f"{len(sent)} messages, {doubled} of them more than once")
     finally:
@@ -133,16 +133,16 @@ def test_a_group_moves_to_the_new_protocol_and_back_while_it_works(node: Node, t
         wait_until("the classic members share", lambda: are_shared_out(old))
         assert describe(node, group)["type"] == "classic"
         new = fleet.join(NEW, "uniform")
-        wait_until("both kinds share", lambda: are_shared_out([*old, new]), patience_s=45)
+        wait_until("both kinds share", lambda: are_shared_out([*old, new]), patience_s=90)
         assert describe(node, group)["type"] == "consumer"
         wait_until("all read", lambda: all(story.got for story in fleet.stories))
         old[0].leave()
-        wait_until("one of each kind share", lambda: are_shared_out([old[1], new]), patience_s=45)
+        wait_until("one of each kind share", lambda: are_shared_out([old[1], new]), patience_s=90)
         new.leave()
-        wait_until("the classic one has all", lambda: holds(old[1]) == PARTITIONS, patience_s=45)
+        wait_until("the classic one has all", lambda: holds(old[1]) == PARTITIONS, patience_s=90)
         assert describe(node, group)["type"] == "classic"
         sent = feed.stop()
-        wait_until("everything is read", lambda: fleet.values() >= sent, patience_s=45)
+        wait_until("everything is read", lambda: fleet.values() >= sent, patience_s=90)
         doubled = check_at_least_once(sent, fleet.stories)
         print(f"{len(sent)} messages, {doubled} of them more than once")
     finally:

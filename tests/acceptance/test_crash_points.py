@@ -7,7 +7,6 @@ them until the node outlives the scenario.
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def play(node: Node, directory: Path, step: int, moment: str) -> bool:
     inputs = [b"%d" % number for number in range(INPUTS)]
     for number, value in enumerate(inputs):
         feed.produce(source, value=value, partition=number % PARTITIONS)
-    assert feed.flush(20) == 0
+    assert feed.flush(60) == 0
     node.stop()
     node.environment = {"DIE_AT_STEP": str(step), "DIE_WHEN": moment, **_UNARMED}
     node.start()
@@ -80,7 +79,7 @@ def play(node: Node, directory: Path, step: int, moment: str) -> bool:
 
 def _dying(make_node: NodeMaker) -> Node:
     node = make_node(groups__initial_delay_ms="0s")
-    node.command = (sys.executable, "-m", "tests.support.dying_node")
+    node.module = "tests.support.dying_node"
     return node
 
 

@@ -40,7 +40,7 @@ class Consumer:
         while not self.is_over.is_set():
             turn += 1
             try:
-                with httpx.Client(base_url=self._urls[turn % len(self._urls)], timeout=5) as client:
+                with httpx.Client(base_url=self._urls[turn % len(self._urls)], timeout=10) as client:
                     self._serve(client)
             except (httpx.HTTPError, KeyError):
                 time.sleep(0.05)
@@ -58,7 +58,7 @@ def ask(urls: list[str], path: str) -> Any:
     """What some node answers."""
     for url in urls:
         try:
-            answer = httpx.get(f"{url}{path}", timeout=10)
+            answer = httpx.get(f"{url}{path}", timeout=60)
             if answer.status_code == 200:
                 return answer.json()
         except httpx.HTTPError:
@@ -70,7 +70,7 @@ def prepare(urls: list[str], topic: str, **fields: Any) -> None:
     httpx.post(f"{urls[0]}/v1/topics", json={"name": topic, "partitions": PARTITIONS, **fields}).raise_for_status()
     for begin in range(0, MESSAGES, 100):
         messages = [{"value": str(at), "partition": at % PARTITIONS} for at in range(begin, begin + 100)]
-        httpx.post(f"{urls[0]}/v1/topics/{topic}/batch", json={"messages": messages}, timeout=30).raise_for_status()
+        httpx.post(f"{urls[0]}/v1/topics/{topic}/batch", json={"messages": messages}, timeout=60).raise_for_status()
 
 
 def values(urls: list[str], topic: str) -> Counter[str]:
@@ -101,7 +101,7 @@ def check_buried_once(urls: list[str], topic: str) -> None:
 def redrive_while(urls: list[str], topic: str, kill: Callable[[], None]) -> None:
     """Send everything back while nodes are killed; each is sent once."""
     body = {"rate": MESSAGES / 6}
-    job = httpx.post(f"{urls[0]}/v1/queues/{topic}/redrive", json=body, timeout=30).json()["redrive"]
+    job = httpx.post(f"{urls[0]}/v1/queues/{topic}/redrive", json=body, timeout=60).json()["redrive"]
     for _ in range(3):
         time.sleep(0.8)
         kill()

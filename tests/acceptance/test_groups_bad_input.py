@@ -292,7 +292,7 @@ def test_a_node_stops_while_members_wait(caller: Caller, tmp_path_factory: pytes
         thread = threading.Thread(target=lambda: ask(node.kafka_port, _a_join()), daemon=True)
         thread.start()
         assert node.stop() == 0
-        thread.join(10)
+        thread.join(60)
 
 
 def _a_join() -> bytes:

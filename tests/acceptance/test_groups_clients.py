@@ -67,7 +67,7 @@ def play(variant: Variant, node: Node, directory: Path) -> Played:
         second.leave()
         third.crash()
         sent = feed.stop()
-        wait_until("the last one finishes the work", lambda: fleet.values() >= sent, patience_s=45)
+        wait_until("the last one finishes the work", lambda: fleet.values() >= sent, patience_s=90)
         first.leave()
         return Played(sent, fleet.stories)
     finally:

@@ -40,9 +40,9 @@ def test_a_mixed_group_survives_the_node(make_node: NodeMaker, topic: str, tmp_p
         time.sleep(0.7)
         node.kill()
         node.restart()
-        wait_until("the newcomer reads", lambda: bool(fleet.members[-1].story.got), patience_s=45)
+        wait_until("the newcomer reads", lambda: bool(fleet.members[-1].story.got), patience_s=90)
         sent = feed.stop()
-        wait_until("everything is read", lambda: fleet.values() >= sent, patience_s=45)
+        wait_until("everything is read", lambda: fleet.values() >= sent, patience_s=90)
         doubled = check_at_least_once(sent, fleet.stories)
         print(f"{len(sent)} messages, {doubled} of them more than once")
     finally:
@@ -62,7 +62,7 @@ def test_an_offset_that_was_committed_is_there_after_every_kill(make_node: NodeM
         node.kill()
         node.restart()
         for number, consumer in enumerate(groups):
-            found = consumer.committed([TopicPartition(topic, at) for at in range(4)], timeout=20)
+            found = consumer.committed([TopicPartition(topic, at) for at in range(4)], timeout=60)
             assert [each.offset for each in found[:3]] == [100 * offset + number] * 3
             assert [each.metadata for each in found[:3]] == [f"m{offset}"] * 3
             assert found[3].offset < 0

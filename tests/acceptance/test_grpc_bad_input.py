@@ -147,6 +147,6 @@ def test_unknown_topics_and_groups_are_not_found(client: GrpcClient, topic: str)
 
 def test_bytes_that_are_not_http2_do_not_disturb_anybody(node: Node, client: GrpcClient) -> None:
     for junk in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 1000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100):
-        with socket.create_connection(("127.0.0.1", node.grpc_port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", node.grpc_port), timeout=60) as connection:
             connection.sendall(junk)
     assert client.topics.ListTopics(topics_pb2.ListTopicsRequest(), timeout=T_S) is not None

@@ -85,7 +85,7 @@ def test_nacked_comes_again_rejected_goes_to_the_dead_letters_and_back(client: G
     assert client.queues.Nack(nack, timeout=T_S).results[0].outcome == Outcome.OUTCOME_DONE
     reject = queues_pb2.RejectRequest(receipts=[poison.receipt], reason="cannot be read")
     assert client.queues.Reject(reject, timeout=T_S).results[0].outcome == Outcome.OUTCOME_DONE
-    (second,) = client.receive(topic, wait={"seconds": 5})
+    (second,) = client.receive(topic, wait={"seconds": 20})
     assert (second.value, second.delivery_count) == (b"again", 2)
     client.queues.Ack(queues_pb2.AckRequest(receipts=[second.receipt]), timeout=T_S)
 
@@ -110,17 +110,17 @@ def test_nacked_comes_again_rejected_goes_to_the_dead_letters_and_back(client: G
 
     eventually(lambda: job().state == RedriveState.REDRIVE_STATE_DONE, what="the redrive")
     assert (job().id, job().moved, job().requested_by) == (begun.id, 1, "a test")
-    (back,) = client.receive(topic, wait={"seconds": 5})
+    (back,) = client.receive(topic, wait={"seconds": 20})
     assert back.value == b"poison"
 
 
 def test_leases_are_extended(client: GrpcClient, topic: str) -> None:
     client.create(topic)
     client.publish(topic, "long work")
-    (leased,) = client.receive(topic, visibility_timeout={"seconds": 1})
+    (leased,) = client.receive(topic, visibility_timeout={"seconds": 2})
     extend = queues_pb2.ExtendRequest(receipts=[leased.receipt], visibility_timeout={"seconds": 60})
     assert client.queues.Extend(extend, timeout=T_S).results[0].outcome == Outcome.OUTCOME_DONE
-    assert client.receive(topic, wait={"seconds": 2}) == []
+    assert client.receive(topic, wait={"seconds": 3}) == []
     ack = queues_pb2.AckRequest(receipts=[leased.receipt])
     assert client.queues.Ack(ack, timeout=T_S).results[0].outcome == Outcome.OUTCOME_DONE
 
@@ -142,7 +142,7 @@ def test_a_long_poll_ends_with_the_first_message(client: GrpcClient, topic: str)
     client.create(topic)
     threading.Timer(0.5, client.publish, (topic, "late")).start()
     began = time.monotonic()
-    (leased,) = client.receive(topic, wait={"seconds": 15})
+    (leased,) = client.receive(topic, wait={"seconds": 20})
     assert leased.value == b"late"
     assert 0.3 < time.monotonic() - began < 10
 
@@ -151,8 +151,8 @@ def test_a_long_poll_never_outlives_its_deadline(client: GrpcClient, topic: str)
     client.create(topic)
     began = time.monotonic()
     request = queues_pb2.ReceiveRequest(topic=topic, wait={"seconds": 30})
-    assert client.queues.Receive(request, timeout=1.5).messages == []
-    assert time.monotonic() - began < 5
+    assert client.queues.Receive(request, timeout=5).messages == []
+    assert time.monotonic() - began < 20
 
 
 def test_a_client_that_gave_up_takes_no_message(client: GrpcClient, topic: str) -> None:
@@ -164,9 +164,9 @@ def test_a_client_that_gave_up_takes_no_message(client: GrpcClient, topic: str) 
     time.sleep(0.5)
     for call in waiting:
         call.cancel()
-    time.sleep(0.3)
+    time.sleep(1)
     client.publish(topic, *"abcde")
-    leased = client.receive(topic, wait={"seconds": 5})
+    leased = client.receive(topic, wait={"seconds": 20})
     assert [(each.value, each.delivery_count) for each in leased] == [(each.encode(), 1) for each in "abcde"]
 
 
@@ -175,7 +175,7 @@ def test_clients_that_give_up_at_any_moment_leave_no_message_with_two_leases(cli
     request = queues_pb2.ReceiveRequest(topic=topic, max_messages=3, wait={"seconds": 20})
     calls = []
     for number in range(60):
-        calls.append(client.queues.Receive.future(request, timeout=30))
+        calls.append(client.queues.Receive.future(request, timeout=60))
         client.publish(topic, str(number))
         if number % 3 == 0:
             calls[number // 2].cancel()
@@ -393,8 +393,8 @@ def test_many_streams_at_once_share_the_work(client: GrpcClient, topic: str) -> 
         (group,) = client.queues.GetStats(queues_pb2.GetStatsRequest(topic=topic), timeout=T_S).groups
         return sum(each.committed for each in group.partitions) == total
 
-    eventually(acked, 30, "every ack")
+    eventually(acked, 60, "every ack")
     for subscriber in subscribers:
         subscriber.call.cancel()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)

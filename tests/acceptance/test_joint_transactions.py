@@ -29,7 +29,7 @@ def patiently(node: Node, method: str, path: str, **options: Any) -> httpx.Respo
     deadline = time.monotonic() + 60
     while True:
         try:
-            answer = httpx.request(method, f"{node.http_url}{path}", timeout=5, **options)
+            answer = httpx.request(method, f"{node.http_url}{path}", timeout=10, **options)
             if answer.status_code < 500:
                 return answer
         except httpx.TransportError:
@@ -55,7 +55,7 @@ def read(node: Node, topic: str) -> list[tuple[int, str]]:
     )
     consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(PARTITIONS)])
     values, ended = [], set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(ended) < PARTITIONS:
         assert time.monotonic() < deadline, "the reader does not get to the end"
         message = consumer.poll(1)
@@ -190,11 +190,12 @@ def test_an_abort_survives_a_kill_and_leaves_nothing(make_node: NodeMaker, topic
 def test_a_transaction_that_nobody_ends_times_out_after_a_kill_too(make_node: NodeMaker, topic: str) -> None:
     node = make_node().start()
     patiently(node, "POST", "/v1/topics", json={"name": topic, "partitions": PARTITIONS})
-    name = patiently(node, "POST", "/v1/transactions", json={"timeout_ms": 3_000}).json()["transaction"]
+    name = patiently(node, "POST", "/v1/transactions", json={"timeout_ms": 120_000}).json()["transaction"]
     Writers(node, topic, name, ["a"], calls=2).wait()
+    patiently(node, "POST", f"/v1/transactions/{name}/extend", json={"timeout_ms": 1_000})  # from now on
     node.kill()
     node.restart()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while patiently(node, "GET", f"/v1/transactions/{name}").json()["state"] != "aborted":
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -255,7 +256,7 @@ def test_a_transaction_of_a_kafka_producer_is_shown_and_aborted(node: Node, topi
     producer.init_transactions(20)
     producer.begin_transaction()
     producer.produce(topic, b"never seen", partition=1)
-    producer.flush(20)
+    producer.flush(60)
     path = f"/v1/transactions/{quote(name, safe='')}"
     detail = patiently(node, "GET", path).json()
     assert (detail["transaction"], detail["kind"], detail["state"]) == (name, "kafka", "open")

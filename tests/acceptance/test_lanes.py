@@ -34,7 +34,7 @@ def client(node: Node) -> Iterator[Client]:
 
 
 def rest(node: Node, method: str, path: str, body: object = None) -> Any:
-    answer = httpx.request(method, f"{node.http_url}{path}", json=body, timeout=30)
+    answer = httpx.request(method, f"{node.http_url}{path}", json=body, timeout=60)
     assert answer.status_code < 300, answer.text
     return answer.json() if answer.content else None
 
@@ -53,16 +53,16 @@ def test_urgent_messages_of_every_door_come_first(node: Node, client: Client, to
     producer = Producer({"bootstrap.servers": node.bootstrap})
     for value, priority in (("kafka", b"critical"), ("kafka-low", b"low"), ("kafka-odd", b"urgent!")):
         producer.produce(topic, value, headers=[("penstock-priority", priority)])
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     with connect(f"{node.http_url.replace('http', 'ws')}/v1/ws") as socket:
         messages = [{"value": "websocket", "priority": "critical"}]
         socket.send(json.dumps({"op": "publish", "id": 1, "topic": topic, "messages": messages}))
-        while (frame := json.loads(socket.recv(10)))["type"] != "result":
+        while (frame := json.loads(socket.recv(60)))["type"] != "result":
             assert frame["type"] != "error", frame
         assert "error" not in frame["results"][0]
     with grpc.insecure_channel(node.grpc) as channel:
         message = Message(value=b"grpc", priority="critical")
-        MessagesStub(channel).Publish(PublishRequest(topic=topic, message=message), timeout=30)
+        MessagesStub(channel).Publish(PublishRequest(topic=topic, message=message), timeout=60)
     command = [penstock_command(), "queue", "send", topic, "cli", "--priority", "critical", "--url", node.http_url]
     subprocess.run(command, check=True, timeout=60)
     got = receive(node, topic, max=11)
@@ -77,7 +77,7 @@ def test_urgent_messages_of_every_door_come_first(node: Node, client: Client, to
     (leased,) = client.queue(topic, "other").receive(1)
     assert leased.priority == "critical"
     with grpc.insecure_channel(node.grpc) as channel:
-        found = queues_pb2_grpc.QueuesStub(channel).GetLanes(queues_pb2.GetLanesRequest(topic=topic), timeout=30)
+        found = queues_pb2_grpc.QueuesStub(channel).GetLanes(queues_pb2.GetLanesRequest(topic=topic), timeout=60)
         (lanes,) = [group.partitions[0].lanes for group in found.groups if group.group == "default"]
         assert {lane.lane: lane.in_flight for lane in lanes}["critical"] == 7
 
@@ -85,7 +85,7 @@ def test_urgent_messages_of_every_door_come_first(node: Node, client: Client, to
 def test_a_bad_name_is_refused_with_the_good_ones(node: Node, client: Client, topic: str) -> None:
     client.create_topic(topic, partitions=1)
     body = {"value": "x", "priority": "urgent"}
-    answer = httpx.post(f"{node.http_url}/v1/topics/{topic}/publish", json=body, timeout=30)
+    answer = httpx.post(f"{node.http_url}/v1/topics/{topic}/publish", json=body, timeout=60)
     assert answer.status_code in {400, 422}
     for name in PRIORITIES:
         assert name in answer.json()["detail"]
@@ -110,7 +110,7 @@ def test_shares_hold_and_are_told(node: Node, client: Client, topic: str) -> Non
     assert {lane["lane"]: (lane["served"], lane["ready"]) for lane in group["lanes"]} == {
         lane: (served[lane], 300 - served[lane]) for lane in PRIORITIES
     }
-    metrics = httpx.get(f"{node.http_url}/metrics", timeout=30).text
+    metrics = httpx.get(f"{node.http_url}/metrics", timeout=60).text
     assert f'penstock_queue_lane_served_total{{group="workers",lane="critical",topic="{topic}"}} 200.0' in metrics
     command = [penstock_command(), "queue", "lanes", topic, "-g", "workers", "--url", node.http_url, "-o"]
     told = json.loads(subprocess.run([*command, "json"], check=True, capture_output=True, timeout=60).stdout)
@@ -129,13 +129,13 @@ def test_a_priority_survives_retries_dead_letters_redrives_and_a_kill(make_node:
         client.publish_many(topic, [b"background"] * 200, priority="background")
         client.publish(topic, "urgent", priority="critical")
     for count in (1, 2):
-        (message,) = receive(node, topic, wait_ms=5_000)
+        (message,) = receive(node, topic, wait_ms=20_000)
         assert (message["value"], message["delivery_count"], message["priority"]) == ("urgent", count, "critical")
         rest(node, "POST", f"/v1/queues/{topic}/nack", {"receipts": [message["receipt"]], "delay_ms": 0})
         if count == 1:
             node.kill()
             node.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not (dead := rest(node, "GET", f"/v1/queues/{topic}/dead-letters")["dead_letters"]):
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from tests.support.cluster import eventually
 from tests.support.grpc_client import GrpcClient, Subscriber
 from tests.support.node import Node
 from tests.support.poison import poisoned
@@ -19,13 +20,14 @@ import penstock
 
 MSGPACK = "application/vnd.penstock+msgpack"
 HEALTHY = ["before", "after"]
+KEPT = {"retention.ms": "-1"}  # what cannot be unpacked is dated long ago
 
 
 @pytest.fixture
 def poisoned_topic(node: Node, topic: str) -> str:
     """A topic with a healthy message, a batch of three that cannot be unpacked, and another healthy message."""
-    with httpx.Client(base_url=node.http_url) as rest:
-        assert rest.post("/v1/topics", json={"name": topic, "partitions": 1}).status_code == 201
+    with httpx.Client(base_url=node.http_url, timeout=60) as rest:
+        assert rest.post("/v1/topics", json={"name": topic, "partitions": 1, "configs": KEPT}).status_code == 201
         for value in HEALTHY:
             assert rest.post(f"/v1/topics/{topic}/publish", json={"value": value}).status_code == 200
             if value == "before":
@@ -37,8 +39,8 @@ def poisoned_topic(node: Node, topic: str) -> str:
 
 def check_buried(node: Node, topic: str) -> None:
     """The three are dead letters that say why, and nothing is left in the queue but what is in flight."""
-    with httpx.Client(base_url=node.http_url) as rest:
-        deadline = time.monotonic() + 20
+    with httpx.Client(base_url=node.http_url, timeout=60) as rest:
+        deadline = time.monotonic() + 60
         while True:
             letters: list[dict[str, Any]] = rest.get(f"/v1/queues/{topic}/dead-letters").json()["dead_letters"]
             if len(letters) >= 3:
@@ -50,7 +52,7 @@ def check_buried(node: Node, topic: str) -> None:
 
 
 def test_rest_delivers_the_rest(node: Node, poisoned_topic: str) -> None:
-    with httpx.Client(base_url=node.http_url) as rest:
+    with httpx.Client(base_url=node.http_url, timeout=60) as rest:
         answer = rest.post(f"/v1/queues/{poisoned_topic}/receive", json={"max": 10})
         assert answer.status_code == 200, answer.text
         assert [message["value"] for message in answer.json()["messages"]] == HEALTHY
@@ -58,9 +60,9 @@ def test_rest_delivers_the_rest(node: Node, poisoned_topic: str) -> None:
 
 
 def test_rest_one_by_one_never_answers_with_nothing_while_there_is_something(node: Node, poisoned_topic: str) -> None:
-    with httpx.Client(base_url=node.http_url) as rest:
+    with httpx.Client(base_url=node.http_url, timeout=60) as rest:
         for value in HEALTHY:
-            answer = rest.post(f"/v1/queues/{poisoned_topic}/receive", json={"max": 1, "wait_ms": 5_000})
+            answer = rest.post(f"/v1/queues/{poisoned_topic}/receive", json={"max": 1, "wait_ms": 20_000})
             assert [message["value"] for message in answer.json()["messages"]] == [value]
     check_buried(node, poisoned_topic)
 
@@ -72,7 +74,7 @@ def test_a_websocket_delivers_the_rest(node: Node, poisoned_topic: str) -> None:
         )
         found: list[str] = []
         while len(found) < 2:
-            frame = json.loads(socket.recv(20))
+            frame = json.loads(socket.recv(60))
             found += [message["value"] for message in frame.get("messages", [])]
         assert found == HEALTHY
         check_buried(node, poisoned_topic)
@@ -108,7 +110,8 @@ def test_a_worker_gets_the_rest(node: Node, poisoned_topic: str) -> None:
     thread.start()
     try:
         check_buried(node, poisoned_topic)
+        eventually(lambda: len(seen) >= len(HEALTHY))
     finally:
         app.stop()
-        thread.join(30)
+        thread.join(60)
     assert sorted(seen) == sorted(HEALTHY)

@@ -52,10 +52,9 @@ def test_a_message_has_what_its_worker_needs(door: Door, topic: str) -> None:
 def test_what_is_acked_never_comes_again_and_what_is_not_does(door: Door, topic: str) -> None:
     door.create(topic, 3)
     door.publish(topic, *map(str, range(20)))
-    first = door.receive(topic, max=10, visibility_timeout_ms=300)
+    first = door.receive(topic, max=10, visibility_timeout_ms=3_000)
     assert len(first) == 10
     assert set(door.statuses(topic, "ack", receipts_of(first[:6]))) == {"done"}
-    time.sleep(0.4)
     rest = door.drain(topic, 14)
     assert sorted(rest) == sorted(set(map(str, range(20))) - {message["value"] for message in first[:6]})
     after = door.group(topic)
@@ -73,7 +72,7 @@ def test_a_long_poll_ends_with_the_first_message(door: Door, topic: str) -> None
     took = time.monotonic() - began
     later.join()
     assert [message["value"] for message in messages] == ["late"]
-    assert 0.3 < took < 5
+    assert 0.3 < took < 15
 
 
 def test_nack_brings_it_again_with_a_higher_count_and_reject_buries_it(door: Door, topic: str) -> None:
@@ -82,11 +81,11 @@ def test_nack_brings_it_again_with_a_higher_count_and_reject_buries_it(door: Doo
     again, never = door.receive(topic)
     assert door.statuses(topic, "nack", [again["receipt"]], delay_ms=0, reason="not now") == ["done"]
     assert door.statuses(topic, "reject", [never["receipt"]], reason="no good") == ["done"]
-    (second,) = door.receive(topic, wait_ms=5_000)
+    (second,) = door.receive(topic, wait_ms=20_000)
     assert (second["value"], second["delivery_count"]) == ("again", 2)
     assert door.statuses(topic, "ack", [second["receipt"]]) == ["done"]
     letters = f"{topic}.dlq"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while door.client.get(f"/v1/topics/{letters}").status_code == 404:
         assert time.monotonic() < deadline, "no dead letters"
         time.sleep(0.1)
@@ -99,7 +98,7 @@ def test_released_messages_come_at_once_and_it_does_not_count(door: Door, topic:
     door.create(topic)
     door.publish(topic, "a")
     for _ in range(5):  # more often than there are tries
-        (message,) = door.receive(topic, wait_ms=5_000)
+        (message,) = door.receive(topic, wait_ms=20_000)
         assert message["delivery_count"] == 1
         assert door.statuses(topic, "release", [message["receipt"]]) == ["done"]
 
@@ -107,9 +106,9 @@ def test_released_messages_come_at_once_and_it_does_not_count(door: Door, topic:
 def test_extend_keeps_a_message_for_longer(door: Door, topic: str) -> None:
     door.create(topic)
     door.publish(topic, "slow")
-    (message,) = door.receive(topic, visibility_timeout_ms=500)
+    (message,) = door.receive(topic, visibility_timeout_ms=2_000)
     assert door.statuses(topic, "extend", [message["receipt"]], visibility_timeout_ms=60_000) == ["done"]
-    time.sleep(0.7)
+    time.sleep(2.3)
     assert door.receive(topic) == []
     assert door.statuses(topic, "ack", [message["receipt"]]) == ["done"]
 
@@ -161,11 +160,12 @@ def test_receipts_of_several_topics_are_settled_by_group(door: Door, topic: str)
 
 def test_a_client_that_hangs_up_leaves_no_message_with_nobody(door: Door, node: Node, topic: str) -> None:
     door.create(topic)
-    with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=node.http_url, timeout=0.5) as hasty:
+    patience = httpx.Timeout(60, read=0.5)
+    with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=node.http_url, timeout=patience) as hasty:
         hasty.post(f"/v1/queues/{topic}/receive", json={"wait_ms": 20_000})
     time.sleep(0.2)
     door.publish(topic, "mine")
-    (message,) = door.receive(topic, wait_ms=2_000)
+    (message,) = door.receive(topic, wait_ms=20_000)
     assert (message["value"], message["delivery_count"]) == ("mine", 1)
 
 
@@ -345,7 +345,7 @@ def test_a_kafka_group_a_queue_group_and_a_rest_reader_each_get_everything(door:
 
 
 def await_offsets(door: Door, group: str, topic: str, wanted: list[int]) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while True:
         answer = door.client.get(f"/v1/groups/{group}")
         rows = answer.json()["offsets"] if answer.status_code == 200 else []
@@ -438,6 +438,6 @@ def test_receipts_are_good_after_the_node_was_killed(make_node: NodeMaker, topic
         assert [result["status"] for result in results] == ["done", "done"]
         began = time.monotonic()
         assert node.stop() == 0
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 40
         with pytest.raises(ConnectionClosed):
             back.next("result")

@@ -43,7 +43,7 @@ def known(cluster: Cluster, number: int) -> list[str]:
 
 
 def rest(cluster: Cluster, number: int) -> httpx.Client:
-    return httpx.Client(base_url=cluster.nodes[number].http_url, timeout=40)
+    return httpx.Client(base_url=cluster.nodes[number].http_url, timeout=60)
 
 
 def batch(*values: str, **producer: Any) -> bytes:
@@ -87,10 +87,10 @@ def test_any_node_receives_from_all_partitions_and_any_other_takes_the_acks(
     client, other = rest(cluster, number), rest(cluster, number % 3 + 1)
     send(client, topic, [[index, batch(*(f"{index}-{at}" for at in range(10)))] for index in range(3)])
     found: list[str] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(found) < 30:
         assert time.monotonic() < deadline, found
-        answer = client.post(f"/v1/queues/{topic}/receive", json={"max": 12, "wait_ms": 2_000})
+        answer = client.post(f"/v1/queues/{topic}/receive", json={"max": 12, "wait_ms": 20_000})
         assert answer.status_code == 200, answer.text
         messages = answer.json()["messages"]
         found += [message["value"] for message in messages]
@@ -120,7 +120,7 @@ def test_a_long_poll_hears_of_a_message_on_any_node(cluster: Cluster, topic: str
                 publishing.post(f"/v1/topics/{topic}/publish", json={"value": "x", "partition": index})
                 began = time.monotonic()
                 (message,) = waiting.post(f"/v1/queues/{topic}/receive", json=body).json()["messages"]
-                assert time.monotonic() - began < 5
+                assert time.monotonic() - began < 15
                 acked = waiting.post(f"/v1/queues/{topic}/ack", json={"receipts": [message["receipt"]]})
                 assert acked.status_code == 200
 
@@ -129,12 +129,12 @@ def test_a_socket_to_any_node_gets_messages_of_all_partitions(cluster: Cluster, 
     send(rest(cluster, 1), topic, [[index, batch(*(f"{index}-{at}" for at in range(5)))] for index in range(3)])
     url = cluster.nodes[2].http_url.replace("http", "ws") + "/v1/ws"
     with connect(url) as socket:
-        assert json.loads(socket.recv(10))["type"] == "hello"
+        assert json.loads(socket.recv(60))["type"] == "hello"
         socket.send(json.dumps({"op": "subscribe", "topic": topic, "credits": 100}))
         socket.send(json.dumps({"op": "subscribe", "topic": topic, "credits": 100, "from": "earliest"}))
         found: dict[str, list[str]] = {"1": [], "2": []}
         while sum(map(len, found.values())) < 30:
-            frame = json.loads(socket.recv(20))
+            frame = json.loads(socket.recv(60))
             if frame["type"] == "messages":
                 found[frame["subscription"]] += [message["value"] for message in frame["messages"]]
     assert sorted(found["1"]) == sorted(found["2"]) == sorted(f"{index}-{at}" for index in range(3) for at in range(5))

@@ -28,25 +28,26 @@ def create(node: Node, topic: str, partitions: int = 1, **configs: str) -> None:
     settings = {name.replace("_", "."): value for name, value in configs.items()}
     admin = admin_of(node.bootstrap)
     factor = 3 if isinstance(node.settings.get("cluster__peers"), str) else 1
-    admin.create_topics([NewTopic(topic, partitions, factor, config=settings)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, factor, config=settings)])[topic].result(60)
 
 
 def publish(node: Node, topic: str, count: int, partition: int = 0) -> None:
     producer = Producer({"bootstrap.servers": node.bootstrap})
     for _ in range(count):
         producer.produce(topic, VALUE, partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def post(node: Node, path: str, **body: object) -> dict[str, Any]:
-    answer = httpx.post(f"{node.http_url}/v1/{path}", json=body, timeout=30)
+    answer = httpx.post(f"{node.http_url}/v1/{path}", json=body, timeout=60)
     assert answer.status_code < 300, answer.text
     found: dict[str, Any] = answer.json() if answer.content else {}
     return found
 
 
 def receive(node: Node, topic: str, group: str, most: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = post(node, f"queues/{topic}/receive", group=group, max=most, wait_ms=5000)["messages"]
+    answer = post(node, f"queues/{topic}/receive", group=group, max=most, wait_ms=20_000)
+    found: list[dict[str, Any]] = answer["messages"]
     return found
 
 
@@ -69,13 +70,13 @@ def committed(node: Node, group: str, topic: str) -> dict[int, int]:
         return {}
     admin = admin_of(node.bootstrap)
     asked = [ConsumerGroupTopicPartitions(group)]
-    found = admin.list_consumer_group_offsets(asked)[group].result(30).topic_partitions
+    found = admin.list_consumer_group_offsets(asked)[group].result(60).topic_partitions
     return {place.partition: place.offset for place in found if place.topic == topic}
 
 
 def log_start(node: Node, topic: str, partition: int = 0) -> int:
     consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": "looks"})
-    low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30, cached=False)
+    low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60, cached=False)
     consumer.close()
     return int(low)
 
@@ -100,7 +101,7 @@ def test_kafka_tools_see_a_queue_group_and_its_lag(node: Node, topic: str) -> No
         [penstock_command(), "group", "describe", group, "--output", "json", "--url", node.http_url],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=True,
     )
     rows = {row["partition"]: row for row in json.loads(shown.stdout)["offsets"]}
@@ -209,7 +210,7 @@ def test_queue_settings_are_settings_of_the_topic_at_every_door(node: Node, topi
     create(node, topic, queue_tries="7", queue_order="key")
     admin = admin_of(node.bootstrap)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    found = admin.describe_configs([resource])[resource].result(30)
+    found = admin.describe_configs([resource])[resource].result(60)
     assert (found["queue.tries"].value, found["queue.order"].value) == ("7", "key")
     assert found["queue.visibility.timeout.ms"].value == "30000"
     settings = httpx.get(f"{node.http_url}/v1/topics/{topic}").json()["settings"]
@@ -247,13 +248,13 @@ def test_a_companion_is_hidden_readable_and_nobodys_to_change(node: Node, topic:
         assert refused.status_code in (400, 403, 409, 422), refused.text
     admin = admin_of(node.bootstrap)
     with pytest.raises(Exception, match=r"POLICY_VIOLATION|own state"):
-        admin.delete_topics([companion])[companion].result(30)
+        admin.delete_topics([companion])[companion].result(60)
     producer = Producer({"bootstrap.servers": node.bootstrap})
     errors: list[object] = []
     producer.produce(companion, b"x", on_delivery=lambda error, _: errors.append(error))
-    producer.flush(30)
+    producer.flush(60)
     assert errors[0] is not None
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(60)
     everything = httpx.get(f"{node.http_url}/v1/topics", params={"include_internal": "true"}).json()["topics"]
     assert companion not in [each["name"] for each in everything]
     eventually(lambda: not node.partition_dir(companion).exists(), what="the companion's files")
@@ -277,7 +278,7 @@ def test_in_a_cluster_leaders_stay_together_and_offsets_and_trims_find_their_way
         publish(any_node, topic, 5, partition)
     work(any_node, topic, "workers", 15)
     companion = f"__queue.{topic}"
-    assert cluster.leaders(companion) == cluster.leaders(topic)
+    eventually(lambda: cluster.leaders(companion) == cluster.leaders(topic), what="the same leaders for both")
     eventually(lambda: committed(any_node, "workers", topic) == {0: 5, 1: 5, 2: 5}, what="offsets of all leaders")
     eventually(lambda: [log_start(any_node, topic, each) for each in range(3)] == [5, 5, 5], what="starts")
     victim = cluster.leaders(topic)[0]
@@ -295,7 +296,7 @@ def test_in_a_cluster_leaders_stay_together_and_offsets_and_trims_find_their_way
     cluster.nodes[victim].start()
     eventually(
         lambda: cluster.replicas_in_sync(topic) == cluster.replicas_in_sync(companion) == [[1, 2, 3]] * 3,
-        patience_s=40,
+        patience_s=90,
         what="everybody back in sync",
     )
     directory = cluster.nodes[victim].partition_dir(topic)

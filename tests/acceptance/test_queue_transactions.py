@@ -100,7 +100,7 @@ def publish_orders(client: httpx.Client, at: int) -> None:
 
 def test_every_order_has_one_result_though_nodes_die(cluster: Cluster) -> None:
     urls = [node.http_url for node in cluster.nodes.values()]
-    with httpx.Client(base_url=urls[0], timeout=30) as client:
+    with httpx.Client(base_url=urls[0], timeout=60) as client:
         for topic in ("orders", "results"):
             configs = {"queue.tries": 0, "queue.retry.base.ms": 100} if topic == "orders" else {}
             made = {"name": topic, "partitions": PARTITIONS, "replication_factor": 3, "configs": configs}
@@ -124,6 +124,6 @@ def test_every_order_has_one_result_though_nodes_die(cluster: Cluster) -> None:
         eventually(lambda: is_all_acked(client), 150)
         is_done.set()
         for worker in workers:
-            worker.join(30)
+            worker.join(60)
         counts = results(client)
     assert counts == Counter({f"order-{at}": 1 for at in range(published)})

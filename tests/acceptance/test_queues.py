@@ -30,7 +30,7 @@ def test_a_node_killed_under_workers_loses_nothing_and_brings_nothing_back(tmp_p
     with Node(tmp_path) as node:
         urls = [node.http_url]
         topic = {"name": "jobs", "partitions": 2, "configs": {"queue.tries": "0"}}
-        assert httpx.post(f"{node.http_url}/v1/topics", json=topic, timeout=10).status_code == 201
+        assert httpx.post(f"{node.http_url}/v1/topics", json=topic, timeout=60).status_code == 201
         ledger = Ledger()
         workers = Workers(urls, "jobs", ledger, timeout_s=_LEASE_S).start(4)
         published: list[str] = []
@@ -42,11 +42,11 @@ def test_a_node_killed_under_workers_loses_nothing_and_brings_nothing_back(tmp_p
                 time.sleep(random.uniform(0.1, 0.5))
                 node.kill()
                 node.restart()
-            assert await_all(lambda: set(published) <= ledger.acked, 60), node.log_tail()
+            assert await_all(lambda: set(published) <= ledger.acked, 120), node.log_tail()
         finally:
             workers.stop()
         _check(ledger, published)
-        stats = httpx.get(f"{node.http_url}/v1/queues/jobs", timeout=10).json()
+        stats = httpx.get(f"{node.http_url}/v1/queues/jobs", timeout=60).json()
         assert "workers" in str(stats)
 
 
@@ -62,7 +62,7 @@ def test_a_cluster_that_loses_leaders_hands_everything_out_once(tmp_path: Path) 
             "replication_factor": 3,
             "configs": {"queue.tries": "0", "min.insync.replicas": "2"},
         }
-        assert httpx.post(f"{urls[0]}/v1/topics", json=topic, timeout=10).status_code == 201
+        assert httpx.post(f"{urls[0]}/v1/topics", json=topic, timeout=60).status_code == 201
         ledger = Ledger()
         workers = Workers(urls, "jobs", ledger, timeout_s=_LEASE_S).start(4)
         published: list[str] = []
@@ -76,7 +76,7 @@ def test_a_cluster_that_loses_leaders_hands_everything_out_once(tmp_path: Path) 
                 publish_until_told(urls, "jobs", more)
                 published += more
                 cluster.nodes[number].restart()
-            assert await_all(lambda: set(published) <= ledger.acked, 60), cluster.nodes[3].log_tail()
+            assert await_all(lambda: set(published) <= ledger.acked, 120), cluster.nodes[3].log_tail()
         finally:
             workers.stop()
         _check(ledger, published)

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, eventually
 
 from penstock import Client
 from penstock.errors import ScheduleNotFound
@@ -37,7 +37,7 @@ def test_every_node_takes_every_call(cluster: Cluster, topic: str) -> None:
         with Client(url) as client:
             made += [client.schedules.add(topic, f"{at}-{number}", at=4_000_000_000_000).id for number in range(5)]
             made.append(client.publish(topic, f"{at}-p", delay_ms=3_600_000).schedule_id)
-    answer = httpx.post(f"{urls[0]}/v1/schedules", json={"topic": topic, "value": "s", "at": FAR}, timeout=30)
+    answer = httpx.post(f"{urls[0]}/v1/schedules", json={"topic": topic, "value": "s", "at": FAR}, timeout=60)
     made.append(answer.json()["id"])
     for url in urls:
         with Client(url) as client:
@@ -50,7 +50,7 @@ def test_every_node_takes_every_call(cluster: Cluster, topic: str) -> None:
     with Client(urls[1]) as client:
         client.schedules.reschedule(made[0], delay_ms=0)
         client.schedules.run(made[-1])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(seen := [message.text for message in client.read(topic)]) < 2:
             assert time.monotonic() < deadline, seen
             time.sleep(0.05)
@@ -58,7 +58,7 @@ def test_every_node_takes_every_call(cluster: Cluster, topic: str) -> None:
     with Client(urls[2]) as client:
         for each in made[1:-1]:
             client.schedules.cancel(each)
-        assert list(client.schedules.list(topic=topic)) == []
+        eventually(lambda: list(client.schedules.list(topic=topic)) == [])
 
 
 @pytest.mark.soak
@@ -69,7 +69,7 @@ def test_records_delayed_by_header_come_once_each_while_nodes_are_killed(tmp_pat
     with Cluster(tmp_path) as cluster:
         config = {"delay.headers.enable": "true", "min.insync.replicas": "2"}
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic(topic, 3, 3, config=config)])[topic].result(30)
+        admin.create_topics([NewTopic(topic, 3, 3, config=config)])[topic].result(60)
         sent = _Sender(cluster, topic)
         sent.start()
         for _ in range(5):

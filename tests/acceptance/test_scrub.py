@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.cluster import Cluster, eventually
+from tests.support.node import penstock_command
 
 from penstock.storage.files import DiskFiles
 from penstock.storage.inspect import dump_records, inspect_log
@@ -26,12 +27,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     settings = {"storage__scrub__interval_ms": 500, "storage__segment_bytes": 16_384}
     with Cluster(tmp_path_factory.mktemp("scrub"), **settings) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 1, 3)])[TOPIC].result(20)
+        admin.create_topics([NewTopic(TOPIC, 1, 3)])[TOPIC].result(60)
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0, "batch.num.messages": 10})
         for number in range(COUNT):
             producer.produce(TOPIC, value=b"order %d " % number + b"." * 200, partition=0)
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         eventually(lambda: all(len(sealed(cluster, number)) > 3 for number in cluster.nodes), what="sealing")
         eventually(lambda: all(is_whole(cluster, number) for number in cluster.nodes), what="copying")
         yield cluster
@@ -88,12 +89,12 @@ def test_damage_that_nobody_reads_is_healed_while_all_nodes_run(cluster: Cluster
 
 def test_an_operator_has_everything_checked_and_sees_what_came_of_it(cluster: Cluster) -> None:
     node = cluster.nodes[1]
-    command = [*node.command, "cluster", "scrub", "--url", node.http_url]
+    command = [penstock_command(), "cluster", "scrub", "--url", node.http_url]
     done = subprocess.run([*command, "--now", "--timeout", "60", "-o", "json"], capture_output=True, timeout=90)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [each["node_id"] for each in found] == [1, 2, 3]
     assert all(each["completed_round"] > 0 and each["checked_bytes"] > 0 for each in found)
-    table = subprocess.run([*command, "-o", "table"], capture_output=True, timeout=30).stdout.decode()
+    table = subprocess.run([*command, "-o", "table"], capture_output=True, timeout=60).stdout.decode()
     assert "DAMAGED NOW" in table
     assert all(each["scrubbed_at_ms"] for each in cluster.ask("/v1/nodes")["nodes"])

@@ -18,7 +18,7 @@ from tests.support.node import Node
 
 
 def nodes_up(node: Node) -> list[int]:
-    with urllib.request.urlopen(f"{node.http_url}/v1/nodes", timeout=5) as answer:
+    with urllib.request.urlopen(f"{node.http_url}/v1/nodes", timeout=60) as answer:
         listed: list[dict[str, Any]] = json.load(answer)["nodes"]
     return [each["node_id"] for each in listed if each["status"] == "up"]
 
@@ -31,13 +31,13 @@ def test_shards_share_partitions_and_one_that_dies_comes_back(tmp_path: Path) ->
     with node:
         eventually(lambda: nodes_up(node) == [1, 1001], 90, "two shards")
         admin = AdminClient({"bootstrap.servers": node.bootstrap})
-        admin.create_topics([NewTopic("t", 4)])["t"].result(20)
-        leaders = {each.leader for each in admin.list_topics("t", timeout=10).topics["t"].partitions.values()}
+        admin.create_topics([NewTopic("t", 4)])["t"].result(60)
+        leaders = {each.leader for each in admin.list_topics("t", timeout=60).topics["t"].partitions.values()}
         assert leaders == {1, 1001}
         producer = Producer({"bootstrap.servers": node.bootstrap, "enable.idempotence": True})
         for number in range(40):
             producer.produce("t", value=f"message-{number}", partition=number % 4)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         assert node.pid is not None
         shards = psutil.Process(node.pid).children()
         assert len(shards) == 2
@@ -45,6 +45,6 @@ def test_shards_share_partitions_and_one_that_dies_comes_back(tmp_path: Path) ->
         eventually(lambda: len(psutil.Process(node.pid).children()) == 2, 90, "a new process")
         eventually(lambda: nodes_up(node) == [1, 1001], 90, "two shards again")
         client = ConfluentClient(node.bootstrap)
-        eventually(lambda: sum(client.bounds("t", index)[1] for index in range(4)) == 40, 20, "every message")
+        eventually(lambda: sum(client.bounds("t", index)[1] for index in range(4)) == 40, 60, "every message")
         client.close()
         assert node.stop() == 0

@@ -108,7 +108,7 @@ def test_flags_that_make_no_sense_are_refused_before_anything_is_touched(tmp_pat
     from tests.support.node import penstock_command
 
     command = [penstock_command(), "serve", "--data-dir", str(tmp_path / "data"), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, env=dict(os.environ))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(os.environ))
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "data").exists()

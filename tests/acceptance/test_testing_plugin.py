@@ -18,7 +18,7 @@ from penstock.testing import LocalBroker
 def test_doors(penstock, penstock_url):
     producer = Producer({"bootstrap.servers": penstock.bootstrap})
     producer.produce("orders", b"by kafka")
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     with urllib.request.urlopen(penstock_url + "/v1/topics") as answer:
         assert "orders" in json.dumps(json.load(answer))
     with Client(penstock_url) as client:

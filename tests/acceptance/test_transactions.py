@@ -52,7 +52,7 @@ def read(node: Node, topic: str, isolation: str = "read_committed") -> list[str]
     values, ended = [], set()
     with closing(Consumer(config)) as consumer:
         consumer.assign([TopicPartition(topic, at, 0) for at in range(PARTITIONS)])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(ended) < PARTITIONS:
             assert time.monotonic() < deadline, f"stuck after {values} with {ended}"
             message = consumer.poll(1)
@@ -66,7 +66,7 @@ def read(node: Node, topic: str, isolation: str = "read_committed") -> list[str]
 
 def producer(node: Node, transactional_id: str, **config: Any) -> Producer:
     made = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": transactional_id, **config})
-    made.init_transactions(20)
+    made.init_transactions(60)
     return made
 
 
@@ -90,13 +90,13 @@ def test_a_commit_shows_everything_at_once_and_an_abort_nothing(node: Node, made
     for value in ("a", "b", "c"):
         sender.begin_transaction()
         send(sender, made, *[f"{value}{number}" for number in range(6)])
-        sender.flush(10)
+        sender.flush(60)
         assert not [each for each in read(node, made) if each.startswith(value)]
         assert metric(node, "penstock_open_transactions") >= 1
         if value == "b":
-            sender.abort_transaction(20)
+            sender.abort_transaction(60)
         else:
-            sender.commit_transaction(20)
+            sender.commit_transaction(60)
     assert read(node, made) == [f"{value}{number}" for value in "ac" for number in range(6)]
     assert len(read(node, made, "read_uncommitted")) == 18
     assert metric(node, "penstock_transactions_committed_total") == committed + 2
@@ -107,33 +107,33 @@ def test_a_newer_instance_fences_the_older_and_aborts_what_it_left(node: Node, m
     zombie = producer(node, made)
     zombie.begin_transaction()
     send(zombie, made, "zombie")
-    zombie.flush(10)
+    zombie.flush(60)
     successor = producer(node, made)
     with pytest.raises(KafkaException) as refused:
-        zombie.commit_transaction(20)
+        zombie.commit_transaction(60)
     assert refused.value.args[0].fatal()
     successor.begin_transaction()
     send(successor, made, "successor")
-    successor.commit_transaction(20)
+    successor.commit_transaction(60)
     assert read(node, made) == ["successor"]
 
 
 def test_a_transaction_that_is_open_for_too_long_is_aborted(node: Node, made: str) -> None:
+    before = metric(node, 'penstock_transactions_aborted_total{reason="timeout"}')
     sleeper = producer(node, made, **{"transaction.timeout.ms": 1_000})
     sleeper.begin_transaction()
     send(sleeper, made, "late")
-    sleeper.flush(10)
-    before = metric(node, 'penstock_transactions_aborted_total{reason="timeout"}')
-    deadline = time.monotonic() + 10
+    sleeper.flush(60)
+    deadline = time.monotonic() + 60
     while metric(node, 'penstock_transactions_aborted_total{reason="timeout"}') == before:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     with pytest.raises(KafkaException):
-        sleeper.commit_transaction(20)
+        sleeper.commit_transaction(60)
     other = producer(node, f"{made}-other")
     other.begin_transaction()
     send(other, made, "other")
-    other.commit_transaction(20)
+    other.commit_transaction(60)
     assert read(node, made) == ["other"]
 
 
@@ -145,7 +145,7 @@ def test_offsets_count_with_the_transaction_they_are_part_of(node: Node, made: s
     config = {"bootstrap.servers": node.bootstrap, "group.id": group, "enable.auto.commit": False}
     with closing(Consumer(config)) as consumer:
         consumer.subscribe([made])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not consumer.assignment():
             assert time.monotonic() < deadline
             consumer.poll(0.1)
@@ -156,10 +156,10 @@ def test_offsets_count_with_the_transaction_they_are_part_of(node: Node, made: s
             send(sender, made, "a")
             sender.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), 20)
             if is_commit:
-                sender.commit_transaction(20)
+                sender.commit_transaction(60)
             else:
-                sender.abort_transaction(20)
-            (found,) = consumer.committed([TopicPartition(made, 0)], timeout=20)
+                sender.abort_transaction(60)
+            (found,) = consumer.committed([TopicPartition(made, 0)], timeout=60)
             assert (found.offset if found.offset >= 0 else None) == expected
 
 
@@ -167,7 +167,7 @@ def test_offsets_of_a_member_that_is_gone_are_refused(node: Node, made: str) -> 
     config = {"bootstrap.servers": node.bootstrap, "group.id": f"group-{made}", "enable.auto.commit": False}
     with closing(Consumer(config)) as consumer:
         consumer.subscribe([made])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not consumer.assignment():
             assert time.monotonic() < deadline
             consumer.poll(0.1)
@@ -177,7 +177,7 @@ def test_offsets_of_a_member_that_is_gone_are_refused(node: Node, made: str) -> 
     with pytest.raises(KafkaException) as refused:
         sender.send_offsets_to_transaction([TopicPartition(made, 0, 7)], metadata, 20)
     assert refused.value.args[0].txn_requires_abort()
-    sender.abort_transaction(20)
+    sender.abort_transaction(60)
 
 
 # -- other clients -----------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_aiokafka_commits_aborts_fences_and_commits_offsets(node: Node, made: st
     asyncio.run(scenario())
     assert read(node, made) == ["a", "c"]
     with closing(Consumer({"bootstrap.servers": node.bootstrap, "group.id": f"group-{made}"})) as consumer:
-        (found,) = consumer.committed([TopicPartition(made, 1)], timeout=20)
+        (found,) = consumer.committed([TopicPartition(made, 1)], timeout=60)
     assert found.offset == 5
 
 

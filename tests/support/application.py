@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
-from tests.support.node import Node, die_with_parent
+from tests.support.node import Node
+from tests.support.nursery import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 

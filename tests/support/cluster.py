@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 from tests.support.node import Node, free_port
 
 
@@ -79,7 +83,7 @@ class Cluster:
     def ask(self, path: str, number: int | None = None) -> Any:
         """The JSON that a node, or any that runs, answers to a GET."""
         node = self.running[0] if number is None else self.nodes[number]
-        with urllib.request.urlopen(f"{node.http_url}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{node.http_url}{path}", timeout=30) as answer:
             return json.load(answer)
 
     def topic(self, name: str, number: int | None = None) -> dict[str, Any]:
@@ -93,7 +97,35 @@ class Cluster:
         return [sorted(partition["in_sync"]) for partition in self.topic(name)["partition_details"]]
 
 
-def eventually(check: Callable[[], bool], patience_s: float = 20.0, what: str = "it") -> None:
+def known(cluster: Cluster, number: int) -> list[str]:
+    """The topics that a node knows of."""
+    return [found["name"] for found in cluster.ask("/v1/topics", number)["topics"]]
+
+
+def led_by(cluster: Cluster, topic: str, number: int) -> int:
+    """A partition that this node leads."""
+    return cluster.leaders(topic).index(number)
+
+
+def rest(cluster: Cluster, number: int) -> httpx.Client:
+    """A client of one node."""
+    return httpx.Client(base_url=cluster.nodes[number].http_url, timeout=60)
+
+
+def command(cluster: Cluster, *args: object, number: int = 1) -> subprocess.CompletedProcess[str]:
+    """What the command line says of a cluster, asked at one node."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *map(str, args)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**inherited, "PENSTOCK_URL": cluster.nodes[number].http_url, "NO_COLOR": "1", "COLUMNS": "120"},
+    )
+
+
+def eventually(check: Callable[[], bool], patience_s: float = 60.0, what: str = "it") -> None:
     """Wait until ``check`` holds; errors count as not yet."""
     deadline = time.monotonic() + patience_s
     last: Exception | None = None

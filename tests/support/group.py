@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message, Producer
-from tests.support.node import die_with_parent
+from tests.support.nursery import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,7 +18,7 @@ from penstock.grpc.generated.queues_pb2_grpc import QueuesStub
 from penstock.grpc.generated.topics_pb2_grpc import TopicsStub
 from penstock.grpc.generated.transactions_pb2_grpc import TransactionsStub
 
-T_S = 20.0
+T_S = 60.0
 
 
 class GrpcClient:

@@ -8,7 +8,6 @@ the tests: the kernel kills it when the process that started it dies.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -16,34 +15,50 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
+from tests.support.nursery import Child, die_with_parent, nursery
 from tests.support.wire import answers_api_versions
 
-_PR_SET_PDEATHSIG = 1
 _READY_LIMIT_S = 90.0  # of a machine that does a lot beside; a node that cannot start ends by itself
 _LOG_LINES_SHOWN = 40
-_LIBC = ctypes.CDLL(None)
 
 
 class NodeError(AssertionError):
     """The node did not do what the test asked of it; the message ends with its last log lines."""
 
 
-_ports_given: set[int] = set()
+_PORTS = range(20_000, 32_000)  # below those that the system gives to clients, which else take one before its node does
+_PORTS_OF_A_BLOCK = 40
+
+
+def _claimed_ports() -> Iterator[int]:
+    """Ports in blocks, each of which belongs to this process until it ends: its name is bound as a socket's."""
+    claims = []
+    for first in _PORTS[::_PORTS_OF_A_BLOCK]:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0penstock-test-ports-{first}")
+        except OSError:  # another process has it
+            claim.close()
+            continue
+        claims.append(claim)
+        yield from range(first, first + _PORTS_OF_A_BLOCK)
+
+
+_ports = _claimed_ports()
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on at the moment, and that was not given to anybody here before."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port not in _ports_given:
-            _ports_given.add(port)
+    """A loopback port that nobody listens on, and that nobody else who asks here gets, in whichever process."""
+    for port in _ports:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("the tests have used all of their ports")
 
 
 def penstock_command() -> str:
@@ -64,11 +79,11 @@ class Node:
         self.http_port = free_port()
         self.grpc_port = free_port()
         self.settings: Mapping[str, object] = settings
-        self.command: Sequence[str] = (penstock_command(),)
+        self.module = "penstock"  # what the process runs, as by ``python -m``
         self.arguments: Sequence[str] = ()  # for `penstock serve`, beside the usual ones
         self.environment: dict[str, str] = {}
         self.log_path = directory / "node.log"
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
         return f"<Node {self.node_id} at {self.bootstrap}, {'running' if self.is_running else 'not running'}>"
@@ -114,21 +129,28 @@ class Node:
     def launch(self) -> None:
         """Start the process and return at once."""
         assert not self.is_running, "the node runs already"
-        command = [*self.command, "serve", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)]
-        command += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}", "--grpc", self.grpc]
-        command += self.arguments
+        arguments = ["serve", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)]
+        arguments += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}", "--grpc", self.grpc]
+        arguments += self.arguments
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         chosen = {f"PENSTOCK_{name.upper()}": str(value) for name, value in self.settings.items()}
+        environment = {**inherited, **chosen, **self.environment}
+        if "PENSTOCK_COMMAND" not in os.environ and nursery().is_fit:
+            self._child = nursery().start(self.module, arguments, self.log_path, self.directory, environment)
+            return
         with self.log_path.open("ab") as out:
             self._child = subprocess.Popen(
-                command,
+                [*self._command(), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**inherited, **chosen, **self.environment},
+                env=environment,
                 cwd=self.directory,
                 preexec_fn=die_with_parent,
             )
+
+    def _command(self) -> Sequence[str]:
+        return (penstock_command(),) if self.module == "penstock" else (sys.executable, "-m", self.module)
 
     def start(self) -> Node:
         """Start the process and wait until it serves."""
@@ -163,7 +185,7 @@ class Node:
         """Start again on the same directory and ports, after `kill` or `stop`."""
         return self.start()
 
-    def stop(self, patience_s: float = 20.0) -> int:
+    def stop(self, patience_s: float = 60.0) -> int:
         """SIGTERM, and the exit code; a node that does not end in time is killed, and that is an error."""
         assert self._child is not None, "the node was never started"
         if self._child.poll() is None:
@@ -174,7 +196,7 @@ class Node:
             self.kill()
             raise NodeError(f"the node did not stop within {patience_s:.0f} s\n{self.log_tail()}") from None
 
-    def wait_for_exit(self, patience_s: float = 20.0) -> int:
+    def wait_for_exit(self, patience_s: float = 60.0) -> int:
         """The exit code of a node that is expected to end by itself."""
         assert self._child is not None, "the node was never started"
         try:
@@ -202,7 +224,3 @@ class Node:
     def __exit__(self, *exc: object) -> None:
         if self.is_running:
             self.kill()
-
-
-def die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

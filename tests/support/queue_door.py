@@ -49,7 +49,7 @@ class Door:
         found: dict[str, Any] = answer.json()
         return found
 
-    def drain(self, topic: str, count: int, patience_s: float = 30.0, **body: Any) -> list[str]:
+    def drain(self, topic: str, count: int, patience_s: float = 90.0, **body: Any) -> list[str]:
         """Receive and ack until there are as many, and no more for a moment."""
         values: list[str] = []
         deadline = time.monotonic() + patience_s

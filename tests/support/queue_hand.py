@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -117,7 +118,9 @@ def work(kind: str, topic: str, visibility_s: float, journal: Journal, urls: Seq
             journal.got(message)
         for message in messages:
             if message.text.startswith(POISON):  # the others should not suffer for it
-                await message.nack(delay=0, reason=POISON)
+                # Of a nack whose answer was lost with its node the second one comes too late.
+                with suppress(LeaseLost):
+                    await message.nack(delay=0, reason=POISON)
         await asyncio.sleep(seconds())
         for message in messages:
             if not message.text.startswith(POISON):

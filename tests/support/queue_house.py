@@ -1,21 +1,19 @@
-"""A real broker with queues in it, for tests: alone on its node, on a disk in memory or in a directory."""
+"""A real broker with queues in it, for tests: alone on its node, on a disk in memory, on virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
+
+from tests.support.virtual_time import surroundings
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.queues.core.messages import Fate
 from penstock.broker.queues.leases import Lease, LeasedMessage
-from penstock.broker.surroundings import Surroundings
-from penstock.clock import SystemClock
 from penstock.cluster.controller import TopicSpec
-from penstock.peers.tcp import TcpPeers
 from penstock.records import Record, encode_batch
 from penstock.testing.files import MemoryFiles
 
@@ -25,10 +23,7 @@ class QueueHouse:
 
     def __init__(self, files: MemoryFiles | None = None, **config: Any) -> None:
         self.files = files or MemoryFiles()
-        clock = SystemClock()
-        peers = TcpPeers(1, host="", port=None, token=None, clock=clock)
-        surroundings = Surroundings(peers=peers, files=self.files, clock=clock, random=Random(7))
-        self.broker = Broker(BrokerConfig(node_id=1, data_dir=Path("/data"), **config), surroundings)
+        self.broker = Broker(BrokerConfig(node_id=1, data_dir=Path("/data"), **config), surroundings(self.files))
         self.queues = self.broker.queues
 
     async def __aenter__(self) -> QueueHouse:
@@ -80,13 +75,3 @@ class QueueHouse:
 
 def values(messages: Sequence[LeasedMessage]) -> list[str]:
     return [(message.value or b"").decode() for message in messages]
-
-
-def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a test's story, which must not take long."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await story()
-
-    asyncio.run(bounded())

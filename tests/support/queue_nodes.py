@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
+
+from tests.support.virtual_time import surroundings
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, ClusterConfig
-from penstock.broker.surroundings import Surroundings
 from penstock.cluster.controller import TopicSpec
 from penstock.cluster.records import Endpoint
 from penstock.model import queue_state_topic
@@ -50,8 +50,8 @@ class QueueNodes:
             cluster=cluster,
         )
         peers = self.exchange.join(node_id)
-        surroundings = Surroundings(peers=peers, files=self.files[node_id], random=Random(node_id))
-        broker = self.brokers[node_id] = Broker(config, surroundings)
+        stands_on = surroundings(self.files[node_id], node_id=node_id, peers=peers)
+        broker = self.brokers[node_id] = Broker(config, stands_on)
         await broker.start()
         return broker
 
@@ -90,7 +90,7 @@ class QueueNodes:
         await broker.remote.append(topic, partition, encode_batch(records), timeout_ms=10_000)
 
 
-async def until(is_so: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
     """Return as soon as something is so."""
     async with asyncio.timeout(seconds):
         while not is_so():  # noqa: ASYNC110 - nobody tells of it

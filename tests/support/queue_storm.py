@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.support.node import die_with_parent
+from tests.support.nursery import die_with_parent
 from tests.support.queue_hand import GROUP, POISON
 
 import penstock

@@ -1,36 +1,24 @@
-"""A real broker with schedules in it, for tests: alone on its node, on a disk in memory, by a clock that can be set."""
+"""A real broker with schedules in it, for tests: alone on its node, on a disk in memory, on virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
+
+from tests.support.virtual_time import ClockWithHands, surroundings
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.schedules.config import ScheduleSettings
 from penstock.broker.schedules.messages import New, Placed
 from penstock.broker.schedules.records import Message
-from penstock.broker.surroundings import Surroundings
-from penstock.clock import SystemClock
 from penstock.cluster.controller import TopicSpec
-from penstock.peers.tcp import TcpPeers
 from penstock.testing.files import MemoryFiles
 from penstock.testing.reading import StoredMessage, read_committed
 
 HOUR_MS = 3_600_000
-
-
-class SettableClock(SystemClock):
-    """The machine's clock, with somebody at its hands."""
-
-    def __init__(self) -> None:
-        self.ahead_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.ahead_ms
 
 
 class ScheduleHouse:
@@ -38,16 +26,16 @@ class ScheduleHouse:
 
     def __init__(self, files: MemoryFiles | None = None, *, shards: int = 2, **settings: Any) -> None:
         self.files = files or MemoryFiles()
-        self.clock = SettableClock()
-        peers = TcpPeers(1, host="", port=None, token=None, clock=self.clock)
-        surroundings = Surroundings(peers=peers, files=self.files, clock=self.clock, random=Random(7))
+        stands_on = surroundings(self.files)
+        assert isinstance(stands_on.clock, ClockWithHands)
+        self.clock = stands_on.clock
         config = BrokerConfig(
             node_id=1,
             data_dir=Path("/data"),
             schedules_partitions=shards,
             schedules=ScheduleSettings(**{"retry_base_ms": 20, **settings}),
         )
-        self.broker = Broker(config, surroundings)
+        self.broker = Broker(config, stands_on)
         self.calendar = self.broker.schedules
 
     async def __aenter__(self) -> ScheduleHouse:
@@ -79,13 +67,17 @@ class ScheduleHouse:
 
     async def await_values(self, *values: str, topic: str = "orders") -> list[StoredMessage]:
         """The messages of a topic as soon as there are so many, which have to be these."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(await self.values(topic)) < len(values):  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0.01)
         assert sorted(await self.values(topic)) == sorted(values)
         return await self.messages(topic)
 
+    async def recorded(self, count: int) -> None:
+        """Return once so many firings are recorded, each a moment after its message can be read."""
+        await self.until(lambda: self.calendar.stats_here().fired_total >= count)
+
     async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not is_so():  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0.01)

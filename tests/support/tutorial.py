@@ -36,7 +36,7 @@ from websockets.sync.client import ClientConnection, connect
 DOORS = ("curl", "WebSocket", "gRPC", "Python")
 _NAME = re.compile(r"[A-Z][A-Z0-9]*(-[A-Z0-9]+)+")
 _MORE = "…"
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 _GRPCURL = Path(__file__).with_name("grpcurl.py")
 
 

@@ -61,7 +61,7 @@ class Node:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def wait_ready(self) -> None:
         started = time.perf_counter()
@@ -101,7 +101,9 @@ def nodes(directory: Path) -> Iterator[StartNode]:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=clean_environ(**environ),
+                env=clean_environ(
+                    **{"PENSTOCK_STORAGE__HOUSEKEEPING_INTERVAL_MS": "1h", **environ}
+                ),  # dates may be old
                 cwd=directory,
             )
         node = Node(process, kafka_port, http_port, data_dir, log)

@@ -38,10 +38,10 @@ def topic(node: Any) -> Iterator[str]:
     for reason, values in (("no stock", ["a", "b"]), ("bad\x1b[31m", ["c"])):
         messages = [{"key": value, "value": value * 100} for value in values]
         post(node, f"/v1/topics/{name}/batch", {"messages": messages})
-        found = post(node, f"/v1/queues/{name}/receive", {"max": 10, "wait_ms": 5_000})["messages"]
+        found = post(node, f"/v1/queues/{name}/receive", {"max": 10, "wait_ms": 20_000})["messages"]
         receipts = [message["receipt"] for message in found]
         post(node, f"/v1/queues/{name}/reject", {"receipts": receipts, "reason": reason})
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 90
     while len(json_lines(node.run("dlq", "list", name, "-o", "json"))) < 3:
         assert time.monotonic() < deadline
     yield name

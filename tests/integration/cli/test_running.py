@@ -69,10 +69,12 @@ def test_settings_reach_the_node(start_node: Any, tmp_path: Path) -> None:
 
 def test_port_zero_takes_a_free_port(start_node: Any) -> None:
     node = start_node("--kafka", "127.0.0.1:0")
-    ready = json.loads(node.log.read_text().splitlines()[-1])
+    wait_for(lambda: "Penstock is ready." in node.log.read_text())
+    records = [json.loads(line) for line in node.log.read_text().splitlines()]
+    ready = next(record for record in records if record["message"] == "Penstock is ready.")
     port = int(ready["kafka"].rpartition(":")[2])
     assert port > 0
-    socket.create_connection(("127.0.0.1", port), 5).close()
+    socket.create_connection(("127.0.0.1", port), 30).close()
 
 
 def test_dev_greets_and_has_a_sample_topic(start_node: Any) -> None:
@@ -90,7 +92,7 @@ def test_dev_greets_and_has_a_sample_topic(start_node: Any) -> None:
 
 
 def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -229,7 +229,7 @@ def test_following_shows_messages_as_they_come_until_interrupted(
     assert reader.stdout.readline() == b"after\n"
     time.sleep(0.1)  # into its next wait, which the signal must break
     reader.send_signal(signal.SIGINT)
-    _, errors = reader.communicate(timeout=10)
+    _, errors = reader.communicate(timeout=60)
     assert (reader.returncode, errors) == (Exit.OK, b"")
 
 
@@ -240,7 +240,7 @@ def test_following_finds_new_partitions(node: Any, topic: str) -> None:
     assert reader.stdout.readline() == b"old\n"
     node.run("topic", "add-partitions", topic, 3)
     node.run("produce", topic, "-p", 2, stdin=b"new\n")
-    output, _ = reader.communicate(timeout=20)
+    output, _ = reader.communicate(timeout=60)
     assert (reader.returncode, output) == (Exit.OK, b"new\n")
 
 

@@ -107,7 +107,7 @@ def test_what_is_refused_is_told_and_others_go_on() -> None:
             with pytest.raises(errors.MessageTooLarge):
                 await client.publish("t", "b")
             assert (await client.publish("t", "c")).offset == 1
-            await asyncio.wait_for(client.flush(), 5)
+            await asyncio.wait_for(client.flush(), 60)
 
     run(test)
 
@@ -142,6 +142,6 @@ def test_a_client_that_is_closed_tells_who_waits() -> None:
             client._publisher.abandon()
             with pytest.raises(errors.ClientClosed):
                 await waiting
-            await asyncio.wait_for(client.close(), 5)
+            await asyncio.wait_for(client.close(), 60)
 
     run(test)

@@ -53,7 +53,7 @@ def answer(status: int, body: bytes) -> bytes:
 
 
 def run(test: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(asyncio.wait_for(test(), 20))
+    return asyncio.run(asyncio.wait_for(test(), 90))
 
 
 FINE = answer(200, b'{"ok": 1}')
@@ -64,7 +64,7 @@ UNKNOWN = answer(404, b'{"code": "unknown_topic", "detail": "No.", "retriable": 
 def test_a_node_that_is_not_there_is_passed_over_and_not_asked_again() -> None:
     async def test() -> None:
         async with Server(lambda _: FINE) as there:
-            transport = Transport([f"http://127.0.0.1:{free_port()}", there.url], timeout_s=5)
+            transport = Transport([f"http://127.0.0.1:{free_port()}", there.url], timeout_s=30)
             for _ in range(3):
                 assert await transport.get(dict[str, int], "v1", "x") == {"ok": 1}
             assert len(there.requests) == 3
@@ -76,7 +76,7 @@ def test_a_node_that_is_not_there_is_passed_over_and_not_asked_again() -> None:
 def test_a_connection_that_breaks_is_tried_elsewhere() -> None:
     async def test() -> None:
         async with Server(lambda _: None) as broken, Server(lambda _: FINE) as there:
-            transport = Transport([broken.url, there.url], timeout_s=5)
+            transport = Transport([broken.url, there.url], timeout_s=30)
             assert await transport.post(dict[str, int], "v1", "x", body={}) == {"ok": 1}
             transport.close()
 
@@ -88,7 +88,7 @@ def test_a_node_that_asks_for_patience_gets_it() -> None:
 
     async def test() -> None:
         async with Server(lambda _: answers.pop(0)) as slow:
-            transport = Transport([slow.url], timeout_s=5)
+            transport = Transport([slow.url], timeout_s=30)
             assert await transport.get(dict[str, int], "v1", "x") == {"ok": 1}
             assert len(slow.requests) == 3
             transport.close()
@@ -99,7 +99,7 @@ def test_a_node_that_asks_for_patience_gets_it() -> None:
 def test_patience_ends_with_the_nodes_own_error() -> None:
     async def test() -> None:
         async with Server(lambda _: STARTING) as never:
-            transport = Transport([never.url], timeout_s=0.3)
+            transport = Transport([never.url], timeout_s=1.5)
             with pytest.raises(errors.NodeStarting, match="Wait"):
                 await transport.get(dict[str, int], "v1", "x")
             assert len(never.requests) > 1
@@ -111,7 +111,7 @@ def test_patience_ends_with_the_nodes_own_error() -> None:
 def test_a_refusal_is_final() -> None:
     async def test() -> None:
         async with Server(lambda _: UNKNOWN) as there:
-            transport = Transport([there.url], timeout_s=5)
+            transport = Transport([there.url], timeout_s=30)
             with pytest.raises(errors.UnknownTopic):
                 await transport.get(dict[str, int], "v1", "topics", "x")
             assert len(there.requests) == 1
@@ -124,7 +124,7 @@ def test_who_was_tried_is_told() -> None:
     urls = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
 
     async def test() -> None:
-        transport = Transport(urls, timeout_s=0.3)
+        transport = Transport(urls, timeout_s=1.5)
         with pytest.raises(errors.NodesUnreachable) as caught:
             await transport.get(dict[str, int], "v1", "x")
         for url in urls:
@@ -139,7 +139,7 @@ def test_who_was_tried_is_told() -> None:
 def test_what_goes_into_a_path_is_quoted_and_a_prefix_is_kept() -> None:
     async def test() -> None:
         async with Server(lambda _: FINE) as there:
-            transport = Transport([there.url + "/proxy/"], timeout_s=5)
+            transport = Transport([there.url + "/proxy/"], timeout_s=30)
             await transport.get(dict[str, int], "v1", "groups", "a/b c?", since="x y")
             assert there.requests[0].startswith(b"GET /proxy/v1/groups/a%2Fb%20c%3F?since=x+y HTTP/1.1\r\n")
             assert b"\r\nhost: 127.0.0.1:" in there.requests[0]
@@ -151,14 +151,14 @@ def test_what_goes_into_a_path_is_quoted_and_a_prefix_is_kept() -> None:
 @pytest.mark.parametrize("url", ["", "ftp://x", "https://", "http://", "http://x:99999", "http://x?y=1"])
 def test_what_is_no_url_of_a_node_is_refused(url: str) -> None:
     with pytest.raises(errors.InvalidRequest):
-        Transport([url], timeout_s=5)
+        Transport([url], timeout_s=30)
 
 
 @pytest.mark.parametrize("body", [b"nonsense", b'{"ok": "text"}', b"\xff"])
 def test_an_answer_of_another_kind_is_an_error(body: bytes) -> None:
     async def test() -> None:
         async with Server(lambda _: answer(200, body)) as odd:
-            transport = Transport([odd.url], timeout_s=5)
+            transport = Transport([odd.url], timeout_s=30)
             with pytest.raises(errors.UnexpectedAnswer):
                 await transport.get(dict[str, int], "v1", "x")
             transport.close()
@@ -179,7 +179,7 @@ def test_what_is_begun_needs_a_connection_and_says_the_same_as_a_call() -> None:
 
     async def test() -> None:
         async with Server(lambda _: answers.pop(0)) as there:
-            transport = Transport([there.url], timeout_s=5)
+            transport = Transport([there.url], timeout_s=30)
             assert await begun(transport) is None
             assert there.requests == []
             await transport.post(dict[str, int], "v1", "x", body={})
@@ -200,7 +200,7 @@ def test_what_is_begun_and_breaks_is_told_once_and_the_next_node_is_asked() -> N
 
     async def test() -> None:
         async with Server(lambda _: answers.pop(0)) as breaking, Server(lambda _: FINE) as there:
-            transport = Transport([breaking.url, there.url], timeout_s=5)
+            transport = Transport([breaking.url, there.url], timeout_s=30)
             await transport.post(dict[str, int], "v1", "x", body={})
             assert isinstance(await begun(transport), errors.NodesUnreachable)
             assert await transport.post(dict[str, int], "v1", "x", body={}) == {"ok": 1}
@@ -213,11 +213,11 @@ def test_what_is_begun_and_breaks_is_told_once_and_the_next_node_is_asked() -> N
 def test_what_is_begun_has_its_time() -> None:
     async def test() -> None:
         async with Server(lambda head: FINE if b"/first" in head else b"") as silent:
-            transport = Transport([silent.url], timeout_s=0.3)
+            transport = Transport([silent.url], timeout_s=1.5)
             await transport.post(dict[str, int], "v1", "first", body={})
             late = await begun(transport)
             assert isinstance(late, errors.NodesUnreachable)
-            assert "within 0.3 s" in late.message
+            assert "within 1.5 s" in late.message
             transport.close()
 
     run(test)

@@ -65,7 +65,10 @@ class Client:
 @asynccontextmanager
 async def door(directory: Path, **options: int) -> AsyncIterator[tuple[Broker, KafkaServer]]:
     endpoint = Endpoint(door="kafka", host="0.0.0.0", port=0)
-    broker = Broker(BrokerConfig(node_id=1, data_dir=directory / "data", endpoints=(endpoint,)), alone(1))
+    broker = Broker(
+        BrokerConfig(node_id=1, data_dir=directory / "data", endpoints=(endpoint,), housekeeping_interval_ms=3_600_000),
+        alone(1),
+    )
     await broker.start()
     server = KafkaServer(broker, KafkaConfig(port=0, **options))
     await server.start()
@@ -78,7 +81,7 @@ async def door(directory: Path, **options: int) -> AsyncIterator[tuple[Broker, K
 
 def tell(directory: Path, story: Story, **options: int) -> None:
     async def run() -> None:
-        async with asyncio.timeout(30), door(directory, **options) as (broker, server):
+        async with asyncio.timeout(90), door(directory, **options) as (broker, server):
             await broker.create_topic(TopicSpec(name=TOPIC, partitions=2))
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             try:
@@ -191,7 +194,7 @@ def test_a_long_poll_that_finds_nothing_ends_on_time_and_empty(tmp_path: Path) -
 def test_a_fetch_waits_for_its_min_bytes(tmp_path: Path) -> None:
     async def story(client: Client) -> None:
         partition = client.broker.partition(TOPIC, 0)
-        client.send(fetch(0, max_wait_ms=10_000, min_bytes=1_500), 12)
+        client.send(fetch(0, max_wait_ms=60_000, min_bytes=1_500), 12)
         for _ in range(2):
             await asyncio.sleep(0.05)
             partition.append(memoryview(encode_batch([Record(0, 1, None, b"x" * 900)])), 1, is_durable=False)
@@ -227,7 +230,7 @@ def test_a_client_that_does_not_read_is_not_read_from_either(tmp_path: Path) -> 
         reader, writer = await asyncio.open_connection("127.0.0.1", client.writer.get_extra_info("peername")[1])
         other = Client(reader, writer, client.broker)
         other.send(fetch(0), 12)
-        _, values = await asyncio.wait_for(fetched(other), 5)
+        _, values = await asyncio.wait_for(fetched(other), 60)
         assert values
         writer.close()
 

@@ -44,7 +44,7 @@ def tell(directory: Path, story: Callable[[Broker], Awaitable[None]], **settings
         broker = Broker(config, alone(1))
         await broker.start()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 await broker.create_topic(TopicSpec(name=TOPIC, partitions=2))
                 await story(broker)
         finally:

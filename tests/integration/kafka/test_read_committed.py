@@ -56,13 +56,15 @@ def tell(directory: Path, story: Story) -> None:
     async def run() -> None:
         port = free_port()
         endpoint = Endpoint(door="kafka", host="127.0.0.1", port=port)
-        config = BrokerConfig(node_id=1, data_dir=directory / "data", endpoints=(endpoint,))
+        config = BrokerConfig(
+            node_id=1, data_dir=directory / "data", endpoints=(endpoint,), housekeeping_interval_ms=3_600_000
+        )
         broker = Broker(config, alone(1))
         await broker.start()
         server = KafkaServer(broker, KafkaConfig(host="127.0.0.1", port=port))
         await server.start()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(100):
                 await broker.create_topic(TopicSpec(name=TOPIC, partitions=1))
                 streams = await asyncio.open_connection("127.0.0.1", port)
                 reader = Reader(*streams, broker)
@@ -166,7 +168,7 @@ def test_a_long_poll_behind_an_open_transaction_is_woken_by_its_end(tmp_path: Pa
         await asyncio.sleep(0.1)
         assert not waiting.done()
         end(partition, 3, is_commit=True)
-        found, values = await asyncio.wait_for(waiting, 5)
+        found, values = await asyncio.wait_for(waiting, 60)
         assert found.last_stable_offset == 3
         assert values[:2] == [b"open", b"behind it"]
 
@@ -274,7 +276,7 @@ def test_the_doors_that_speak_of_messages_show_only_what_is_committed(tmp_path: 
         await asyncio.sleep(0.05)
         assert not waiting.done()
         end(partition, 3, is_commit=False)
-        result = await asyncio.wait_for(waiting, 5)
+        result = await asyncio.wait_for(waiting, 60)
         assert [record.value for record in result.messages] == [b"behind it"]
 
     tell(tmp_path, story)
@@ -292,7 +294,7 @@ def consume_confluent(port: int, isolation: str, count: int) -> list[bytes]:
         }
     )
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    found = consumer.consume(count + 1, timeout=15)  # one more, for the notice that there is nothing left
+    found = consumer.consume(count + 1, timeout=60)  # one more, for the notice that there is nothing left
     consumer.close()
     return [message.value() for message in found if message.error() is None]
 
@@ -303,7 +305,7 @@ def consume_kafka_python(port: int, isolation: str, count: int) -> list[bytes]:
     consumer.assign([where])
     consumer.seek(where, 0)
     values: list[bytes] = []
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while len(values) < count and time.monotonic() < deadline:
         values += [record.value for record in consumer.poll(timeout_ms=500).get(where, ())]
     values += [record.value for record in consumer.poll(timeout_ms=300).get(where, ())]  # there should be nothing left

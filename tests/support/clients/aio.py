@@ -102,7 +102,7 @@ class AioKafkaClient:
                 bootstrap_servers=self._bootstrap,
                 enable_idempotence=True,
                 acks="all",
-                linger_ms=20,
+                linger_ms=20 if codec == NONE else 300,  # a batch that is too small to shrink goes without the codec
                 max_batch_size=64 * 1024,
                 compression_type=None if codec == NONE else codec,
                 request_timeout_ms=_PATIENCE_MS,

@@ -84,7 +84,7 @@ class ConfluentClient:
     def produce(
         self, topic: str, messages: Iterable[Message], *, codec: str = NONE, batch_messages: int = 10_000
     ) -> list[int]:
-        settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 20, "compression.type": codec}
+        settings = {"enable.idempotence": True, "acks": "all", "linger.ms": 1_000, "compression.type": codec}
         settings |= {"message.timeout.ms": int(PATIENCE_S * 1000), "message.max.bytes": 1_000_000}
         settings |= {"batch.num.messages": batch_messages}
         producer = Producer(self._common | settings)

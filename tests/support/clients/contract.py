@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0
 NOW_MS: Final = time.time_ns() // 1_000_000  # old timestamps would be retention's business
 
 NONE = "none"

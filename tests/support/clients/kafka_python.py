@@ -85,11 +85,12 @@ class KafkaPythonClient:
             self._admin.delete_records({TopicPartition(topic, partition): before_offset}, timeout_ms=_PATIENCE_MS)
 
     def produce(self, topic: str, messages: Iterable[Message], *, codec: str = NONE) -> list[int]:
+        # Nothing goes out before all is there: what is too small to shrink would be sent without the codec.
         producer = KafkaProducer(
             bootstrap_servers=self._bootstrap,
             enable_idempotence=True,
             acks="all",
-            linger_ms=20,
+            linger_ms=1_000,
             batch_size=64 * 1024,
             compression_type=None if codec == NONE else codec,
             max_block_ms=_PATIENCE_MS,
@@ -109,6 +110,7 @@ class KafkaPythonClient:
                     )
                     for message in messages
                 ]
+                producer.flush(timeout=PATIENCE_S)
                 return [future.get(timeout=PATIENCE_S).offset for future in sent]
         finally:
             producer.close(timeout=5)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from bench import sim
-from bench.histories import KINDS, Summary, Workers, run_seed
+from bench.histories import KINDS, Summary, Workers, is_about, run_seed, stories_of
 
 from penstock.testing.simulation.result import Result
 
@@ -37,6 +37,29 @@ def test_a_summary_adds_up() -> None:
     ]
 
 
+def test_every_kind_has_stories() -> None:
+    names = [name for kind in KINDS for name in stories_of(kind)]
+    assert {"figure 8", "the lowest lane comes within its boost time", "clocks of leaders are behind"} <= set(names)
+    assert len(set(names)) == len(names)
+
+
+def test_a_subject_picks_those_seeds_whose_cluster_has_it() -> None:
+    lanes = [seed for seed in range(300) if is_about("lanes", seed)]
+    queues = [seed for seed in range(300) if is_about("queues", seed)]
+    assert set(lanes) < set(queues)
+    assert 60 < len([seed for seed in range(300) if is_about("schedules", seed)]) < 150
+
+
+def test_only_histories_with_the_subject_are_run_and_what_they_did_is_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert sim.main(["--with", "schedules", "--seeds", "1", "--jobs", "1", "-o", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["seeds"] == {"cluster": 1}
+    assert told["counts"]["histories with schedules"] == 1
+    assert told["counts"]["schedules fired"] > 0
+
+
 def test_a_violation_is_told_and_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,9 +77,8 @@ def test_a_seed_is_replayed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["history"]
 
 
-def test_stories_are_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sim.driver_stories, "STORIES", {})  # long ones, told by a test of their own
-    assert sim.main(["--stories"]) == 0
+def test_stories_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sim.main(["--stories", "--kind", "raft"]) == 0
     assert "ok   figure 8" in capsys.readouterr().out
 
 

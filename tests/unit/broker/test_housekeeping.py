@@ -22,7 +22,7 @@ def tell(directory: Path, story: Story, **options: int) -> None:
         broker = Broker(config, alone(1))
         await broker.start()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 await story(broker)
         finally:
             await broker.close()

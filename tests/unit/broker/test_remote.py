@@ -9,13 +9,14 @@ from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
+from tests.support.virtual_time import ClockWithHands
+from tests.support.virtual_time import run as run_story
 
 from penstock.broker.partition import Partition
 from penstock.broker.remote import APPEND, AppendBatch, PartitionService, Place, RemotePartitions
 from penstock.broker.replication.followers import Assigned, Followers
 from penstock.broker.starts import Since
 from penstock.broker.stats import TopicStats
-from penstock.clock import SystemClock
 from penstock.cluster.metadata import ClusterMetadata
 from penstock.cluster.records import NO_LEADER, PartitionAssigned, TopicCreated, TopicDeleted
 from penstock.cluster.topic_config import TopicSettings
@@ -73,7 +74,7 @@ class Node:
             TopicPartition("t", 0), log, settings or TopicSettings(min_insync_replicas=1), TopicStats(), self.syncer
         )
         self.syncer.partition = self.partition
-        PartitionService(self, SystemClock(), syncs=True).serve(self.peers)
+        PartitionService(self, ClockWithHands(), syncs=True).serve(self.peers)
 
     def find(self, topic_id: UUID, index: int) -> Partition | None:
         return self.partition if (topic_id, index) == (TOPIC_ID, 0) else None
@@ -99,7 +100,7 @@ class Stage:
             partition_epoch=9,
         )
         self.metadata.apply(self.assigned)
-        self.remote = RemotePartitions(ASKER, self.metadata, self.exchange.join(ASKER), SystemClock())
+        self.remote = RemotePartitions(ASKER, self.metadata, self.exchange.join(ASKER), ClockWithHands())
 
     def assign(self, leader: int, epoch: int) -> None:
         self.metadata.apply(replace(self.assigned, leader=leader, leader_epoch=epoch))
@@ -126,7 +127,7 @@ def run(story: Callable[[Stage], Awaitable[None]]) -> None:
     async def play() -> None:
         await story(Stage())
 
-    asyncio.run(play())
+    run_story(play)
 
 
 @pytest.fixture(autouse=True)

@@ -72,8 +72,8 @@ def test_a_signal_stops_the_node(number: int) -> None:
 
 def test_a_second_signal_ends_at_once(exits: list[int]) -> None:
     async def on_ready(_: object) -> None:
-        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
         os.kill(os.getpid(), signal.SIGTERM)
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     node = FakeNode(Settings(), stop_s=30)
     with pytest.raises(ExitedError):

@@ -124,7 +124,7 @@ def slow_replay(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     go_on = threading.Event()
 
     def replay(self: PartitionJournal) -> Iterator[Any]:
-        go_on.wait(10)
+        go_on.wait(60)
         return iter(())
 
     monkeypatch.setattr(PartitionJournal, "replay", replay)

@@ -75,8 +75,9 @@ class Talker:
 
 
 @asynccontextmanager
-async def two_nodes(token: str | None = None) -> AsyncIterator[tuple[Talker, Talker]]:
-    one, two = Talker(node(1, token=token)), Talker(node(2, token=token))
+async def two_nodes(token: str | None = None, port: int = 0) -> AsyncIterator[tuple[Talker, Talker]]:
+    """Both listen wherever there is room, unless the second one has to be found at its ``port`` again."""
+    one, two = Talker(node(1, token=token)), Talker(node(2, port=port, token=token))
     try:
         for talker in (one, two):
             await talker.peers.start()
@@ -88,7 +89,7 @@ async def two_nodes(token: str | None = None) -> AsyncIterator[tuple[Talker, Tal
         await two.peers.stop()
 
 
-async def until(is_so: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -96,7 +97,7 @@ async def until(is_so: Callable[[], bool], timeout_s: float = 10.0) -> None:
 
 def run(story: Awaitable[None]) -> None:
     async def within() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             await story
 
     asyncio.run(within())

@@ -99,6 +99,7 @@ def test_errors_keep_their_class_and_message() -> None:
 def test_a_call_times_out_and_the_link_goes_on() -> None:
     async def story() -> None:
         async with two_nodes() as (one, _):
+            await one.peers.call(2, ECHO, Question("connect"))
             with pytest.raises(PeerUnavailable, match=r"did not answer test\.never within 0\.05 s"):
                 await one.peers.call(2, NEVER, Question(""), timeout_s=0.05)
             assert (await one.peers.call(2, ECHO, Question("still"))).reply.text == "still"
@@ -249,7 +250,7 @@ def test_bulk_has_a_connection_of_its_own() -> None:
             wire.go_dead(1)
             stuck = asyncio.ensure_future(one.peers.call(2, ECHO_BULK, Question(""), [bytes(20_000_000)]))
             for number in range(20):
-                answer = await one.peers.call(2, ECHO, Question(str(number)), timeout_s=1)
+                answer = await one.peers.call(2, ECHO, Question(str(number)), timeout_s=20)
                 assert answer.reply.text == str(number)
             with pytest.raises(PeerUnavailable):
                 await stuck

@@ -23,7 +23,7 @@ def test_a_node_that_was_removed_is_found_again_at_the_same_address() -> None:
         here.forget(4)  # it was removed
         addresses.learn(4, ("127.0.0.1", there.port))  # and says hello again
         here.tell(4, GREET, Greet(node_id=1, directory_id="disk", address=None, first=()))
-        for _ in range(200):
+        for _ in range(6_000):
             if here.is_connected(4):
                 break
             await asyncio.sleep(0.01)

@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+from tests.support.virtual_time import ClockWithHands, run
 
 from penstock.broker.coordination.messages import ProducerIdentity, Rejected
 from penstock.broker.coordination.neighbours import Neighbours
@@ -23,7 +24,6 @@ from penstock.broker.stats import TopicStats, TransactionStats
 from penstock.broker.transactions.config import TransactionConfig
 from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.messages import Where
-from penstock.clock import SystemClock
 from penstock.cluster.metadata import ClusterMetadata
 from penstock.cluster.records import (
     MetadataRecord,
@@ -59,7 +59,7 @@ class Node:
         self.metadata = ClusterMetadata()
         self.backlog: list[MetadataRecord] | None = None  # what it has not heard yet, while it lags
         self.partitions: dict[Where, Partition] = {}
-        clock = SystemClock()
+        clock = ClockWithHands()
         self.groups = GroupCoordinator(GroupConfig(), clock, NoTopics(), syncs=False)
         self.transactions = TransactionCoordinator(
             TransactionConfig(),
@@ -249,7 +249,7 @@ def tales(partition: Partition) -> Iterator[str]:
             yield f"{who}: {(record.value or b'').decode()}"
 
 
-async def until(is_so: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -258,7 +258,7 @@ async def until(is_so: Callable[[], bool], timeout_s: float = 10.0) -> None:
 def play(story: Callable[[Cluster], Coroutine[None, None, None]]) -> None:
     """Tell a story of three nodes; node 1 coordinates transactions, node 2 groups."""
 
-    async def run() -> None:
+    async def told() -> None:
         cluster = Cluster()
         for node in cluster.nodes.values():
             node.start()
@@ -266,13 +266,12 @@ def play(story: Callable[[Cluster], Coroutine[None, None, None]]) -> None:
         cluster.create(TRANSACTIONS_TOPIC, 1)
         cluster.create(OFFSETS_TOPIC, 2)
         try:
-            async with asyncio.timeout(60):
-                await story(cluster)
+            await story(cluster)
         finally:
             for node in cluster.nodes.values():
                 await node.stop()
 
-    asyncio.run(run())
+    run(told)
 
 
 async def gathered(*work: Awaitable[object]) -> Sequence[object]:

@@ -61,7 +61,7 @@ class Scene:
         return [seconds for seconds, _ in later]
 
     async def until_done(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self._is_done.wait()
 
     def markers_in(self, topic: str, index: int) -> list[tuple[int, bool]]:
