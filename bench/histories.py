@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import islice
 from multiprocessing import get_context
+from random import Random
 from typing import Final
 
 from penstock.testing.simulation.cluster.mutants import CLUSTER
+from penstock.testing.simulation.cluster.queue_shape import QueueShape
+from penstock.testing.simulation.cluster.schedule_shape import ScheduleShape
 from penstock.testing.simulation.driver_mutants import DRIVER
 from penstock.testing.simulation.driver_swarm import run_driver_seed
 from penstock.testing.simulation.mutants import RAFT
@@ -22,6 +26,7 @@ from penstock.testing.simulation.result import Result
 from penstock.testing.simulation.swarm import run_raft_seed
 
 KINDS: Final = ("raft", "quorum", "cluster")
+SUBJECTS: Final = ("schedules", "queues", "lanes")
 _SEED_MAX_S: Final = 600
 _HUNT_MAX_S: Final = 900
 _SIMULATION: Final = "penstock.testing.simulation"
@@ -44,6 +49,7 @@ class Summary:
 
     seeds: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     events: int = 0
     operations: int = 0
     virtual_s: float = 0.0
@@ -53,6 +59,7 @@ class Summary:
     def add(self, result: Result) -> None:
         self.seeds[result.kind] += 1
         self.faults.update(result.faults)
+        self.counts.update(result.counts)
         self.events += result.events
         self.operations += result.operations
         self.virtual_s += result.duration_ms / 1000
@@ -66,12 +73,21 @@ class Summary:
             "operations": self.operations,
             "virtual_s": round(self.virtual_s, 1),
             "seconds": round(self.seconds, 1),
+            "counts": dict(sorted(self.counts.items())),
             "faults": dict(self.faults.most_common()),
             "violations": [
                 {"kind": bad.kind, "seed": bad.seed, "violation": bad.violation, "replay": replay_command(bad)}
                 for bad in self.violations
             ],
         }
+
+
+def is_about(what: str, seed: int) -> bool:
+    """Whether the cluster of a seed has schedules, queues, or queues with lanes or fairness."""
+    if what == "schedules":
+        return ScheduleShape.drawn(Random(f"schedules {seed}")) is not None
+    queue = QueueShape.of_seed(seed)
+    return queue is not None and (what == "queues" or queue.has_shares)
 
 
 def replay_command(result: Result) -> str:
@@ -105,7 +121,15 @@ def _run_cluster_seed(seed: int, *, is_kept: bool) -> Result:
         trace=found.trace,
         violation="; ".join(str(violation) for violation in found.violations) or None,
         history=found.lines,
+        counts=found.counts,
     )
+
+
+def stories_of(kind: str) -> dict[str, Callable[[], None]]:
+    """The scripted histories of a kind, by name."""
+    module, _, name = _STORIES[kind].partition(":")
+    stories: dict[str, Callable[[], None]] = getattr(import_module(module), name)
+    return stories
 
 
 def hunt_mutant(kind: str, at: int, seeds: int, *, is_first_enough: bool) -> Catch:
