@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from penstock.broker.schedules.wheel import PERIOD_MS, PERIODS_MAX, TICK_MS, Wheel, period_of
+from penstock.broker.schedules.wheel import PERIOD_MS, PERIODS_MAX, TICK_MS, Wheel
 
 SECOND, HOUR, DAY = 1_000, 3_600_000, 86_400_000
 
@@ -26,10 +26,14 @@ spans = st.one_of(
 
 
 class WheelMachine(RuleBasedStateMachine):
-    @initialize(now=st.integers(0, 40 * DAY), ahead=st.sampled_from([1, 2, 16, PERIODS_MAX]))
-    def start(self, now: int, ahead: int) -> None:
-        self.now, self.ahead = now, ahead
-        self.wheel = Wheel(now, ahead)
+    @initialize(
+        now=st.integers(0, 40 * DAY),
+        ahead=st.sampled_from([1, 2, 16, PERIODS_MAX]),
+        lead=st.sampled_from([0, 1, 255, 2_080, 2_000_000]),
+    )
+    def start(self, now: int, ahead: int, lead: int) -> None:
+        self.now, self.ahead, self.lead = now, ahead, lead
+        self.wheel = Wheel(now, ahead, lead)
         self.twin: dict[int, int] = {}  # the time of each entry
         self.unlinked: list[int] = []
 
@@ -40,7 +44,9 @@ class WheelMachine(RuleBasedStateMachine):
     @rule(span=spans, is_past=st.booleans())
     def add(self, span: int, is_past: bool) -> None:
         at = max(0, self.now - span // 1_000) if is_past else self.now + span
-        assert self.wheel.holds(at) == (period_of(at) < period_of(self.now // TICK_MS * TICK_MS) + self.ahead)
+        period, present = ((due_at(each) + self.lead * TICK_MS) // PERIOD_MS for each in (at, self.now // 10 * 10))
+        assert self.wheel.holds(at) == (period < present + self.ahead)
+        assert self.wheel.period_of(at) == period
         if self.wheel.holds(at):
             entry = self.wheel.add(at)
             assert entry not in self.twin
@@ -109,7 +115,7 @@ class WheelMachine(RuleBasedStateMachine):
 
     @rule()
     def copy(self) -> None:
-        self.wheel = copied(self.wheel, self.ahead)
+        self.wheel = copied(self.wheel, self.ahead, self.lead)
 
     @rule(span=spans)
     def restart(self, span: int) -> None:
@@ -137,9 +143,9 @@ class WheelMachine(RuleBasedStateMachine):
         assert sorted(seen) == sorted(self.twin)
 
 
-def copied(wheel: Wheel, ahead: int) -> Wheel:
+def copied(wheel: Wheel, ahead: int, lead: int) -> Wheel:
     """Another one that takes over everything, as from a snapshot."""
-    copy = Wheel(0, ahead)
+    copy = Wheel(0, ahead, lead)
     middle = wheel.slots - wheel.slots // 3
     first, second = wheel.pack(0, middle), wheel.pack(middle, wheel.slots)
     copy.unpack(wheel.marks, *(one + other for one, other in zip(first, second, strict=True)))
@@ -254,7 +260,7 @@ def test_what_somebody_had_in_hand_is_due_in_a_copy() -> None:
     wheel.advance(100)
     assert wheel.take(2) == entries[:2]
     wheel.move(entries[0], 10)
-    copy = copied(wheel, 4)
+    copy = copied(wheel, 4, 0)
     assert copy.due(5) == [entries[1], entries[2], entries[0]]
     assert (copy.due_count, len(copy), copy.next_ms) == (3, 4, wheel.next_ms)
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from penstock.broker.schedules.identities import Identities
 from penstock.broker.schedules.periods import Periods
-from penstock.broker.schedules.wheel import period_of
 
 _SPARE: Final = 4_096  # places that mean nothing any more are swept once they outnumber the others by this
 
@@ -22,9 +21,9 @@ class Far:
     def __len__(self) -> int:
         return len(self.identities)
 
-    def add(self, digest: int, offset: int, due_ms: int) -> None:
+    def add(self, digest: int, offset: int, period: int) -> None:
         self.identities.add(digest, offset)
-        self.places.add(period_of(due_ms), offset)
+        self.places.add(period, offset)
         if len(self.places) > 2 * len(self.identities) + _SPARE:
             self.places.sweep(set(self.identities.numbers()).__contains__)
 

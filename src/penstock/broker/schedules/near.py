@@ -39,8 +39,8 @@ class Row(NamedTuple):
 class Near:
     """Rows by their number, by id and by time."""
 
-    def __init__(self, periods_ahead: int) -> None:
-        self.wheel = Wheel(0, periods_ahead)
+    def __init__(self, periods_ahead: int, lead: int = 0) -> None:
+        self.wheel = Wheel(0, periods_ahead, lead)
         self.identities = Identities()
         self.kinds = array("b")
         self.offsets = array("q")

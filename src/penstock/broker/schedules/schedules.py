@@ -59,6 +59,7 @@ from penstock.broker.schedules.state import ScheduleState
 from penstock.broker.schedules.tally import Tally
 from penstock.errors import PenstockError
 
+_LEAD_TICKS: Final = 2_080  # of one shard's wheel before that of the next: 20 s and a fraction of every width
 BUSY_MS: Final = 50  # until a schedule is looked at again whose partition is busy
 
 
@@ -69,7 +70,7 @@ class Schedules(FiringRules):
         self.id = "schedules"
         self.shard = shard
         self.settings = settings
-        self._state = ScheduleState(settings.periods_ahead)
+        self._state = ScheduleState(settings.periods_ahead, shard * _LEAD_TICKS)
 
     def __repr__(self) -> str:
         return f"<Schedules of shard {self.shard}, {self._state.live} of them>"

@@ -17,7 +17,7 @@ from penstock.broker.schedules.identities import digest_of
 from penstock.broker.schedules.near import FAILED, FIRING, FIRING_AGAIN, FIRING_LAST, WAITING, Near, Row
 from penstock.broker.schedules.records import Assigned, Event, Fired, Firing, Part, Put, Removed, Snapshot, State
 from penstock.broker.schedules.tally import Tally
-from penstock.broker.schedules.wheel import PERIOD_MS, TICK_MS
+from penstock.broker.schedules.wheel import TICK_MS
 from penstock.storage.producers import SEQUENCE_WRAP
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,9 @@ class Outstanding(NamedTuple):
 class ScheduleState:
     """Schedules near and far, firings under way, and what numbers were given out."""
 
-    def __init__(self, periods_ahead: int) -> None:
+    def __init__(self, periods_ahead: int, lead: int = 0) -> None:
         self._periods_ahead = periods_ahead
+        self._lead = lead
         self.tally = Tally()
         self._own: list[Event] = []  # a snapshot of this very state, so applying it changes nothing
         self._parts: list[Part] = []  # of a snapshot that is being read
@@ -53,7 +54,7 @@ class ScheduleState:
         self._reset()
 
     def _reset(self) -> None:
-        self.near = Near(self._periods_ahead)
+        self.near = Near(self._periods_ahead, self._lead)
         self.far = Far()
         self.firings: dict[int, Outstanding] = {}
         self.tries: dict[int, int] = {}  # refusals of schedules, by offset
@@ -131,7 +132,7 @@ class ScheduleState:
         self.near.wait_all(sorted(row for row in added if row.at_ms <= near_ms))
         for due_ms, offset, digest in added:  # in the order of the log, as places are kept
             if due_ms > near_ms:
-                self.far.add(digest, offset, due_ms)
+                self.far.add(digest, offset, self.near.wheel.period_of(due_ms))
         added.clear()
 
     def _put(self, event: Put, offset: int) -> None:
@@ -153,7 +154,7 @@ class ScheduleState:
         if self.near.wheel.holds(due_ms):
             self.near.wait(digest, offset, due_ms)
         else:
-            self.far.add(digest, offset, due_ms)
+            self.far.add(digest, offset, self.near.wheel.period_of(due_ms))
 
     def _drop(self, digest: int, offset: int) -> None:
         slot = self.near.find_at(digest, offset)
@@ -224,7 +225,7 @@ class ScheduleState:
             digest, offset, at_ms = near.digests[slot], near.offsets[slot], near.wheel.time_of(slot)
             near.wheel.link(slot, now_ms)  # a row that waits can be let go of
             near.free(slot)
-            self.far.add(digest, offset, at_ms)
+            self.far.add(digest, offset, near.wheel.period_of(at_ms))
 
     @property
     def period_to_load(self) -> int | None:
@@ -236,7 +237,7 @@ class ScheduleState:
     def load_ms(self) -> int | None:
         """When the next period comes near."""
         first = self.far.places.first
-        return None if first is None else (first - self._periods_ahead + 1) * PERIOD_MS
+        return None if first is None else self.near.wheel.near_from_ms(first)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
@@ -310,7 +311,7 @@ class ScheduleState:
         if periods_ahead > self._periods_ahead:  # whoever wrote it looked further ahead
             self._sort_anew(at_ms)
         if near.is_sparse:
-            self.near = Near(self._periods_ahead)
+            self.near = Near(self._periods_ahead, self._lead)
             near.copy_to(self.near)
 
     def dump(self) -> object:

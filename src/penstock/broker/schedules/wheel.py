@@ -9,6 +9,9 @@ The highest level is a ring: each bucket is one *period* of 2.9 hours, and ``per
 present one included. What is later does not belong in here: `holds` says so, and ``horizon_ms`` names the first moment
 that is too far. Whoever keeps the rest loads a period once the horizon has passed over it.
 
+A bucket falls apart all at once, and would do so at the same moment in every wheel of a node. So they have different
+*leads*: each counts ticks from another number, and they do this work one after the other.
+
 What is due is told again and again until it is moved, removed or *held*: then somebody has it in hand.
 
 Entries are numbers, and all that is known of them is in columns of machine integers: 16 bytes each. A bucket is a ring
@@ -40,11 +43,6 @@ PERIOD_MS: Final = TICK_MS << _PERIOD_SHIFT
 PERIODS_MAX: Final = 1 << _WIDTHS[_TOP]
 
 
-def period_of(at_ms: int) -> int:
-    """The number of the period that a time is in, as far as a wheel can tell times apart."""
-    return -(-at_ms // TICK_MS) >> _PERIOD_SHIFT
-
-
 def _level_of(bucket: int) -> int:
     return 0 if bucket < _FIRSTS[1] else 1 if bucket < _FIRSTS[2] else 2 if bucket < _FIRSTS[_TOP] else _TOP
 
@@ -52,10 +50,11 @@ def _level_of(bucket: int) -> int:
 class Wheel:
     """Entries by time. One is never due before its time, and at most a tick after it, if somebody looks."""
 
-    def __init__(self, now_ms: int = 0, periods_ahead: int = 16) -> None:
+    def __init__(self, now_ms: int = 0, periods_ahead: int = 16, lead: int = 0) -> None:
         assert 1 <= periods_ahead <= PERIODS_MAX, f"a wheel holds 1 to {PERIODS_MAX} periods"
         self._periods_ahead = periods_ahead
-        self._tick = now_ms // TICK_MS
+        self._lead = lead
+        self._tick = now_ms // TICK_MS + lead
         self._next = array("i", range(_ENTRIES))  # a ring that is empty is linked to itself
         self._previous = array("i", range(_ENTRIES))
         self._times = array("q", bytes(8 * _ENTRIES))
@@ -71,7 +70,7 @@ class Wheel:
     @property
     def now_ms(self) -> int:
         """How far time has come here."""
-        return self._tick * TICK_MS
+        return (self._tick - self._lead) * TICK_MS
 
     @property
     def slots(self) -> int:
@@ -86,11 +85,23 @@ class Wheel:
     @property
     def horizon_ms(self) -> int:
         """Times after this one less a tick are too far away."""
-        return (self.horizon << _PERIOD_SHIFT) * TICK_MS
+        return ((self.horizon << _PERIOD_SHIFT) - self._lead) * TICK_MS
 
     def holds(self, at_ms: int) -> bool:
         """Whether a time is near enough."""
-        return period_of(at_ms) < self.horizon
+        return self.period_of(at_ms) < self.horizon
+
+    def period_of(self, at_ms: int) -> int:
+        """The number of the period that a time is in."""
+        return self._tick_of(at_ms) >> _PERIOD_SHIFT
+
+    def near_from_ms(self, period: int) -> int:
+        """When a period that is too far away is so no longer."""
+        return ((period - self._periods_ahead + 1 << _PERIOD_SHIFT) - self._lead) * TICK_MS
+
+    def _tick_of(self, at_ms: int) -> int:
+        """The first tick that is not before a time."""
+        return -(-at_ms // TICK_MS) + self._lead
 
     @property
     def first_slot(self) -> int:
@@ -160,14 +171,14 @@ class Wheel:
         self._previous[after] = before
         self._next[entry] = self._previous[entry] = entry
         self._size -= 1
-        if -(-self._times[entry] // TICK_MS) <= self._tick:
+        if self._tick_of(self._times[entry]) <= self._tick:
             self._due_size -= 1
         if before == after and before < _DUE:
             self._mark_empty(before)
 
     def _place(self, entry: int) -> None:
         """Link an entry into the bucket that its time belongs to now."""
-        tick = -(-self._times[entry] // TICK_MS)
+        tick = self._tick_of(self._times[entry])
         now = self._tick
         if tick <= now:
             bucket = _DUE
@@ -197,7 +208,7 @@ class Wheel:
     def next_ms(self) -> float:
         """Nothing more becomes due before this; it may be early by the width of a bucket, never late."""
         found = self._next_bucket()
-        return inf if found is None else found[0] * TICK_MS
+        return inf if found is None else (found[0] - self._lead) * TICK_MS
 
     @property
     def due_count(self) -> int:
@@ -210,7 +221,7 @@ class Wheel:
 
     def advance(self, now_ms: int) -> None:
         """Let time pass, by any amount. It never goes back."""
-        until = now_ms // TICK_MS
+        until = now_ms // TICK_MS + self._lead
         while (found := self._next_bucket()) is not None and found[0] <= until:
             self._tick = found[0]
             self._empty(found[1])
@@ -243,7 +254,7 @@ class Wheel:
             self._next[entry] = self._previous[entry] = entry
         self._next[:_ENTRIES] = self._previous[:_ENTRIES] = array("i", range(_ENTRIES))
         self._bits = [0, 0, 0, 0]
-        self._tick = now_ms // TICK_MS
+        self._tick = now_ms // TICK_MS + self._lead
         self._size = self._due_size = 0
         far: list[int] = []
         for entry in entries:
@@ -263,7 +274,7 @@ class Wheel:
         for level in range(_TOP + 1):
             shift = _SHIFTS[level]
             for place, begin in self._filled(level):
-                yield (begin + (1 << shift) - 1) * TICK_MS, self._ring(_FIRSTS[level] + place)
+                yield (begin + (1 << shift) - 1 - self._lead) * TICK_MS, self._ring(_FIRSTS[level] + place)
 
     # -- buckets ------------------------------------------------------------------------------------------------------
 
@@ -365,7 +376,7 @@ class Wheel:
         if bucket == _DUE:
             return self.now_ms
         shift = _SHIFTS[_level_of(bucket)]
-        return ((-(-at_ms // TICK_MS) >> shift) + 1 << shift) * TICK_MS - TICK_MS
+        return (((self._tick_of(at_ms) >> shift) + 1 << shift) - 1 - self._lead) * TICK_MS
 
     def pack(self, first: int, end: int) -> tuple[array[int], array[int], array[int]]:
         """Times and both links of consecutive numbers. From 0 on they are all that is known, but for `marks`."""
@@ -379,10 +390,13 @@ class Wheel:
     def unpack(
         self, marks: tuple[int, int, int], times: array[int], following: array[int], previous: array[int]
     ) -> None:
-        """Be as another wheel was. Whoever had entries of that one in hand is not here, so they are due again."""
+        """Be as another wheel of the same lead was.
+
+        Whoever had entries of that one in hand is not here, so they are due again.
+        """
         assert len(self._next) == _ENTRIES, "there are entries already"
         now_ms, self._size, self._free = marks
-        self._tick = now_ms // TICK_MS
+        self._tick = now_ms // TICK_MS + self._lead
         self._times, self._next, self._previous = times, following, previous
         for level, first in enumerate(_FIRSTS):
             filled = (place for place in range(_MASKS[level] + 1) if following[first + place] != first + place)
