@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import time
@@ -127,6 +128,7 @@ class Bench:
     async def lateness(self, rate: int, seconds: float) -> Lateness:
         """So many are due each second; how late they are where somebody reads them."""
         self._clear()
+        os.sync()  # what was written before must not be in the way
         server = self._start()
         found = Lateness(rate)
         try:

@@ -44,7 +44,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=2_400_000, help="in the topic, of 1,000 bytes each (2,400,000)")
     parser.add_argument("--partitions", type=int, default=2, help="of the topic (2)")
     parser.add_argument("--trigger", type=int, default=200_000, help="rows in a micro-batch (200,000)")
-    parser.add_argument("--rounds", type=int, default=2, help="how often all of it is repeated (2)")
+    parser.add_argument("--rounds", type=int, default=1, help="how often all of it is repeated (1)")
     parser.add_argument(
         "--memory-gb", type=float, default=0.0, help="measure a worker's memory on so much data instead"
     )
