@@ -25,7 +25,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.replication.followers import Assigned, Followers
 from penstock.broker.replication.watermarks import NOTHING_KNOWN, Known, Watermarks
 from penstock.broker.shelf import Shelf, close_log
-from penstock.broker.soundness import cut_torn, distrust, doubt_of
+from penstock.broker.soundness import cut_torn, distrust, doubt_of, try_to_change
 from penstock.broker.stats import BrokerStats
 from penstock.clock import Clock, SystemClock
 from penstock.cluster.commands import DoubtedReplica
@@ -222,14 +222,13 @@ class Replicas:
                 await asyncio.to_thread(self._commit.wait, partition.log)
                 if not is_wanted():
                     return False
-                await asyncio.to_thread(change)
+                return await asyncio.to_thread(try_to_change, partition.log, change)
             except PenstockError as error:
                 partition.log.fail(error.message)  # what is on disk may be anything between before and after
                 return False
             finally:
                 partition.is_held = False
                 partition.on_truncated()
-            return True
 
     # -- following the metadata ---------------------------------------------------------------------------------------
 

@@ -10,9 +10,11 @@ there are none: its records are good (penstock.storage.dates).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from uuid import UUID
 
 from penstock.cluster.commands import DoubtedReplica
+from penstock.errors import DiskFull
 from penstock.model import TopicPartition
 from penstock.storage.dates import redate
 from penstock.storage.doubt import note_doubt
@@ -34,6 +36,23 @@ def cut_torn(name: TopicPartition, opened: Log, high_watermark: int) -> None:
         note_doubt(opened.files, opened.directory)
         opened.truncate(damage)
         opened.is_doubtful = True
+
+
+def try_to_change(opened: Log, change: Callable[[], None]) -> bool:
+    """Cut a log or begin it anew, in any thread; whether there was room for that on the disk.
+
+    If not, the log becomes what a restart would make of what is there, and it can be tried again. Not so where damage
+    is known: a log that is read anew counts as sound.
+    """
+    try:
+        change()
+    except DiskFull:
+        if is_damaged(opened):
+            raise
+        opened.on_refused()
+        opened.read_anew()
+        return False
+    return True
 
 
 def is_damaged(opened: Log) -> bool:

@@ -24,7 +24,7 @@ from penstock.storage.files import Files, FileSlice
 from penstock.storage.log_start import load_start, save_start
 from penstock.storage.open_segments import OpenSegments
 from penstock.storage.producers import save_snapshot, snapshot_path
-from penstock.storage.recovery import recover
+from penstock.storage.recovery import keep_room, recover
 from penstock.storage.retention import count_expired, must_roll
 from penstock.storage.search import TimestampOffset, find_max_timestamp, find_time
 from penstock.storage.segment import Segment, index_path, log_path
@@ -55,10 +55,10 @@ class Log:
         self.failure: LogFailed | None = None
         self.on_refused: Callable[[], None] = lambda: None  # the disk takes no more; may be told in any thread
         self._pinned_from: int | None = None  # base offset of the first segment under compaction
-        self._recover()
+        self.read_anew()
 
-    def _recover(self) -> None:
-        """Take the state from the directory."""
+    def read_anew(self) -> None:
+        """Take the state from the directory, as after a restart. No `sync` and no compaction may be under way."""
         self.opened = OpenSegments()
         found = recover(self.files, self.directory, self.config, self.opened)
         self.producers = found.producers
@@ -421,7 +421,7 @@ class Log:
             self.files.sync_directory(self.directory)  # one by one, so that no crash leaves a gap
         if kept:
             self._cut(kept[-1], offset)
-        self._recover()
+        self.read_anew()
 
     def begin_at(self, offset: int) -> None:
         """Forget everything and go on from ``offset``, as a follower does whose leader has nothing older any more.
@@ -430,6 +430,7 @@ class Log:
         """
         assert self._pinned_from is None, "compaction must be done or abandoned before the log begins anew"
         assert offset >= self.end_offset, "what the leader still has is never thrown away"
+        keep_room(self.files, self.directory)
         save_start(self.files, self.directory, offset)  # first: whatever a crash leaves lies before it, and is not read
         for snapshot in self._snapshots:
             self.files.remove(snapshot_path(self.directory, snapshot))
@@ -437,10 +438,8 @@ class Log:
             self._remove_files(segment)
         self.epochs.cut(0)
         self.epochs.save()
-        self.aborted.cut(0)
-        self.aborted.save()
         self.files.sync_directory(self.directory)
-        self._recover()
+        self.read_anew()
 
     def _cut(self, segment: Segment, offset: int) -> None:
         position = segment.position_to_cut(offset)

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 EPOCHS_FILE: Final = "leader-epochs"
 _UNFINISHED: Final = (".tmp", ".cleaned")  # a crash left these half written; what they replace is still there
+_ROOM_FILE: Final = "room.tmp"
 _NAME: Final = re.compile(r"(\d{20})\.(log|index|producers)")
 
 
@@ -55,6 +56,11 @@ def recover(files: Files, directory: Path, config: LogConfig, opened: OpenSegmen
     """Open every segment in a directory, scanning no more than the crash made necessary."""
     finish_swaps(files, directory)
     return _Recovery(files, directory, config, opened).run()
+
+
+def keep_room(files: Files, directory: Path) -> None:
+    """Keep room for a new segment before the others are removed. Recovery removes first what keeps it."""
+    files.open(directory / _ROOM_FILE, create=True).write(b"\0")  # with its name it takes no less than an empty segment
 
 
 class _Recovery:

@@ -231,6 +231,35 @@ def test_a_follower_whose_disk_is_full_holds_nobody_up() -> None:
     tell(story, replica_lag_ms=10_000)
 
 
+@pytest.mark.parametrize("room", range(1, 34, 4))
+def test_a_follower_that_begins_anew_on_a_full_disk_does_so_when_there_is_space(room: int) -> None:
+    """However far it gets before the disk refuses something."""
+
+    async def story(stage: Stage) -> None:
+        await three(stage, segment_bytes="1024")
+        await write(stage, 40)
+        full = stage.followers()[0]
+        full.end()
+        full.wipe()
+        stage.fence(full.id)
+        await stage.settle()
+        leader = stage.leader().partition()
+        leader.log.delete_files(leader.log.trim(25))
+        full.open()
+        await stage.settle()
+        full.files.capacity_bytes = full.files.used_bytes + room
+        await stage.admit(full.id)
+        await asyncio.sleep(3)
+        assert full.id not in stage.assigned().in_sync
+        full.files.capacity_bytes = None
+        await stage.in_sync(3)
+        assert full.partition().log.start_offset == 25
+        assert values_of(full.partition()) == values_of(leader)
+        await write(stage, 3)
+
+    tell(story)
+
+
 def test_a_follower_whose_sync_fails_holds_nobody_up() -> None:
     async def story(stage: Stage) -> None:
         await three(stage)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import CorruptRecords
+from penstock.errors import CorruptRecords, DiskFull
 from penstock.records import Record, encode_batch, parse_header
+from penstock.storage.aborted import AbortedTransaction
 from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
 from penstock.testing.files import MemoryFiles
@@ -66,24 +67,31 @@ def test_a_log_that_begins_anew_has_nothing_old_and_knows_where_it_is() -> None:
     write(log, 5, epoch=2)
     log.roll()
     write(log, 5, epoch=3)
-    log.sync()
+    log.aborted.add(AbortedTransaction(producer_id=1, first_offset=2, last_offset=6, last_stable_offset=2))
+    log.close()
     log.begin_at(40)
     for each in (log, open_log(files)):
         assert (each.start_offset, each.end_offset, each.durable_offset) == (40, 40, 40)
         assert each.epochs.latest == -1
+        assert each.aborted.items() == []
         assert list(each.batches(40)) == []
     write(log, 1, epoch=4)
     assert log.epochs.items() == [(4, 40)]
 
 
-def test_a_log_that_begins_anew_survives_a_crash_at_every_step() -> None:
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_log_that_begins_anew_survives_a_crash_at_every_step(seed: int, *, is_closed: bool) -> None:
     def prepare() -> tuple[MemoryFiles, Log]:
-        files = MemoryFiles(seed=3)
+        files = MemoryFiles(seed=seed)
         log = open_log(files)
         write(log, 5, epoch=2)
         log.roll()
         write(log, 5, epoch=3)
         log.sync()
+        if is_closed:
+            log.close()
+            log = open_log(files)
         return files, log
 
     files, log = prepare()
@@ -96,8 +104,31 @@ def test_a_log_that_begins_anew_survives_a_crash_at_every_step() -> None:
             torn.begin_at(40)
         crashing.crash()
         found = open_log(crashing)
-        assert found.end_offset in {10, 40}
-        assert found.start_offset in {0, 40}
+        assert (found.start_offset, found.end_offset) in {(0, 10), (40, 40)}
+
+
+def test_a_log_that_cannot_begin_anew_on_a_full_disk_is_read_anew_there_and_begins_later() -> None:
+    found = set()
+    for room in range(60):
+        files = MemoryFiles()
+        log = open_log(files)
+        write(log, 5, epoch=2)
+        log.roll()
+        write(log, 5, epoch=3)
+        log.sync()
+        files.capacity_bytes = files.used_bytes + room
+        try:
+            log.begin_at(40)
+        except DiskFull:
+            log.read_anew()
+        found.add((log.start_offset, log.end_offset, len(list(log.batches(log.start_offset)))))
+        files.capacity_bytes = None
+        log.begin_at(40)
+        write(log, 1, epoch=4)
+        log.sync()
+        for each in (log, open_log(files)):
+            assert (each.start_offset, each.end_offset, each.epochs.items()) == (40, 41, [(4, 40)])
+    assert found == {(0, 10, 10), (40, 40, 0)}
 
 
 def test_a_reader_from_within_damage_is_refused_too() -> None:
