@@ -149,8 +149,6 @@ def test_a_standalone_cluster_loses_a_worker_and_no_row(
 def test_the_same_file_runs_by_connect(
     tmp_path: Path, machines: Machines, broker: LocalBroker, client: Client, new_topic: Callable[..., str]
 ) -> None:
-    pytest.importorskip("pandas", reason="Spark Connect needs pyspark[connect]")
-    pytest.importorskip("grpc_status")
     source, target = new_topic(), new_topic()
     client.publish_many(source, [b'{"n": %d}' % at for at in range(300)])
     port = free_port()
@@ -171,8 +169,6 @@ def test_the_same_file_runs_by_connect(
 def test_sparks_own_pipelines_read_and_write_topics(
     tmp_path: Path, machines: Machines, broker: LocalBroker, client: Client
 ) -> None:
-    pytest.importorskip("pandas", reason="spark-pipelines needs pyspark[connect]")
-    pytest.importorskip("grpc_status")
     directory = tmp_path / "example"
     shutil.copytree(EXAMPLE, directory)
     specification = directory / "spark-pipeline.yml"

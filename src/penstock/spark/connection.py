@@ -10,8 +10,20 @@ from typing import Final, NamedTuple
 
 from penstock.client.portal import Portal
 from penstock.client.transport import Transport
+from penstock.errors import InvalidConfig
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
+
+
+def servers_in(text: str | None) -> tuple[str, ...]:
+    """The nodes that option ``servers`` names, with commas between."""
+    servers = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    if not servers:
+        raise InvalidConfig("Option 'servers' is missing: the HTTP addresses of nodes, such as http://127.0.0.1:8080.")
+    for server in servers:
+        if "://" in server and not server.startswith("http://"):
+            raise InvalidConfig(f"Option 'servers' takes addresses such as http://127.0.0.1:8080, not {server!r}.")
+    return servers
 
 
 class Way(NamedTuple):

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.errors import InvalidConfig, InvalidTopicName
 from penstock.model import check_topic_name
-from penstock.spark.connection import DEFAULT_TIMEOUT_SECONDS
+from penstock.spark.connection import DEFAULT_TIMEOUT_SECONDS, servers_in
 
 End = Literal["earliest", "latest"]
 OnError = Literal["fail", "drop", "dead-letter"]
@@ -103,7 +103,7 @@ class SourceOptions:
         if schema is not None and "value" not in columns:
             raise InvalidConfig("`schema` is about the column `value`, which `columns` leaves out.")
         return cls(
-            servers=_servers(texts),
+            servers=servers_in(texts.get("servers")),
             topics=topics,
             pattern=pattern,
             starting=_bound(texts, "starting", "earliest"),
@@ -182,17 +182,6 @@ def nearest_of(name: str, known: Sequence[str]) -> str | None:
 def _nearest(name: str, allowed: Sequence[str]) -> str:
     found = nearest_of(name, [each for each in allowed if each != "path"])
     return f"; did you mean {found!r}?" if found else f"; it knows {', '.join(sorted(set(allowed) - {'path'}))}"
-
-
-def _servers(texts: _Texts) -> tuple[str, ...]:
-    text = texts.get("servers")
-    if text is None:
-        raise InvalidConfig("Option 'servers' is missing: the HTTP addresses of nodes, such as http://127.0.0.1:8080.")
-    servers = tuple(part.strip() for part in text.split(",") if part.strip())
-    for server in servers:
-        if "://" in server and not server.startswith("http://"):
-            raise InvalidConfig(f"Option 'servers' takes addresses such as http://127.0.0.1:8080, not {server!r}.")
-    return servers
 
 
 def _topics(texts: _Texts) -> tuple[tuple[str, ...], str | None]:

@@ -13,6 +13,7 @@ from typing import Final, Literal
 from penstock.errors import InvalidConfig, InvalidTopicName
 from penstock.model import check_topic_name
 from penstock.records import Codec
+from penstock.spark.connection import servers_in
 from penstock.spark.reading.options import nearest_of
 
 Delivery = Literal["exactly-once", "at-least-once"]
@@ -60,7 +61,7 @@ class SinkOptions:
         if transaction is not None and not _TRANSACTION.fullmatch(transaction):
             raise InvalidConfig("Option 'txnId' has 1 to 180 letters, digits and any of . _ : @ / + = -")
         return cls(
-            servers=_servers(texts),
+            servers=servers_in(texts.get("servers")),
             topic=_topic(texts),
             delivery=delivery,
             codec=_codec(texts),
@@ -104,17 +105,6 @@ def _delivery(texts: Mapping[str, str]) -> Delivery:
             return "at-least-once"
         case other:
             raise InvalidConfig(f"Option 'delivery' is exactly-once or at-least-once, not {other!r}.")
-
-
-def _servers(texts: Mapping[str, str]) -> tuple[str, ...]:
-    text = texts.get("servers")
-    if text is None:
-        raise InvalidConfig("Option 'servers' is missing: the HTTP addresses of nodes, such as http://127.0.0.1:8080.")
-    servers = tuple(part.strip() for part in text.split(",") if part.strip())
-    for server in servers:
-        if "://" in server and not server.startswith("http://"):
-            raise InvalidConfig(f"Option 'servers' takes addresses such as http://127.0.0.1:8080, not {server!r}.")
-    return servers
 
 
 def _topic(texts: Mapping[str, str]) -> str | None:
