@@ -56,6 +56,20 @@ def test_every_page_can_be_found_from_the_index() -> None:
     assert [name_of(page) for page in PAGES if page not in found] == []
 
 
+def test_what_is_not_published_is_installed_from_a_clone_or_a_wheel() -> None:
+    """On the index, `penstock` is another library; and `penstock-mq` is not there yet."""
+    lines = [(name_of(page), line) for page in PAGES for line in page.read_text().splitlines()]
+    told = [(page, found) for page, line in lines for found in re.findall(r"pip install (?:-\S+ )*'?([^\s'`]+)", line)]
+    ours = {(page, what) for page, what in told if "penstock" in what or what.startswith(".")}
+    assert len(ours) > 5
+    decision = "docs/decisions/0025-one-distribution-with-extras.md"
+    wrong = [
+        each for each in ours if not re.match(r"\.(\[|$)|\S*penstock_mq-\S+\.whl", each[1]) and each[0] != decision
+    ]
+    assert wrong == []
+    assert [(page, line) for page, line in lines if re.search(r"penstock\[", line)] == []
+
+
 def test_every_example_is_listed() -> None:
     listed = {target.name for target, _ in links_of(ROOT / "examples" / "README.md")}
     assert {path.name for path in (ROOT / "examples").glob("*.py")} <= listed

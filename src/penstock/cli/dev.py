@@ -32,7 +32,10 @@ def dev(sample: bool, **options: Any) -> int:
     """
     loaded = load_settings(options, _DEV_DEFAULTS)
     from penstock import logs
-    from penstock.server import run
+    from penstock.extras import needs
+
+    with needs("server", "A node"):
+        from penstock.server import run
 
     logs.configure(loaded.settings.logging.level, loaded.settings.logging.format)
     for warning in loaded.warnings:

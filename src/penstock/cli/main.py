@@ -16,6 +16,7 @@ from penstock import __version__
 from penstock.cli.exits import CommandError, Exit, OutputClosedError
 from penstock.cli.lazy import LazyGroup
 from penstock.errors import PenstockError, StartupError
+from penstock.extras import MissingExtra
 
 _COMMANDS = {
     "dev": ("penstock.cli.dev:dev", "Start a broker with a sample topic, to try things out."),
@@ -62,6 +63,9 @@ def run(args: Sequence[str]) -> int:
     except CommandError as error:
         click.echo(f"Error: {error.message}", err=True)
         return error.exit_code
+    except MissingExtra as error:
+        click.echo(f"Error: {error}", err=True)
+        return Exit.FAILURE
     except PenstockError as error:
         click.echo(_explain(error), err=True)
         return Exit.USAGE if error.code == "invalid_settings" else Exit.FAILURE

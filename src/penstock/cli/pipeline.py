@@ -16,6 +16,7 @@ from penstock.cli.options import output_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
 from penstock.cli.rest import Rest
 from penstock.cli.runs import LOG_TOPIC, QUERY_COLUMNS, Reports, display_of, query_row
+from penstock.extras import needs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +76,8 @@ pipeline.sink("large", topic="large-orders", key="id")
 def pipeline() -> None:
     """Run data jobs on Spark, each declared in one file.
 
-    They run in this process, on a Spark of its own, unless --master or --remote names another. Needs `penstock[spark]`.
+    They run in this process, on a Spark of its own, unless --master or --remote names another. It needs
+    `penstock-mq[spark]`.
     """
 
 
@@ -332,10 +334,8 @@ def _trigger(mode: str | None) -> Trigger | None:
 
 
 def _session(definition: Definition, master: str, remote: str | None) -> SparkSession:
-    try:
+    with needs("spark", "A pipeline"):
         import pyspark  # noqa: F401
-    except ImportError:
-        raise CommandError("Pipelines run on Spark: install it with `pip install 'penstock[spark]'`.") from None
     if remote is None:
         from penstock.spark import session
 

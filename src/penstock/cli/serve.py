@@ -27,7 +27,10 @@ def serve(shards: int, **options: Any) -> int:
     """
     loaded = load_settings(options)
     from penstock import logs
-    from penstock.server import run
+    from penstock.extras import needs
+
+    with needs("server", "A node"):
+        from penstock.server import run
 
     logs.configure(loaded.settings.logging.level, loaded.settings.logging.format)
     for warning in loaded.warnings:

