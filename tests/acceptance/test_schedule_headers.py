@@ -277,20 +277,60 @@ def test_a_numbered_batch_that_is_sent_again_is_scheduled_once(make_node: NodeMa
     assert [message["value"] for message in page["messages"]] == ["0", "2", "5", "7"]
 
 
-def test_a_batch_whose_records_have_come_already_is_not_scheduled_again(node: Node, topic: str) -> None:
-    """As if a node had died between scheduling records and appending what is left of their batch."""
+def test_a_batch_whose_records_have_come_already_is_not_scheduled_again(make_node: NodeMaker, topic: str) -> None:
+    """Its producer was not answered, and the node died; when it is asked again, nothing is for later any more."""
+    node = make_node().start()
     create(node, topic)
-    with httpx.Client(base_url=node.http_url, timeout=60) as rest:
-        place = f"{rest.get(f'/v1/topics/{topic}').json()['topic_id'].replace('-', '')}:0"
-        left = {"topic": topic, "value": "1", "partition": 0, "delay_ms": 0, "id": f"kafka:{place}:{PRODUCER_ID}:0:1"}
-        assert rest.post("/v1/schedules", json=left).status_code == 201
+    soon: Headers = (("penstock-deliver-at", b"%d" % int(time.time() * 1000 + 1_500)),)
+    assert produce(node, topic, 0, (), soon, HOUR) == (ErrorCode.NONE, 0)
+    assert produce(node, topic, 3, soon) == (ErrorCode.NONE, 3)
+    eventually(lambda: [each["value"] for each in schedules_of(node, topic)] == ["2"])  # the others have come
+    node.kill()
+    node.start()
+    assert produce(node, topic, 0, (), soon, HOUR) == (ErrorCode.NONE, 0)
+    assert produce(node, topic, 3, soon) == (ErrorCode.NONE, 3)
+    assert [each["value"] for each in schedules_of(node, topic)] == ["2"]
+    page = httpx.get(f"{node.http_url}/v1/topics/{topic}/messages", timeout=60).json()
+    assert sorted(message["value"] for message in page["messages"]) == ["0", "1", "3"]
+
+
+def test_many_batches_of_which_nothing_is_left_do_not_look_too_large_to_a_consumer(node: Node, topic: str) -> None:
+    """librdkafka doubles its fetch size for every response without a record, and in the end reports an error."""
+    create(node, topic)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": node.bootstrap,
+            "group.id": topic,
+            "fetch.message.max.bytes": 1_000_000_000,  # the next doubling is the last
+            "enable.partition.eof": True,
+            "log_level": 2,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    told: list[str] = []
+
+    def read_to(end: int) -> None:
+        """Poll until the consumer says that it has read to an offset, and note what else it says."""
         deadline = time.monotonic() + 60
-        while rest.get(f"/v1/schedules/{left['id']}").status_code != 404:
-            assert time.monotonic() < deadline, "it does not come"
-            time.sleep(0.02)
-        assert produce(node, topic, 0, (), HOUR, HOUR) == (ErrorCode.NONE, 1)
-        assert [each["value"] for each in schedules_of(node, topic)] == ["2"]
-        assert produce(node, topic, 3, HOUR) == (ErrorCode.NONE, 4)
-        assert sorted(each["value"] for each in schedules_of(node, topic)) == ["2", "3"]
-        page = rest.get(f"/v1/topics/{topic}/messages").json()
-    assert [(message["offset"], message["value"]) for message in page["messages"]] == [(0, "1"), (1, "0")]
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                told.append(message.value().decode())
+            elif error.code() != KafkaError._PARTITION_EOF:
+                told.append(error.name())
+            elif message.offset() == end:
+                return
+        raise AssertionError(f"the consumer did not reach offset {end}: {told}")
+
+    try:
+        for number in range(5):
+            send(node, topic, (f"later {number}", HOUR), **{"enable.idempotence": True})
+            read_to(number + 1)
+        send(node, topic, ("now", ()), **{"enable.idempotence": True})
+        read_to(6)
+    finally:
+        consumer.close()
+    assert told == ["now"]

@@ -205,7 +205,7 @@ class Partition(Replica):
             raise
         self._unwritten = None
         stats = self.stats
-        stats.messages_produced += header.count
+        stats.messages_produced += 0 if header.is_gap else header.count
         stats.bytes_produced += len(batch)
         if is_durable:
             self._promised_end = log.end_offset

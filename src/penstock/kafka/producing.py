@@ -4,9 +4,10 @@ Versions: 0 to 2 carry record formats before batch v2 and are refused partition 
 what the response tells; from 12 on a producer's transaction takes in the partitions that it writes to (KIP-890). acks=0
 gets no response at all, acks=1 is answered once written, acks=all once committed.
 
-Records that are for later (`penstock.kafka.delaying`) are put into the schedule log before what is left of their
-request is appended; the first records of a transaction in a partition wait for the word of its coordinator. Everything
-that came behind them on their connection waits with them: no later batch may overtake an earlier one.
+Records that are for later (`penstock.kafka.delaying`) are put into the schedule log once what is left of their batch is
+committed, and then the producer is answered. The first records of a transaction in a partition wait for the word of its
+coordinator, and everything that came behind them on their connection waits with them: no later batch may overtake an
+earlier one.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class ProduceHandler:
             return
         if len(delayed) > len(errors):
             later = {where: found for where, found in delayed.items() if isinstance(found, Delayed)}
-            self._place_first(connection, header, frame, later, errors, began)
+            self._append_and_place(connection, header, request, later, errors, began)
             return
         topics, waits = self._append_all(header.api_version, request, errors)
         self._stats.append_latency.observe(self._clock.monotonic() - began)
@@ -162,42 +163,44 @@ class ProduceHandler:
             return
         self._finish(connection, header, request, topics, waits, connection.expect_answer(is_barrier=False), began)
 
-    def _place_first(
+    def _append_and_place(
         self,
         connection: Connection,
         header: RequestHeader,
-        frame: memoryview,
+        request: Produce,
         later: dict[Where, Delayed],
         errors: dict[Where, PenstockError],
         began: float,
     ) -> None:
-        """Append once the records that are for later are in the schedule log."""
+        """Append, and answer once the records that are for later are in the schedule log, too."""
         version = header.api_version
-        answer = connection.expect_answer(is_barrier=True)
-        request = decode_produce_request(version, memoryview(bytearray(frame)), header.body_position)
+        answer = connection.expect_answer(is_barrier=False)
+        topics, waits = self._append_all(version, request, errors, later)
+        self._stats.append_latency.observe(self._clock.monotonic() - began)
 
-        async def place() -> None:
-            outcomes = await asyncio.gather(
-                *(self._placing.place(found, request.timeout_ms) for found in later.values()), return_exceptions=True
-            )
-            for (where, found), outcome in zip(later.items(), outcomes, strict=True):
-                if isinstance(outcome, PenstockError):
-                    errors[where] = outcome
-                elif outcome is not None:
-                    log.error("Records for %s-%d met a bug on their way to be scheduled.", *where, exc_info=outcome)
-                    errors[where] = PenstockError("Something went wrong inside the node; its log says more.")
-                else:
-                    thinned[where] = found.rest
-            topics, waits = self._append_all(version, request, errors, thinned)
-            answer.let_pass()
+        async def place(wait: _Wait) -> None:
+            topic, index = wait.partition.id
+            error = await self._placing.place(later[topic, index], wait.next_offset, request.timeout_ms)
+            if error is not None:
+                wait.results[wait.at] = self._failed(topic, index, error, version, None)
+                waits.remove(wait)
+
+        async def place_all() -> None:
+            placed = [wait for wait in waits if wait.partition.id in later]
+            outcomes = await asyncio.gather(*map(place, placed), return_exceptions=True)
+            for wait, outcome in zip(placed, outcomes, strict=True):
+                if outcome is not None:
+                    log.error("Records for %s met a bug while scheduled.", wait.partition.id, exc_info=outcome)
+                    error = PenstockError("Something went wrong inside the node; its log says more.")
+                    wait.results[wait.at] = self._failed(*wait.partition.id, error, version, None)
+                    waits.remove(wait)
             if request.acks == ACKS_NONE:
                 _close_if_failed(connection, topics)
                 answer.complete(())
             else:
                 self._finish(connection, header, request, topics, waits, answer, began)
 
-        thinned: dict[Where, bytearray | None] = {}
-        task = asyncio.ensure_future(place())
+        task = asyncio.ensure_future(place_all())
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
@@ -261,9 +264,9 @@ class ProduceHandler:
         version: int,
         request: Produce,
         errors: Mapping[Where, PenstockError],
-        thinned: Mapping[Where, bytearray | None] = MappingProxyType({}),
+        later: Mapping[Where, Delayed] = MappingProxyType({}),
     ) -> tuple[list[ProducedTopic], list[_Wait]]:
-        """Write what may be written; ``errors`` says what may not, ``thinned`` what is left of some batches."""
+        """Write what may be written; ``errors`` says what may not, ``later`` which batches have records for later."""
         broker = self._broker
         is_all = request.acks == ACKS_ALL
         is_durable = is_all and broker.syncs_before_ack
@@ -282,15 +285,16 @@ class ProduceHandler:
                     partition = broker.partition(name, index)
                     if is_all:
                         partition.check_in_sync()
-                    if (name, index) in thinned:
-                        appended = _append_rest(partition, thinned[name, index], now_ms, is_durable=is_durable)
+                    delayed = later.get((name, index))
+                    if delayed is not None and delayed.stored_at is None:
+                        appended = _append_rest(partition, delayed.rest, now_ms, is_durable=is_durable)
                     else:
                         appended = partition.append_from_client(records, now_ms, is_durable=is_durable)
                     base_offset, next_offset, append_time_ms = appended
                 except PenstockError as error:
                     results.append(self._failed(name, index, error, version, records))
                     continue
-                if is_all and next_offset > partition.high_watermark:
+                if delayed is not None or (is_all and next_offset > partition.high_watermark):
                     waits.append(_Wait(partition, next_offset, results, len(results)))
                 results.append(ProducedPartition(index, 0, base_offset, append_time_ms, partition.log.start_offset))
         return topics, waits

@@ -9,6 +9,7 @@ from penstock.records.batch import (
     find_timestamp,
 )
 from penstock.records.compression import Codec, compress, decompress
+from penstock.records.gap import encode_gap
 from penstock.records.header import (
     CONTROL_BIT,
     HEADER,
@@ -49,6 +50,7 @@ __all__ = [
     "decode_values",
     "decompress",
     "encode_batch",
+    "encode_gap",
     "encode_marker",
     "encode_values",
     "filter_batch",

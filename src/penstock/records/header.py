@@ -101,6 +101,11 @@ class BatchHeader(NamedTuple):
         return self.attributes & CONTROL_BIT != 0
 
     @property
+    def is_gap(self) -> bool:
+        """Whether this stands for records that are kept elsewhere: a control batch that counts as its producer's."""
+        return self.attributes & CONTROL_BIT != 0 and self.base_sequence >= 0
+
+    @property
     def is_idempotent(self) -> bool:
         return self.producer_id >= 0
 

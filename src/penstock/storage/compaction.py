@@ -194,6 +194,8 @@ class Compaction:
 
     def _filter(self, batch: memoryview, header: BatchHeader) -> memoryview | None:
         """What is left of a batch: all of it, a part, an empty one that a producer still needs, or nothing."""
+        if header.is_gap:
+            return batch if header.base_offset in self._remembered else None
         if header.is_control:
             return batch if self._marker_stays(batch, header) else None
         kept = self._filter_records(batch, header)

@@ -149,7 +149,7 @@ class Log:
         if leader_epoch > self.epochs.latest:
             self.epochs.begin(leader_epoch, base_offset)
         if header.producer_id >= 0:
-            if header.attributes & CONTROL_BIT:
+            if header.attributes & CONTROL_BIT and not header.is_gap:
                 self._end_transaction(batch, header, base_offset)
             else:
                 self.producers.note(header, base_offset)

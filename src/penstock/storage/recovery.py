@@ -281,7 +281,7 @@ class _Recovery:
     def _note_producer(
         self, table: ProducerTable, batch: memoryview, header: BatchHeader, *, finds_aborted: bool
     ) -> None:
-        if not header.is_control:
+        if not header.is_control or header.is_gap:
             table.note(header, header.base_offset)
             return
         aborted = note_marker(table, batch, header, header.base_offset)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.broker.partition import Partition
 from penstock.broker.schedules.entering import DUE_MS_MAX
-from penstock.broker.schedules.messages import New, Placed
 from penstock.broker.stats import TopicStats
-from penstock.clock import SystemClock
 from penstock.cluster.topic_config import TopicSettings
-from penstock.errors import InvalidRecord, InvalidRequest, NotEnoughReplicas, PeerUnavailable, PenstockError
-from penstock.kafka.delaying import Delayed, Placing, delayed_of
-from penstock.kafka.delivered import Deliveries
+from penstock.errors import InvalidRecord
+from penstock.kafka.delaying import Delayed, delayed_of
 from penstock.model import TopicPartition
 from penstock.records import Codec, Record, check_batch, decode_records, encode_batch, parse_header
 from penstock.storage.config import LogConfig
@@ -160,7 +154,11 @@ def test_the_partition_goes_on_counting_over_what_is_for_later() -> None:
         else:
             placed = partition.append(memoryview(rest_of(found)), NOW_MS, is_durable=False, is_thinned=True)
         offsets.append(placed.base_offset)
-        assert delayed_of(partition, again, NOW_MS) is None, "what was sent before is not scheduled again"
+        repeated = delayed_of(partition, again, NOW_MS + 3_600_000)
+        assert (repeated is None) == (found is None)
+        if repeated is not None and found is not None:
+            assert [new.id for new in repeated.schedules] == [new.id for new in found.schedules]
+            assert repeated.stored_at == placed.base_offset
         assert partition.append(again, NOW_MS, is_durable=False)[:2] == placed[:2]
         sequence += len(shape)
     assert offsets == [0, 2, 5, 6]
@@ -183,102 +181,3 @@ def test_the_log_is_recovered_with_its_gaps() -> None:
     reopened = Log.open(files, Path("/logs/t/0"), LogConfig())
     assert reopened.end_offset == 4
     assert reopened.producers.last_sequence_of(7, 0) == 3
-
-
-# -- into the schedule log ---------------------------------------------------------------------------------------------
-
-
-class Recorder:
-    """Stands where the calendar does, and notes what comes."""
-
-    def __init__(self, *errors: Exception) -> None:
-        self.added: list[str] = []
-        self._errors = list(errors)
-
-    async def add(self, schedules: Sequence[New]) -> list[Placed]:
-        await asyncio.sleep(0)
-        if self._errors:
-            raise self._errors.pop(0)
-        self.added += [new.id for new in schedules]
-        return []
-
-
-def placing_of(recorder: Recorder) -> Placing:
-    quiet = SimpleNamespace(listen=lambda _: None)
-    return Placing(SimpleNamespace(schedules=recorder, replicas=quiet, clock=SystemClock()))  # type: ignore[arg-type]
-
-
-def numbered() -> Delayed:
-    return delayed_in(batch_of(LATER, base_sequence=0, **PRODUCER))
-
-
-def test_a_batch_that_comes_again_while_or_after_it_is_placed_is_placed_once() -> None:
-    recorder = Recorder()
-    placing = placing_of(recorder)
-
-    async def place() -> None:
-        together = await asyncio.gather(placing.place(numbered(), 1_000), placing.place(numbered(), 1_000))
-        assert together == [None, None]
-        assert await placing.place(numbered(), 1_000) is None
-
-    asyncio.run(place())
-    assert len(recorder.added) == 1
-
-
-def test_batches_without_numbers_are_placed_each_time() -> None:
-    recorder = Recorder()
-    placing = placing_of(recorder)
-    for _ in range(2):
-        assert asyncio.run(placing.place(delayed_in(batch_of(LATER)), 1_000)) is None
-    assert recorder.added == ["", ""]
-
-
-def test_what_may_pass_is_told_so_that_producers_try_again() -> None:
-    placing = placing_of(Recorder(PeerUnavailable("gone"), InvalidRequest("wrong")))
-
-    async def place() -> PenstockError | None:
-        return await placing.place(numbered(), 1_000)
-
-    assert isinstance(asyncio.run(place()), NotEnoughReplicas)
-    error = asyncio.run(place())
-    assert isinstance(error, InvalidRequest)
-    assert error.message == "wrong"
-    assert asyncio.run(place()) is None, "a failure is not remembered"
-
-
-# -- what has come already ---------------------------------------------------------------------------------------------
-
-
-class Bystander:
-    """What `Deliveries` knows of a broker: a clock, and who leads what."""
-
-    def __init__(self) -> None:
-        self.clock = SystemClock()
-        self.replicas = self
-
-    def listen(self, listener: Deliveries) -> None:
-        self.listener = listener
-
-
-def test_what_came_before_the_leader_changed_is_found_once_for_each_producer() -> None:
-    """It came while its batch was being scheduled, so it lies before what the next leader began with."""
-    partition, broker = partition_of(), Bystander()
-    deliveries = Deliveries(broker)  # type: ignore[arg-type]
-    place = f"kafka:{partition.topic_id.hex}:0"
-    ids = (f"{place}:7:0:1", f"{place}:7:0:2", f"{place}:8:0:1")
-    now_ms = broker.clock.now_ms()
-    partition.append(batch_of((), base_sequence=0, **PRODUCER), now_ms, is_durable=False)
-    fired = [Record(at, now_ms, None, b"v", (("penstock-schedule-id", each.encode()),)) for at, each in enumerate(ids)]
-    partition.append(memoryview(encode_batch(fired)), now_ms, is_durable=False)
-
-    async def of(producer: str) -> frozenset[str]:
-        return await deliveries.of(partition, f"{place}:{producer}:")
-
-    assert asyncio.run(of("7:0")) == frozenset(), "nobody looks where nothing has changed"
-    partition.resign()
-    partition.lead(1)
-    broker.listener.on_leadership_gained(partition)
-    assert asyncio.run(of("7:0")) == {ids[0], ids[1]}
-    assert asyncio.run(of("7:0")) == frozenset(), "what comes behind the first batch was scheduled by nobody"
-    assert asyncio.run(of("8:0")) == {ids[2]}, "of a producer that is not known here, what came lately"
-    assert asyncio.run(of("9:0")) == frozenset()

@@ -6,11 +6,13 @@ import struct
 
 import crc32c
 import pytest
-from tests.unit.storage.samples import make_batch, table_facts
+from tests.unit.storage.samples import COMPACTED, append, make_batch, open_log, read_all, table_facts
 
 from penstock.errors import CoordinatorFenced, DuplicateSequence, InvalidTxnState, OutOfOrderSequence, ProducerFenced
-from penstock.records import BatchHeader, Marker, Record, encode_batch, encode_marker, parse_header
+from penstock.records import BatchHeader, Marker, Record, encode_batch, encode_gap, encode_marker, parse_header
+from penstock.storage.compaction import compact
 from penstock.storage.producers import EndedTransaction, ProducerTable
+from penstock.testing.files import MemoryFiles
 
 
 def header(sequence: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7) -> BatchHeader:
@@ -212,3 +214,23 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
     for now_ms in (4_000, 5_000):
         table.expire(now_ms, silence_ms=100)
     assert len(table) == 0
+
+
+def test_gaps_are_numbered_batches_after_recovery_and_compaction() -> None:
+    """A gap counts as its producer's batch, stays while a retry may ask for it, and is no marker of a transaction."""
+    files = MemoryFiles()
+    log = open_log(files, COMPACTED)
+    for sequence in range(0, 20, 2):
+        batch = make_batch(2, producer_id=7, sequence=sequence)
+        append(log, memoryview(encode_gap(parse_header(batch))))
+    assert (log.end_offset, log.producers.last_sequence_of(7, 0)) == (20, 19)
+    repeated = parse_header(make_batch(2, producer_id=7, sequence=16))
+    assert log.producers.check(repeated) == 16
+    log.roll()
+    log.sync()
+    compact(log, now_ms=0)
+    assert [parse_header(batch).base_offset for batch in read_all(log)] == [10, 12, 14, 16, 18]
+    log.close()
+    again = open_log(files, COMPACTED)
+    assert (again.end_offset, again.producers.last_sequence_of(7, 0)) == (20, 19)
+    assert again.producers.check(repeated) == 16

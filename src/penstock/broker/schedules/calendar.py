@@ -71,10 +71,7 @@ class Calendar:
         Nothing is added if any of them is wrong in itself. What is due already is fired at once. One whose id is known
         is not added again: it is answered with what that id stands for, and ``is_new`` false.
         """
-        now_ms = self._broker.clock.now_ms()
-        topics: dict[str, TopicSettings] = {}
-        for new in schedules:
-            self._check(new, topics, now_ms)
+        self.check(schedules)
         if not schedules:
             return []
         await ensure_schedules_topic(self._broker)
@@ -92,6 +89,13 @@ class Calendar:
         for places, answer in zip(found.values(), answers, strict=True):
             placed.update(zip(places, answer.placed, strict=True))
         return [placed[at] for at in range(len(schedules))]
+
+    def check(self, schedules: Sequence[New]) -> None:
+        """Refuse schedules that are wrong in themselves, as `add` does."""
+        now_ms = self._broker.clock.now_ms()
+        topics: dict[str, TopicSettings] = {}
+        for new in schedules:
+            self._check(new, topics, now_ms)
 
     def _next_of(self, shards: Sequence[int]) -> int:
         turn, self._turns = self._turns // _TURN, self._turns + 1
