@@ -380,6 +380,8 @@ def http_config(settings: Settings, address: Address) -> HttpConfig:
     return HttpConfig(
         host=address.host,
         port=address.port,
+        allowed_hosts=broker.http_allowed_hosts,
+        trusted_proxies=broker.http_trusted_proxies,
         connections_max=broker.max_connections,
         keep_alive_ms=broker.idle_timeout_ms,
         body_bytes_max=broker.max_body_bytes,

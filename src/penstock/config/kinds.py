@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -27,6 +28,7 @@ _SIZE_BYTES: Final = {
     "gib": 1 << 30,
     "tib": 1 << 40,
 }
+_HOST_NAME: Final = re.compile(r"\*|(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _AMOUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _TRUE: Final = {"true", "yes", "on", "1"}
 _FALSE: Final = {"false", "no", "off", "0"}
@@ -281,6 +283,44 @@ class PeerList:
     def show(self, value: object) -> str:
         assert isinstance(value, tuple)
         return ",".join(str(peer) for peer in value)
+
+
+@dataclass(frozen=True, slots=True)
+class HostNames:
+    """Names of hosts, separated by commas; nothing for none."""
+
+    allowed: str = "names with commas, such as queue.example.com,*.svc.cluster.local; * allows every name"
+
+    def parse(self, text: str) -> object:
+        names = tuple(part.strip() for part in text.split(",") if part.strip())
+        for name in names:
+            if not _HOST_NAME.fullmatch(name):
+                raise ValueError(f"has {name!r} in it, which is no name of a host (leave out scheme, port and path)")
+        return names
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return ",".join(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """Addresses or networks, separated by commas; nothing for none."""
+
+    allowed: str = "addresses or networks with commas, such as 10.0.0.7,192.168.0.0/16"
+
+    def parse(self, text: str) -> object:
+        found = tuple(part.strip() for part in text.split(",") if part.strip())
+        for each in found:
+            try:
+                ip_network(each, strict=False)
+            except ValueError:
+                raise ValueError(f"has {each!r} in it, which is neither an address nor a network") from None
+        return found
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return ",".join(value)
 
 
 @dataclass(frozen=True, slots=True)

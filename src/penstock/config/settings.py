@@ -22,9 +22,11 @@ from penstock.config.kinds import (
     Directory,
     Duration,
     Flag,
+    HostNames,
     HostPort,
     Kind,
     Maybe,
+    Networks,
     Number,
     PeerAddress,
     PeerList,
@@ -59,6 +61,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: Annotated[int, Whole(1)] = 10_000
     idle_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 600 * SECOND_MS
     max_request_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 100 * MIB
+    http_allowed_hosts: Annotated[tuple[str, ...], HostNames()] = ()
+    http_trusted_proxies: Annotated[tuple[str, ...], Networks()] = ()
     max_body_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 16 * MIB
     websocket_ping_ms: Annotated[int, Duration(SECOND_MS)] = 20 * SECOND_MS
     websocket_resume_ms: Annotated[int, Duration(SECOND_MS)] = 60 * SECOND_MS

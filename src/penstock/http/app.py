@@ -20,7 +20,7 @@ from penstock.http.exchange import Call, Reply, reply
 from penstock.http.forwarding import hand_on
 from penstock.http.homes import is_forwarded
 from penstock.http.operation import Operation
-from penstock.http.problems import MethodNotAllowed, NoSuchRoute, problem_reply
+from penstock.http.problems import HostNotAllowed, MethodNotAllowed, NoSuchRoute, problem_reply
 from penstock.http.shortcut import SERVES_AGAIN
 from penstock.http.websocket import WebSocketEndpoint, refuse_socket
 from penstock.http.websocket_subscriptions import WEBSOCKET_PATH
@@ -36,7 +36,25 @@ def build_app(door: Door, operations: Sequence[Operation]) -> ASGIApp:
         by_path.setdefault(operation.path, []).append(operation)
     routes: list[BaseRoute] = [Route(path, Resource(door, offered), name=path) for path, offered in by_path.items()]
     routes.append(WebSocketRoute(WEBSOCKET_PATH, WebSocketEndpoint(door)))
-    return _Slashes(Router(routes, redirect_slashes=False, default=_Missing(door)))
+    return _Gate(door, _Slashes(Router(routes, redirect_slashes=False, default=_Missing(door))))
+
+
+class _Gate:
+    """Lets in who calls this node by one of its names, whatever is asked."""
+
+    def __init__(self, door: Door, app: ASGIApp) -> None:
+        self._door = door
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._door.hosts.check(scope)
+        except HostNotAllowed as error:
+            self._door.requests["", error.status] += 1
+            answer = problem_reply(error, scope["path"])
+            await (answer.send(send) if scope["type"] == "http" else refuse_socket(answer, receive, send))
+            return
+        await self._app(scope, receive, send)
 
 
 class _Slashes:
@@ -99,7 +117,7 @@ class Runner:
         door = self._door
         self._check_started()
         if not self._is_safe:
-            refuse_foreign_page(scope)
+            refuse_foreign_page(scope, door.hosts)
         home = self.operation.home
         if self._query is None and not self._is_safe and (home is None or home.is_anywhere(scope)):
             scope[SERVES_AGAIN] = self.serve_again  # the head is good, and the next one may differ in its body alone

@@ -11,6 +11,10 @@ class HttpConfig:
 
     host: str = "127.0.0.1"
     port: int = 8080
+    # Names beside loopback, addresses and this machine's own under which it may be called, and the proxies (addresses
+    # or networks) that are believed what name their clients used.
+    allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     connections_max: int = 10_000
     # The request line and headers together; and how long a client may take to send them.
     head_bytes_max: int = 64 * 1024

@@ -13,6 +13,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from penstock.http.connection import LARGE_BODY
+from penstock.http.hosts import Hosts
 from penstock.http.problems import (
     BodyTooLarge,
     ClientGone,
@@ -95,21 +96,19 @@ def decode_query(kind: type[T], scope: Scope) -> T:
         raise InvalidParameter(f"A query parameter is wrong: {sentence_of(error).replace('$.', '')}") from None
 
 
-def refuse_foreign_page(scope: Scope) -> None:
+def refuse_foreign_page(scope: Scope, hosts: Hosts) -> None:
     """Keep pages of other sites from changing things through their visitors' browsers.
 
     Browsers name the page's origin whenever it is not ours; programs other than browsers have none.
     """
     headers: dict[bytes, bytes] = {
-        name: value
-        for name, value in scope["headers"]
-        if name in {b"origin", b"host", b"sec-fetch-site", b"x-forwarded-host"}
+        name: value for name, value in scope["headers"] if name in {b"origin", b"sec-fetch-site"}
     }
     origin = headers.get(b"origin")
     if origin is None or headers.get(b"sec-fetch-site") in _OWN_PAGE:
         return
     site = urlsplit(origin.decode("latin-1")).netloc
-    if site.encode("latin-1") not in {headers.get(b"host"), headers.get(b"x-forwarded-host")}:
+    if site.encode("latin-1") not in hosts.named_by(scope):
         raise CrossOrigin(f"Pages of {origin.decode('latin-1')!r} must not call this node. Call it from a program.")
 
 

@@ -10,6 +10,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.membership.hosting import HostedMembers
 from penstock.broker.publishing import Partitioners
 from penstock.http.config import HttpConfig
+from penstock.http.hosts import Hosts
 from penstock.http.leaderships import LeadershipCount
 from penstock.http.upstream import Upstreams
 from penstock.http.websocket_sessions import Sessions
@@ -29,6 +30,12 @@ class Door:
         self.started_at_ms = broker.clock.now_ms()
         self.requests: Counter[tuple[str, int]] = Counter()  # by operation and status
         self.stopping = asyncio.Event()
+        self.hosts = Hosts((config.host, *_advertised(broker), *config.allowed_hosts), config.trusted_proxies)
         self.upstreams = Upstreams()
         self.leaderships = LeadershipCount()
         self.sessions = Sessions(self)
+
+
+def _advertised(broker: Broker) -> list[str]:
+    """The names under which clients and other nodes are told to call this one."""
+    return [endpoint.host for endpoint in broker.config.endpoints]

@@ -27,6 +27,8 @@ _PAUSE_SECONDS: Final = 0.1
 _HOP_BY_HOP: Final = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"expect", b"content-length"}
 )
+# What the node that a browser or a proxy called has judged; the next one is called by a node.
+_JUDGED: Final = frozenset({b"host", b"origin", b"sec-fetch-site", b"x-forwarded-host"})
 _OWN: Final = frozenset({b"date", b"server", b"content-type"})
 
 
@@ -92,10 +94,13 @@ async def gather(door: Door, call: Call[Any, Any], node_ids: Iterable[int], kind
 async def _ask(
     door: Door, node_id: int, scope: Scope, method: str, body: bytes | bytearray, timeout_s: float
 ) -> Answer:
-    headers = [header for header in scope["headers"] if header[0] not in _HOP_BY_HOP and header[0] != CLIENT]
+    address = _address(door, node_id)
+    left_out = _HOP_BY_HOP | _JUDGED
+    headers = [(b"host", _host(address))]
+    headers += [header for header in scope["headers"] if header[0] not in left_out and header[0] != CLIENT]
     headers += _traces(door, scope)
     target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-    return await door.upstreams.ask(_address(door, node_id), method, target, headers, body, timeout_s)
+    return await door.upstreams.ask(address, method, target, headers, body, timeout_s)
 
 
 def _traces(door: Door, scope: Scope) -> HeaderList:
@@ -103,6 +108,11 @@ def _traces(door: Door, scope: Scope) -> HeaderList:
     client = scope.get("client")
     traces = [(FORWARDED, str(door.broker.config.node_id).encode())]
     return [*traces, (CLIENT, client[0].encode())] if client else traces
+
+
+def _host(address: Address) -> bytes:
+    name, port = address
+    return f"[{name}]:{port}".encode() if ":" in name else name.encode("idna") + f":{port}".encode()
 
 
 def _method(scope: Scope) -> str:

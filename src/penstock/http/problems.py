@@ -94,6 +94,13 @@ class CrossOrigin(HttpError):
     code = "cross_origin"
 
 
+class HostNotAllowed(HttpError):
+    """The request names a host that this node is not."""
+
+    status = 421
+    code = "host_not_allowed"
+
+
 class NoSuchRoute(HttpError):
     """There is nothing at this path."""
 

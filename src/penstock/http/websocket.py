@@ -116,7 +116,7 @@ class WebSocketEndpoint:
             await door.sessions.detach(session, socket, is_for_good=code == _NORMAL_CLOSURE)
 
     def _admit(self, scope: Scope) -> SocketQuery:
-        refuse_foreign_page(scope)
+        refuse_foreign_page(scope, self._door.hosts)
         if not self._door.broker.is_started or self._door.stopping.is_set():
             raise NodeStarting("This node is starting or stopping. Try again in a moment, or another node.")
         if self._door.sessions.connected >= self._door.config.connections_max:

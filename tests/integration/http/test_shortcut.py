@@ -61,7 +61,12 @@ class Wire:
 
 
 def request(path: str, body: bytes, *, kind: bytes = JSON, accept: bytes = JSON, more: bytes = b"") -> bytes:
-    head = b"POST %b HTTP/1.1\r\nhost: x\r\naccept: %b\r\n%bcontent-type: %b\r\n" % (path.encode(), accept, more, kind)
+    head = b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: %b\r\n%bcontent-type: %b\r\n" % (
+        path.encode(),
+        accept,
+        more,
+        kind,
+    )
     return head + b"content-length: %d\r\n\r\n" % len(body) + body
 
 
@@ -188,7 +193,7 @@ def test_a_body_that_is_too_large_is_refused_each_time(open_door: OpenDoor) -> N
 
 
 def _chunked(path: str, body: bytes, kind: bytes) -> bytes:
-    head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n" % (
+    head = b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: %b\r\ntransfer-encoding: chunked\r\n\r\n" % (
         path.encode(),
         kind,
     )
@@ -216,7 +221,7 @@ def test_however_requests_are_cut_or_joined_each_has_its_answer(
                 expected.append(b'"malformed"')
                 continue
             case _:
-                said.append(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+                said.append(b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
                 expected.append(b'"ok"')
                 continue
         expected.append(msgspec.msgpack.encode([[offset, -1]]))

@@ -14,7 +14,7 @@ import pytest
 from penstock import logs
 from penstock.broker.config import BrokerConfig
 from penstock.config import SETTINGS, Address, Settings, load
-from penstock.config.kinds import Choice, Flag, Kind, Maybe, Number, PeerList, Whole
+from penstock.config.kinds import Choice, Flag, HostNames, Kind, Maybe, Networks, Number, PeerList, Whole
 from penstock.server import broker_config, http_config, kafka_config, topic_settings
 
 # Read where the node is run, not by a layer's config.
@@ -40,6 +40,10 @@ def another_value(kind: Kind, default: object) -> str:
         return another_value(kind.kind, 1) if isinstance(kind.kind, Whole) else "h:2"
     if isinstance(kind, PeerList):
         return "1@h:1,2@h:2"
+    if isinstance(kind, HostNames):
+        return "queue.example,*.cluster.local"
+    if isinstance(kind, Networks):
+        return "10.0.0.1,10.1.0.0/16"
     if isinstance(kind, Whole):
         return str(kind.high if default == kind.low else kind.low)
     if isinstance(kind, Flag):
