@@ -87,7 +87,9 @@ class PenstockNodes:
         left_out = ("PENSTOCK_", "PYTHONDONTWRITEBYTECODE")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         origin = {"PYTHONPATH": str(self.source)} if self.source else {}
-        return command, {**inherited, **origin, **self.settings}
+        # Its nodes are not on loopback, so they have to know a secret.
+        token = {"PENSTOCK_CLUSTER__TOKEN": "chaos"}
+        return command, {**inherited, **origin, **token, **self.settings}
 
     def replica(self, place: Place, topic: str, partition: int) -> Iterator[tuple[int, bytes]]:
         yield from records_in(place.data_dir / "logs" / topic / str(partition))

@@ -7,6 +7,7 @@ has the records committed and answers with the index at which they were. An erro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -179,6 +180,9 @@ Command = (
     | Rebalance
     | TransferControl
 )
+
+# What a node asks for itself, in its own name.
+OWN_COMMANDS: Final = (ReserveProducerIds, RegisterNode, DoubtReplicas, Heartbeat, ChangeInSync)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

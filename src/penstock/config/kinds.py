@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
@@ -207,6 +207,23 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """Text that is shown to nobody: what is printed says only that it is set."""
+
+    allowed: str = "some text"
+    hidden: ClassVar[str] = "(hidden)"
+
+    def parse(self, text: str) -> object:
+        if text == self.hidden:
+            raise ValueError("is what stands for a secret that is not shown; give the secret itself")
+        return Words().parse(text)
+
+    def show(self, value: object) -> str:
+        del value
+        return self.hidden
+
+
+@dataclass(frozen=True, slots=True)
 class Directory:
     """A path, taken as seen from where the process starts."""
 
@@ -338,6 +355,11 @@ class Maybe:
 
     def show(self, value: object) -> str:
         return "null" if value is None else self.kind.show(value)
+
+
+def is_secret(kind: Kind) -> bool:
+    """Whether values of this kind are never shown."""
+    return isinstance(kind.kind if isinstance(kind, Maybe) else kind, Secret)
 
 
 def format_duration(ms: int) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 import yaml
 
+from penstock.config.kinds import is_secret
 from penstock.config.loading import DEFAULT_ORIGIN, Loaded
 from penstock.config.settings import SETTINGS, Setting, value_at
 
@@ -45,14 +46,19 @@ def as_json(loaded: Loaded, *, changed: bool = False) -> str:
             inner = at.setdefault(section, {})
             assert isinstance(inner, dict)
             at = inner
-        value = value_at(loaded.settings, setting.path)
-        at[name] = value if value is None or isinstance(value, bool | int) else str(value)
+        at[name] = _plain(setting, value_at(loaded.settings, setting.path))
     answer = {
         "file": None if loaded.file is None else str(loaded.file),
         "settings": tree,
         "origins": {setting.path: loaded.origins[setting.path] for setting in shown},
     }
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n"
+
+
+def _plain(setting: Setting, value: object) -> object:
+    if value is None or isinstance(value, bool | int):
+        return value
+    return setting.kind.show(value) if isinstance(value, tuple) or is_secret(setting.kind) else str(value)
 
 
 def _shown(loaded: Loaded, changed: bool) -> list[Setting]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
@@ -30,6 +31,7 @@ from penstock.config.kinds import (
     Number,
     PeerAddress,
     PeerList,
+    Secret,
     Size,
     Whole,
     Words,
@@ -74,7 +76,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     peers: Annotated[tuple[PeerAddress, ...], PeerList()] = ()
     join: Annotated[Address | None, Maybe(HostPort(low=1))] = None
-    token: Annotated[str | None, Maybe(Words())] = None
+    token: Annotated[str | None, Maybe(Secret())] = None
     voters: Annotated[int, Whole(1, 9)] = 3
     election_timeout_ms: Annotated[int, Duration(50)] = 500
     heartbeat_interval_ms: Annotated[int, Duration(10)] = 500
@@ -279,9 +281,22 @@ def _cluster_contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     doors = (broker.kafka, broker.http, broker.grpc)
     if broker.internal is not None and broker.internal.port and broker.internal in doors:
         yield "broker.internal", f"{broker.internal} is another listener's address too; give it another port"
+    if broker.internal is not None and not _is_loopback(broker.internal.host) and cluster.token is None:
+        reason = (
+            f"is needed where other machines reach the internal address ({broker.internal}): what connects there is "
+        )
+        reason += "taken for a node. Give all nodes one secret, or listen on 127.0.0.1 (broker.internal)"
+        yield "cluster.token", reason
     if cluster.peers and cluster.join:
         yield "cluster.join", "give cluster.peers to form a cluster, or cluster.join to enter one, not both"
     if cluster.peers and broker.node_id not in {peer.node_id for peer in cluster.peers}:
         yield "cluster.peers", f"must name this node too (broker.node_id is {broker.node_id})"
     if cluster.heartbeat_interval_ms * 2 > cluster.session_timeout_ms:
         yield "cluster.heartbeat_interval_ms", "must be at most half of cluster.session_timeout_ms"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -119,10 +119,19 @@ def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
 
 
 class Reception:
-    """The accepting side: greets whoever connects and hands the link on once it is let in."""
+    """The accepting side: greets whoever connects and hands the link on once it is let in.
 
-    def __init__(self, identity: Callable[[], Identity], on_admitted: Callable[[Link, Introduction], None]) -> None:
+    ``check`` raises `Refused` where who it says it is cannot be.
+    """
+
+    def __init__(
+        self,
+        identity: Callable[[], Identity],
+        check: Callable[[Introduction], None],
+        on_admitted: Callable[[Link, Introduction], None],
+    ) -> None:
         self._identity = identity
+        self._check = check
         self._on_admitted = on_admitted
         self._waiting: dict[Link, asyncio.TimerHandle] = {}
         self._told: dict[str, str] = {}  # the last refusal of each host, so that its next tries are not logged again
@@ -156,6 +165,7 @@ class Reception:
         introduction: Introduction = _read(Introduction, frame)
         try:
             welcome = self._identity().welcome(challenge, introduction)
+            self._check(introduction)
         except Refused as refused:
             told = f"Refusing node {introduction.node_id} at {host}: {refused.message}"
             log.log(logging.DEBUG if self._told.get(host) == told else logging.ERROR, "%s", told)

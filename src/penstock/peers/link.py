@@ -90,6 +90,11 @@ class Link:
         self._was_heard = False
         self._watch = self._loop.call_later(WATCH_INTERVAL_S, self._look, is_asking, turns_max)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the other end was heard lately; a live one gives a sign of life in every turn of its watch."""
+        return not self.is_closed and self._silent_turns < SILENT_TURNS_MAX
+
     def close(self, reason: str) -> None:
         """Drop the connection and whatever was still to be sent."""
         if self.is_closed:

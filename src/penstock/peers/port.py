@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from penstock.errors import PolicyViolation
 from penstock.storage.files import FileSlice
 
 RequestT = TypeVar("RequestT", bound=msgspec.Struct)
@@ -32,13 +33,15 @@ class Nothing(msgspec.Struct, frozen=True):
 class Method(msgspec.Struct, Generic[RequestT, ReplyT], frozen=True):
     """Something a node can be asked to do. Names are ``area.verb``, such as ``raft.message``.
 
-    What is bulk has a connection of its own, so that large bodies do not hold up what is urgent.
+    What is bulk has a connection of its own, so that large bodies do not hold up what is urgent. What is for visitors
+    may be asked before one is a node of the cluster; nothing else may.
     """
 
     name: str
     request: type[RequestT]
     reply: type[ReplyT]
     is_bulk: bool = False
+    is_for_visitors: bool = False
 
 
 class Received(NamedTuple):
@@ -59,6 +62,12 @@ class Reply(NamedTuple):
 Handler = Callable[[int, Any, memoryview], "msgspec.Struct | Reply | Awaitable[msgspec.Struct | Reply]"]
 
 CALL_TIMEOUT_S = 10.0
+
+
+def check_sender(sender: int, node_id: int) -> None:
+    """A node speaks for itself only: refuse a message that names another one than whose link it came over."""
+    if sender != node_id:
+        raise PolicyViolation(f"Node {sender} sent a message in the name of node {node_id}.")
 
 
 class Peers(Protocol):

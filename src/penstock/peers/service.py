@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import InvalidRequest, PeerUnavailable, PenstockError
+from penstock.errors import InvalidRequest, PeerUnavailable, PenstockError, PolicyViolation
 from penstock.peers.frames import Failure, Frame, Kind, decode_structure, joined
 from penstock.peers.port import Handler, Method, Pieces, Received, Reply
 
@@ -42,10 +42,15 @@ class Service:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def handle(self, caller: int, frame: Frame, answer: Answer = _no_answer) -> None:
-        """Serve one frame. Handlers that do not wait are done when this returns, so they run in the order of calls."""
+    def handle(self, caller: int, frame: Frame, answer: Answer = _no_answer, *, is_visit: bool = False) -> None:
+        """Serve one frame. Handlers that do not wait are done when this returns, so they run in the order of calls.
+
+        ``is_visit``: it came over a link to an address, of somebody who may be no node yet.
+        """
         try:
             method, handler = self._find(frame.method)
+            if is_visit and not method.is_for_visitors:
+                raise PolicyViolation(f"Only nodes of the cluster may ask for {frame.method}.")
             self._finish(frame.method, handler(caller, _request(method, frame.structure), frame.body), answer)
         except Exception as error:
             self._answer_error(frame.method, error, answer)

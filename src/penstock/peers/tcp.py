@@ -21,7 +21,7 @@ from penstock.clock import Clock
 from penstock.errors import PeerNotReached, PeerUnavailable, PenstockError, StartupError
 from penstock.peers.connecting import Reception, connect
 from penstock.peers.frames import CorruptFrame, Frame, Kind
-from penstock.peers.greeting import NONCE_BYTES, Identity, Introduction
+from penstock.peers.greeting import NONCE_BYTES, Identity, Introduction, Refused
 from penstock.peers.link import Link
 from penstock.peers.port import CALL_TIMEOUT_S, Handler, Method, Pieces, Received, RequestT
 from penstock.peers.route import Route
@@ -47,7 +47,7 @@ class TcpPeers:
         self._cluster_id = ""
         self._instance = os.urandom(NONCE_BYTES)
         self._service = Service(node_id)
-        self._reception = Reception(self._identity, self._on_admitted)
+        self._reception = Reception(self._identity, self._check_claim, self._on_admitted)
         self._sock: socket.socket | None = None
         self._addresses: dict[int, tuple[str, int]] = {}
         self._routes: dict[tuple[int, bool], Route] = {}
@@ -234,11 +234,22 @@ class TcpPeers:
             except OSError:  # it is gone again already
                 sock.close()
 
+    def _check_claim(self, newer: Introduction) -> None:
+        """Refuse who claims the id of a node that is here: another process, while the one that has the id lives.
+
+        A node that died leaves links that close or fall silent, and comes back by trying again.
+        """
+        for link, older in self._incoming.items():
+            if older.node_id == newer.node_id and older.instance != newer.instance and link.is_alive:
+                raise Refused(
+                    f"Another node {newer.node_id} is connected: give this one another --node-id, or stop the other."
+                )
+
     def _on_admitted(self, link: Link, introduction: Introduction) -> None:
         self._replace(introduction)
         self._incoming[link] = introduction
         link.on_closed = lambda reason: self._on_left(link, introduction, reason)
-        link.on_frame = lambda frame: self._on_frame(link, introduction.node_id, frame)
+        link.on_frame = lambda frame: self._on_frame(link, introduction, frame)
         for is_bulk in (False, True):
             route = self._routes.get((introduction.node_id, is_bulk))
             if route is not None:
@@ -256,7 +267,8 @@ class TcpPeers:
         self._incoming.pop(link, None)
         log.debug("Node %d left: %s.", introduction.node_id, reason)
 
-    def _on_frame(self, link: Link, caller: int, frame: Frame) -> None:
+    def _on_frame(self, link: Link, introduction: Introduction, frame: Frame) -> None:
+        caller, is_visit = introduction.node_id, introduction.is_visit
         if frame.kind == Kind.CALL:
             number, name = frame.number, frame.method
 
@@ -264,9 +276,9 @@ class TcpPeers:
                 link.send(kind, number, name, structure, body)
                 link.hold_back()
 
-            self._service.handle(caller, frame, answer)
+            self._service.handle(caller, frame, answer, is_visit=is_visit)
         elif frame.kind == Kind.TELL:
-            self._service.handle(caller, frame)
+            self._service.handle(caller, frame, is_visit=is_visit)
         else:
             raise CorruptFrame(f"A frame of kind {frame.kind} has no place here.")
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from penstock.clock import Clock
 from penstock.cluster.commands import (
+    OWN_COMMANDS,
     Command,
     Done,
     Heard,
@@ -38,7 +39,7 @@ from penstock.errors import (
     StaleNodeEpoch,
 )
 from penstock.peers.frames import Failure
-from penstock.peers.port import Peers
+from penstock.peers.port import Peers, check_sender
 from penstock.quorum.driver import Quorum
 from penstock.quorum.duties import Duties
 from penstock.quorum.submission import SUBMIT, Submit, Submitted
@@ -123,7 +124,9 @@ class ControllerShell:
         if self.is_active:
             await self.in_turn(Duties(self).fence)
 
-    async def _on_submit(self, _sender: int, request: Submit, _body: memoryview) -> Submitted:
+    async def _on_submit(self, sender: int, request: Submit, _body: memoryview) -> Submitted:
+        if isinstance(request.command, OWN_COMMANDS):
+            check_sender(sender, request.command.node_id)
         try:
             return await self.submit(request.command)
         except (NotController, ControllerUnavailable):

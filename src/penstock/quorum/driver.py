@@ -42,7 +42,7 @@ from penstock.errors import (
     PenstockError,
     StorageError,
 )
-from penstock.peers.port import Nothing, Peers
+from penstock.peers.port import Nothing, Peers, check_sender
 from penstock.quorum.machine import Machine, OnApplied, OnReset
 from penstock.quorum.store import QuorumStore
 from penstock.quorum.waiting import Waiting
@@ -294,7 +294,8 @@ class Quorum:
     # -- the core's effects -------------------------------------------------------------------------------------------
 
     def _on_message(self, sender: int, request: RaftMessage, body: memoryview) -> Nothing:
-        del sender, body
+        del body
+        check_sender(sender, request.sender.node_id)
         if self._raft is not None and self.failure is None and not self._is_stopping and request.to == self.me:
             self._directories[request.sender.node_id] = request.sender.directory_id
             self._raft.receive(unpack(request), self._now_ms())

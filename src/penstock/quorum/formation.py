@@ -23,7 +23,7 @@ from typing import Final
 from penstock.cluster.raft.messages import Member, Members
 from penstock.cluster.records import MetadataRecord
 from penstock.errors import ControllerUnavailable, InvalidRequest, NotController, PenstockError
-from penstock.peers.port import Peers
+from penstock.peers.port import Peers, check_sender
 from penstock.quorum.addresses import Addresses
 from penstock.quorum.driver import Quorum
 from penstock.quorum.greetings import GREET, JOIN, Address, Greet, Greeting, Join, Joined
@@ -218,8 +218,10 @@ class Formation:
         return greeting
 
     def _on_greet(self, sender: int, greet: Greet, body: memoryview) -> Greeting:
-        del sender, body
-        self._addresses.learn(greet.node_id, greet.address)
+        del body
+        check_sender(sender, greet.node_id)
+        if not self._peers.is_connected(greet.node_id):  # one that is reached has no other address
+            self._addresses.learn(greet.node_id, greet.address)
         members = self._quorum.members if self._store.is_formed else self._beginning
         if members is None and greet.node_id == self._founder:
             self._founder_heard = greet.directory_id
@@ -235,7 +237,8 @@ class Formation:
     # -- taking others in ---------------------------------------------------------------------------------------------
 
     async def _on_join(self, sender: int, join: Join, body: memoryview) -> Joined:
-        del sender, body
+        del body
+        check_sender(sender, join.node_id)
         member = Member(join.node_id, join.directory_id)
         reason = self._why_not(member)
         if not reason:

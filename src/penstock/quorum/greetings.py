@@ -50,5 +50,5 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-GREET: Final = Method("quorum.greet", Greet, Greeting)
+GREET: Final = Method("quorum.greet", Greet, Greeting, is_for_visitors=True)
 JOIN: Final = Method("quorum.join", Join, Joined)

@@ -23,7 +23,8 @@ _ELSEWHERE |= {"broker.advertised_kafka", "broker.advertised_http", "broker.adve
 _ELSEWHERE |= {"broker.internal", "broker.advertised_internal"}
 _ELSEWHERE |= {"cluster.token"}
 # What a value needs beside it to make sense.
-_TOGETHER = {"cluster.peers": {"broker.internal": "h:1"}, "cluster.join": {"broker.internal": "h:1"}}
+_INTERNAL = {"broker.internal": "127.0.0.1:1"}
+_TOGETHER = {"cluster.peers": _INTERNAL, "cluster.join": _INTERNAL}
 
 
 def effects(settings: Settings) -> object:

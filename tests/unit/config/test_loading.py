@@ -219,6 +219,9 @@ def test_an_unknown_flag_path_is_an_error() -> None:
         ("cluster: {peers: '1@h:1,2@h:2'}", "a node of a cluster needs an address for the other nodes"),
         ("{broker: {internal: 'h:1'}, cluster: {peers: '2@h:2,3@h:3'}}", "must name this node too"),
         ("{broker: {internal: 'h:1'}, cluster: {peers: '1@h:2', join: 'h:3'}}", "not both"),
+        ("broker: {internal: '0.0.0.0:9192'}", "cluster.token: is needed where other machines reach"),
+        ("broker: {internal: '10.0.0.1:9192'}", "cluster.token: is needed where other machines reach"),
+        ("cluster: {token: (hidden)}", "give the secret itself"),
         ("broker: {internal: '127.0.0.1:9092'}", "is another listener's address too"),
         ("cluster: {heartbeat_interval_ms: 2s}", "must be at most half of cluster.session_timeout_ms"),
         ("groups: {heartbeat_interval_ms: 60s}", "must be shorter than groups.session_timeout_ms"),
@@ -226,3 +229,16 @@ def test_an_unknown_flag_path_is_an_error() -> None:
 )
 def test_values_that_contradict_each_other_are_an_error(text: str, reason: str) -> None:
     assert any(reason in line for line in problems_of(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "broker: {internal: '127.0.0.1:9192'}",
+        "broker: {internal: 'localhost:9192'}",
+        "broker: {internal: '[::1]:9192'}",
+        "{broker: {internal: '0.0.0.0:9192'}, cluster: {token: s}}",
+    ],
+)
+def test_an_internal_address_on_loopback_needs_no_token(text: str) -> None:
+    assert load({}, file=write(text)).settings.broker.internal is not None

@@ -56,3 +56,12 @@ def test_json_has_plain_numbers() -> None:
     assert shown["settings"]["broker"]["kafka"] == "127.0.0.1:9092"
     assert shown["settings"]["broker"]["rack"] is None
     assert shown["origins"]["broker.rack"] == "default"
+
+
+def test_secrets_are_not_shown() -> None:
+    loaded = load({"PENSTOCK_CLUSTER__TOKEN": "s3cret"})
+    assert loaded.settings.cluster.token == "s3cret"
+    for shown in (as_yaml(loaded), as_json(loaded), as_yaml(loaded, changed=True)):
+        assert "s3cret" not in shown
+        assert "token" in shown
+        assert "(hidden)" in shown

@@ -27,6 +27,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 ECHO = Method("test.echo", Question, Answer)
 ECHO_BULK = Method("test.echo_bulk", Question, Answer, is_bulk=True)
+OPEN = Method("test.open", Question, Answer, is_for_visitors=True)
 LATER = Method("test.later", Question, Answer)
 NEVER = Method("test.never", Question, Answer)
 REFUSE = Method("test.refuse", Question, Answer)
@@ -45,6 +46,7 @@ class Talker:
         self.peers = peers
         self.noted: list[tuple[int, str, bytes]] = []
         peers.serve(ECHO, self.echo)
+        peers.serve(OPEN, self.echo)
         peers.serve(ECHO_BULK, self.echo)
         peers.serve(LATER, self.later)
         peers.serve(NEVER, self.never)

@@ -16,6 +16,7 @@ from tests.unit.peers.exchanges import (
     ECHO,
     NEVER,
     NOTE,
+    OPEN,
     Question,
     Talker,
     Wire,
@@ -25,9 +26,9 @@ from tests.unit.peers.exchanges import (
     until,
 )
 
-from penstock.errors import PeerUnavailable, StartupError
+from penstock.errors import PeerUnavailable, PolicyViolation, StartupError
 from penstock.peers.frames import Kind, encode_head
-from penstock.peers.link import UNSENT_BYTES_MAX
+from penstock.peers.link import UNSENT_BYTES_MAX, Link
 
 
 def test_a_node_that_restarts_is_found_again_by_itself() -> None:
@@ -197,15 +198,49 @@ def test_nothing_is_heard_on_an_old_connection_once_there_is_a_new_one() -> None
             await one.peers.call(2, ECHO, Question(""))
             lost: list[int] = []
             one.peers.on_lost(lost.append)
-            await one.peers.call_address("127.0.0.1", two.peers.port, ECHO, Question("a visit"))
+            await one.peers.call_address("127.0.0.1", two.peers.port, OPEN, Question("a visit"))
             assert lost == []
             again = Talker(node(1, port=None))
+            again.peers._instance = one.peers._instance  # the same process, which has connected anew
             again.peers.introduce(2, "127.0.0.1", two.peers.port)
             await again.peers.call(2, ECHO, Question(""))
             one.peers.tell(2, NOTE, Question("late"))
             await until(lambda: lost == [2])
             assert two.noted == []
             await again.peers.stop()
+
+    run(story())
+
+
+def test_nobody_evicts_a_node_that_lives_by_claiming_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with two_nodes() as (one, two):
+            await one.peers.call(2, ECHO, Question(""))
+            lost: list[int] = []
+            one.peers.on_lost(lost.append)
+            claimant = Talker(node(1, port=None))
+            claimant.peers.introduce(2, "127.0.0.1", two.peers.port)
+            with pytest.raises(PeerUnavailable, match="Another node 1 is connected"):
+                await claimant.peers.call(2, ECHO, Question("it is me"))
+            with pytest.raises(PeerUnavailable, match="Another node 1 is connected"):
+                await claimant.peers.call_address("127.0.0.1", two.peers.port, OPEN, Question("a visit"))
+            assert (await one.peers.call(2, ECHO, Question("still here"))).reply.asked_by == 1
+            assert lost == []
+            # One that has gone, though its connection does not say so, is replaced.
+            monkeypatch.setattr(Link, "is_alive", False)
+            assert (await claimant.peers.call(2, ECHO, Question("back"))).reply.asked_by == 1
+            await claimant.peers.stop()
+
+    run(story())
+
+
+def test_a_visitor_is_served_only_what_is_for_visitors() -> None:
+    async def story() -> None:
+        async with two_nodes() as (one, two):
+            received = await one.peers.call_address("127.0.0.1", two.peers.port, OPEN, Question("hello"))
+            assert received.reply.text == "hello"
+            with pytest.raises(PolicyViolation, match="Only nodes of the cluster"):
+                await one.peers.call_address("127.0.0.1", two.peers.port, ECHO, Question("hello"))
 
     run(story())
 

@@ -16,6 +16,7 @@ from tests.unit.peers.exchanges import (
     LATER,
     NEVER,
     NOTE,
+    OPEN,
     REFUSE,
     Answer,
     Question,
@@ -133,14 +134,14 @@ def test_a_node_serves_itself() -> None:
 def test_an_address_can_be_asked_before_its_node_is_known() -> None:
     async def story() -> None:
         async with two_nodes() as (one, two):
-            reply = (await one.peers.call_address("127.0.0.1", two.peers.port, ECHO, Question("who"))).reply
+            reply = (await one.peers.call_address("127.0.0.1", two.peers.port, OPEN, Question("who"))).reply
             assert reply == Answer("who", 1)
-            own = (await one.peers.call_address("127.0.0.1", one.peers.port, ECHO, Question("me"))).reply
+            own = (await one.peers.call_address("127.0.0.1", one.peers.port, OPEN, Question("me"))).reply
             assert own == Answer("me", 1)
             with socket.create_server(("127.0.0.1", 0)) as deaf:
                 free = deaf.getsockname()[1]
             with pytest.raises(PeerUnavailable, match="Cannot connect"):
-                await one.peers.call_address("127.0.0.1", free, ECHO, Question("who"))
+                await one.peers.call_address("127.0.0.1", free, OPEN, Question("who"))
 
     run(story())
 

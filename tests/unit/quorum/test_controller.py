@@ -19,6 +19,7 @@ from penstock.cluster.commands import (
     DeleteTopic,
     Done,
     DoubtedReplica,
+    DoubtReplicas,
     ElectLeaders,
     Heard,
     Heartbeat,
@@ -37,6 +38,7 @@ from penstock.errors import (
     InvalidPartitions,
     NodeInUse,
     NotController,
+    PolicyViolation,
     StaleNodeEpoch,
     TopicExists,
     UnknownTopic,
@@ -292,7 +294,7 @@ def test_two_nodes_cannot_have_one_id_but_a_wiped_one_comes_back() -> None:
         victim, other = await here.others()
         twin = RegisterNode(node_id=victim, directory_id="another", endpoints=(), rack=None, has_lost_writes=False)
         with pytest.raises(DuplicateNode, match="another --node-id"):
-            await here.clients[other].submit(twin)
+            await here.clients[victim].submit(twin)  # a twin comes in the name of the one that is there
         await here.create(other, "orders", assignment=((victim, other),))
         await here.kill(victim)
         here.cluster.nodes[victim].wipe()
@@ -360,16 +362,16 @@ def test_a_node_that_was_away_is_let_in_when_it_knows_that_it_was_given_up_on() 
         here = Controlled(3)
         await here.start()
         leader = await here.leader_id()
-        victim, other = await here.others()
+        victim, _ = await here.others()
         registration = here.registrations[victim]
         await registration._stop_beats()
         metadata = here.cluster.nodes[leader].quorum.metadata
         await until(lambda: metadata.nodes[victim].is_fenced)
         fenced_at = here.cluster.nodes[leader].quorum.applied_index
         beat = Heartbeat(node_id=victim, epoch=registration.epoch, applied_index=fenced_at - 1)
-        assert await here.clients[other].submit(beat) == Heard(is_fenced=True, may_leave=False)
+        assert await here.clients[victim].submit(beat) == Heard(is_fenced=True, may_leave=False)
         beat = Heartbeat(node_id=victim, epoch=registration.epoch, applied_index=fenced_at)
-        assert await here.clients[other].submit(beat) == Heard(is_fenced=False, may_leave=False)
+        assert await here.clients[victim].submit(beat) == Heard(is_fenced=False, may_leave=False)
         await here.stop()
 
     run(story())
@@ -483,6 +485,28 @@ def test_doubtful_replicas_are_named_at_registration_until_they_were_told() -> N
         await here.start_node(node_id, doubtful=(doubt,))
         assert here.disks[node_id].told == [(doubt,)]
         assert node_id not in here.partition(node_id).in_sync
+        await here.stop()
+
+    run(story())
+
+
+def test_a_node_cannot_speak_for_another() -> None:
+    async def story() -> None:
+        here = Controlled(3)
+        await here.start()
+        leader = await here.leader_id()
+        victim, other = await here.others()
+        registered = here.cluster.nodes[leader].quorum.metadata.nodes[victim]
+        for command in (
+            Heartbeat(node_id=victim, epoch=registered.epoch, applied_index=1, is_leaving=True),
+            RegisterNode(node_id=victim, directory_id="another", endpoints=(), rack=None, has_lost_writes=True),
+            ChangeInSync(node_id=victim, epoch=registered.epoch, changes=()),
+            DoubtReplicas(node_id=victim, epoch=registered.epoch, doubtful=()),
+            ReserveProducerIds(node_id=victim),
+        ):
+            with pytest.raises(PolicyViolation, match=f"in the name of node {victim}"):
+                await here.clients[other].submit(command)
+        assert here.cluster.nodes[leader].quorum.metadata.nodes[victim] == registered
         await here.stop()
 
     run(story())

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.quorum.cluster import Cluster, Node, cluster_id, run, until, voters
 
 from penstock.cluster.raft.messages import Members
+from penstock.errors import PolicyViolation
 from penstock.quorum.formation import Plan
 from penstock.quorum.greetings import GREET, JOIN, Greet, Greeting, Join, Joined
 from penstock.testing.files import Crash
@@ -284,10 +285,30 @@ def test_a_second_node_with_the_id_of_a_living_one_is_not_taken_in() -> None:
         await cluster.agree()
         for node in cluster.here():
             twin = Join(node_id=node.id, directory_id="another", address=None)
-            joined: Joined = (await leader.quorum._peers.call(leader.id, JOIN, twin)).reply
+            joined: Joined = (await node.quorum._peers.call(leader.id, JOIN, twin)).reply
             assert joined.members is None
             assert str(node.id) in joined.reason
         assert leader.quorum.members == voters(1, 2, 3)
+        await cluster.stop()
+
+    run(story())
+
+
+def test_a_node_greets_and_joins_in_its_own_name_and_does_not_move_one_that_is_reached() -> None:
+    async def story() -> None:
+        cluster = Cluster(3)
+        leader = await cluster.start()
+        await cluster.agree()
+        victim, other = [node for node in cluster.here() if node is not leader]
+        for method, request in (
+            (JOIN, Join(node_id=victim.id, directory_id="another", address=("evil", 1))),
+            (GREET, Greet(node_id=victim.id, directory_id="another", address=("evil", 1), first=())),
+        ):
+            with pytest.raises(PolicyViolation, match="in the name of node"):
+                await other.quorum._peers.call(leader.id, method, request)
+        moved = Greet(node_id=victim.id, directory_id="another", address=("evil", 1), first=())
+        greeting: Greeting = (await victim.quorum._peers.call(leader.id, GREET, moved)).reply
+        assert ("evil", 1) not in greeting.addresses.values()
         await cluster.stop()
 
     run(story())

@@ -225,8 +225,8 @@ def test_a_client_that_does_not_answer_pings_is_cut_off(open_door: OpenDoor) -> 
     key = base64.b64encode(os.urandom(16)).decode()
     with socket.create_connection(("127.0.0.1", door.server.port), timeout=60) as raw:
         raw.sendall(
-            f"GET /v1/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}"
-            "\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+            f"GET /v1/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
         )
         began, data = time.monotonic(), b""
         while piece := raw.recv(65_536):
