@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.unit.storage.samples import COMPACTED, append, fill, open_log, read_all
 
 from penstock.records import Record, decode_records, encode_batch
-from penstock.storage.compaction import Compaction, compact, plan_compaction
+from penstock.storage.compaction import compact, plan_compaction
 from penstock.storage.files import DiskFiles
 from penstock.storage.log import Log
 from penstock.testing.files import MemoryFiles
@@ -72,31 +72,56 @@ def test_files_of_segments_that_left_the_log_are_closed(tmp_path: Path) -> None:
     assert not [name for name in open_files if str(tmp_path) in name and name.endswith("(deleted)")]
 
 
-class SyncingThread(threading.Thread):
-    def __init__(self, log: Log) -> None:
+class Failing(threading.Thread):
+    """A thread that raises its failure where it is joined."""
+
+    def __init__(self, do: Callable[[], object]) -> None:
         super().__init__(daemon=True)
+        self._do = do
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._do()
+        except BaseException as failure:
+            self._failure = failure
+
+    def join_sound(self) -> None:
+        self.join()
+        if self._failure is not None:
+            raise self._failure
+
+
+class SyncingThread(Failing):
+    def __init__(self, log: Log) -> None:
+        super().__init__(self._sync)
         self._log = log
         self._has_work = threading.Event()
+        self._is_synced = threading.Event()
         self._is_over = False
-        self.failure: BaseException | None = None
 
     def request(self) -> None:
         self._has_work.set()
 
+    def catch_up(self) -> None:
+        """Return when all that is written is synced."""
+        end = self._log.end_offset
+        while self.is_alive() and self._log.durable_offset < end:
+            self.request()
+            self._is_synced.wait(0.1)
+            self._is_synced.clear()
+
     def stop(self) -> None:
         self._is_over = True
         self._has_work.set()
-        self.join()
-        assert self.failure is None, self.failure
+        self.join_sound()
 
-    def run(self) -> None:
-        try:
-            while not self._is_over:
-                self._has_work.wait()
-                self._has_work.clear()
-                self._log.sync()
-        except BaseException as failure:
-            self.failure = failure
+    def _sync(self) -> None:
+        while not self._is_over:
+            self._has_work.wait()
+            self._has_work.clear()
+            self._log.sync()
+            self._is_synced.set()
 
 
 def test_syncing_and_compacting_beside_the_owner_changes_nothing_it_sees(tmp_path: Path) -> None:
@@ -104,39 +129,43 @@ def test_syncing_and_compacting_beside_the_owner_changes_nothing_it_sees(tmp_pat
     log = Log.open(DiskFiles(), tmp_path / "orders" / "0", config)
     syncing = SyncingThread(log)
     syncing.start()
-    running: tuple[Compaction, threading.Thread] | None = None
-    passes = 0
-    for number in range(2_000):
-        write(log, number)
-        if number % 10 == 0:
-            syncing.request()
-            check(log, number)
-        if running is None and number % 50 == 0:
-            compaction = plan_compaction(log, now_ms=number)
-            if compaction is not None:
-                running = (compaction, threading.Thread(target=compaction.run))
-                running[1].start()
-        elif running is not None and not running[1].is_alive():
-            compaction = running[0]
-            if compaction.rewritten and passes % 2 == 0:
+    number = -1
+
+    def work(writes: int) -> None:
+        """Write as the owner does, and look at what there is."""
+        nonlocal number
+        for _ in range(writes):
+            number += 1
+            write(log, number)
+            if number % 10 == 0:
+                syncing.request()
                 check(log, number)
-            compaction.apply()
-            check(log, number)
-            finishing = threading.Thread(target=compaction.finish)
-            finishing.start()
-            check(log, number)
-            finishing.join()
-            check(log, number)
-            passes += 1
-            running = None
-    if running is not None:
-        running[1].join()
-        running[0].abandon()
+
+    def beside(do: Callable[[], object]) -> None:
+        """Work while a thread does something, and wait for it then, however late its turn comes."""
+        thread = Failing(do)
+        thread.start()
+        work(50)
+        thread.join_sound()
+        check(log, number)
+
+    for passes in range(6):
+        work(150)
+        syncing.catch_up()  # only what is synced is compacted
+        compaction = plan_compaction(log, now_ms=number)
+        assert compaction is not None
+        beside(compaction.run)
+        assert compaction.rewritten, "there was something to compact"
+        if passes == 3:
+            compaction.abandon()
+            continue
+        compaction.apply()
+        check(log, number)
+        beside(compaction.finish)
     syncing.stop()
-    assert passes > 3
     log.close()
     again = Log.open(DiskFiles(), tmp_path / "orders" / "0", config)
-    check(again, 1_999)
+    check(again, number)
     assert read_all(again) == read_all(log)
 
 
