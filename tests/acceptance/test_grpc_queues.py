@@ -142,9 +142,9 @@ def test_a_long_poll_ends_with_the_first_message(client: GrpcClient, topic: str)
     client.create(topic)
     threading.Timer(0.5, client.publish, (topic, "late")).start()
     began = time.monotonic()
-    (leased,) = client.receive(topic, wait={"seconds": 20})
+    (leased,) = client.receive(topic, wait={"seconds": 60})
     assert leased.value == b"late"
-    assert 0.3 < time.monotonic() - began < 10
+    assert 0.3 < time.monotonic() - began < 50
 
 
 def test_a_long_poll_never_outlives_its_deadline(client: GrpcClient, topic: str) -> None:

@@ -97,18 +97,21 @@ def test_a_lease_is_renewed_while_the_handler_blocks_its_thread_or_loop(
     client.publish(topic, "slow")
     calls: list[int] = []
 
+    may_end = threading.Event()
+
     def block(message: penstock.LeasedMessage) -> None:
         calls.append(message.delivery_count)
-        time.sleep(4)
+        may_end.wait(60)
 
     async def block_loop(message: penstock.LeasedMessage) -> None:
         block(message)
 
-    slow = penstock.worker(topic, visibility_timeout=1.5)(block_loop if is_async else block)
+    slow = penstock.worker(topic, visibility_timeout=4)(block_loop if is_async else block)
     with running(penstock.App(node.http_url, workers=[slow])):
         wait_for(lambda: len(calls) == 1)
-        time.sleep(2.5)
+        time.sleep(4.5)  # longer than the lease that it began with
         assert state_of(client, topic, "default")["in_flight"] == 1
+        may_end.set()
         wait_for(lambda: state_of(client, topic, "default").total() == 0)
     assert calls == [1]
 

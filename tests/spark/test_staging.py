@@ -206,7 +206,7 @@ def test_rows_for_later_are_scheduled_with_the_commit_and_once(
     second = BatchSink(options, schema)
     second.commit([second.write(iter([batch(2, 3)])), second.write(iter([batch(1, 0)]))])
     assert len(pending()) == 2
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while sorted(message.text for message in client.read(topic)) != ["now", "past"]:
         assert time.monotonic() < deadline
         time.sleep(0.05)

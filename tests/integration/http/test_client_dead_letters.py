@@ -41,7 +41,7 @@ def test_dead_letters_are_listed_planned_and_sent_back(door: DoorInThread, topic
 
 
 def test_a_group_that_is_not_there_has_no_figures(door: DoorInThread, topic: str) -> None:
-    with Client(f"http://127.0.0.1:{door.server.port}", timeout=5) as client:
+    with Client(f"http://127.0.0.1:{door.server.port}", timeout=60) as client:
         client.create_topic(topic)
         with pytest.raises(errors.GroupNotFound):
             client.queue(topic, "nobody").stats()

@@ -55,9 +55,9 @@ def test_it_waits_for_more_than_is_known(client: httpx.Client, made: str) -> Non
     assert time.monotonic() - began >= 0.29
     began = time.monotonic()
     known[0]["offset"] = 9
-    client.post("/v1/offsets", json={"topics": [made], "known": known, "wait_ms": 20_000}).raise_for_status()
-    client.post("/v1/offsets", json={"topics": [made], "known": known[:1], "wait_ms": 20_000}).raise_for_status()
-    assert time.monotonic() - began < 10
+    client.post("/v1/offsets", json={"topics": [made], "known": known, "wait_ms": 60_000}).raise_for_status()
+    client.post("/v1/offsets", json={"topics": [made], "known": known[:1], "wait_ms": 60_000}).raise_for_status()
+    assert time.monotonic() - began < 50
 
 
 @pytest.mark.parametrize(

@@ -171,13 +171,13 @@ def test_a_long_poll_ends_as_soon_as_something_is_appended(tmp_path: Path) -> No
     async def story(client: Client) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        client.send(fetch(0, max_wait_ms=20_000), 12)
+        client.send(fetch(0, max_wait_ms=60_000), 12)
         await asyncio.sleep(0.1)
         batch = encode_batch([Record(0, 1, None, b"late")])
         client.broker.partition(TOPIC, 0).append(memoryview(batch), 1, is_durable=False)
         _, values = await fetched(client)
         assert values == [b"late"]
-        assert loop.time() - began < 10
+        assert loop.time() - began < 50
 
     tell(tmp_path, story)
 

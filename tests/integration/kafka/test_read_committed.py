@@ -161,7 +161,7 @@ def test_without_read_committed_everything_is_returned_and_nothing_is_named(tmp_
 def test_a_long_poll_behind_an_open_transaction_is_woken_by_its_end(tmp_path: Path) -> None:
     async def story(client: Reader, partition: Partition) -> None:
         write(partition, b"open", 3)
-        client.send(committed(0, max_wait_ms=20_000), 12)
+        client.send(committed(0, max_wait_ms=60_000), 12)
         await asyncio.sleep(0.05)
         write(partition, b"behind it")
         waiting = asyncio.create_task(fetched(client))
@@ -272,7 +272,7 @@ def test_the_doors_that_speak_of_messages_show_only_what_is_committed(tmp_path: 
         write(partition, b"behind it", time_ms=NOW_MS + 20)
         assert resolve_start(partition, "latest") == 12
         assert resolve_start(partition, Since(NOW_MS + 15)) == 12
-        waiting = asyncio.create_task(read_messages(broker, TOPIC, 0, 12, limit=10, wait_ms=20_000))
+        waiting = asyncio.create_task(read_messages(broker, TOPIC, 0, 12, limit=10, wait_ms=60_000))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         end(partition, 3, is_commit=False)

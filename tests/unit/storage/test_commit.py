@@ -37,7 +37,7 @@ class Desk:
             self.heard.append(log)
 
     def until(self, is_done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not is_done():
             assert time.monotonic() < deadline, "it was not heard of in time"
             if self.commit.descriptor is not None:

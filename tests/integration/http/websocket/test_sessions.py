@@ -24,6 +24,7 @@ from tests.integration.http.websocket.conftest import (
 )
 from tests.support.cluster import eventually
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.protocol import State
 
 from penstock.http import HttpConfig
 
@@ -133,15 +134,9 @@ def test_of_many_sockets_that_resume_a_session_at_once_the_last_has_it(talk: Con
     with ThreadPoolExecutor(8) as pool:
         heirs = list(pool.map(lambda _: talk(f"?resume={client.hello['token']}"), range(8)))
     assert all(heir.hello["consumer"] == client.hello["consumer"] for heir in heirs)
-    time.sleep(0.3)
-    alive = []
-    for heir in heirs:
-        try:
-            heir.ask("next", subscription="1", credits=3)
-            alive.append(heir)
-        except ConnectionClosed:
-            pass
-    (heir,) = alive
+    eventually(lambda: sum(heir.socket.protocol.state is State.OPEN for heir in heirs) == 1, what="one is left")
+    (heir,) = [each for each in heirs if each.socket.protocol.state is State.OPEN]
+    heir.ask("next", subscription="1", credits=3)
     assert values(heir.next("messages")) == ["1", "2", "3"]
     assert heir.has_nothing()
 
