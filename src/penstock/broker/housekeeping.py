@@ -77,8 +77,10 @@ class Housekeeping:
 
     async def _tidy(self, partition: Partition) -> None:
         async with self._replicas.upkeep(partition):
+            if partition.log.has_unsettled_swaps:
+                await asyncio.to_thread(partition.log.settle_swaps)
             dropped = partition.log.expire(self._clock.now_ms(), partition.high_watermark)
-            if dropped:
+            if dropped or partition.log.has_undeleted_files:
                 await asyncio.to_thread(partition.log.delete_files, dropped)
             if partition.settings.log.is_compacting:
                 await self._compact(partition)
@@ -91,8 +93,6 @@ class Housekeeping:
             return
         try:
             await asyncio.to_thread(compaction.run)
-        except PenstockError:
-            compaction.abandon()
-            raise
-        compaction.apply()
+        finally:
+            compaction.apply()
         await asyncio.to_thread(compaction.finish)

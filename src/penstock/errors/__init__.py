@@ -42,8 +42,10 @@ from penstock.errors.disk import (
     DataDirectoryError,
     DiskFull,
     LogFailed,
+    ResourcesExhausted,
     StartupError,
     StorageError,
+    TooManyOpenFiles,
 )
 from penstock.errors.groups import (
     CoordinationError,
@@ -194,6 +196,7 @@ __all__ = [
     "RedriveNotFound",
     "RedriveRunning",
     "RequestTimedOut",
+    "ResourcesExhausted",
     "ScheduleBeingFired",
     "ScheduleNotFound",
     "SeriesFenced",
@@ -202,6 +205,7 @@ __all__ = [
     "StalePartitionEpoch",
     "StartupError",
     "StorageError",
+    "TooManyOpenFiles",
     "TopicExists",
     "TransactionAbortable",
     "TransactionEnded",

@@ -12,10 +12,22 @@ class StorageError(PenstockError):
     retriable = True
 
 
-class DiskFull(StorageError):
+class ResourcesExhausted(StorageError):
+    """The node lacks something that it may have again at any moment; what was refused can be tried again as it is."""
+
+    code = "resources_exhausted"
+
+
+class DiskFull(ResourcesExhausted):
     """No space is left for new records; reads go on, and writes will as soon as there is space."""
 
     code = "disk_full"
+
+
+class TooManyOpenFiles(ResourcesExhausted):
+    """The process has as many files and connections open as the operating system allows."""
+
+    code = "too_many_open_files"
 
 
 class LogFailed(StorageError):

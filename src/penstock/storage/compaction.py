@@ -4,9 +4,13 @@ A pass has four steps, so that the long one can run beside the owner of the log:
 
 1. `plan_compaction` (owner thread) picks sealed segments, and None if a pass is not worth it yet.
 2. `run` (any thread) learns the last offset of every key in the dirty part, up to a limit on memory, and rewrites
-   the segments without what is superseded, small ones together, beside the old ones.
+   the segments without what is superseded, small ones together, beside the old ones. Then it decides, durably, that
+   the new ones count (see ``swap``).
 3. `apply` (owner thread) makes the log read the new segments.
-4. `finish` (any thread) puts the new files in the old ones' place (see ``swap``) and notes how far it came.
+4. `finish` (any thread) puts the new files in the old ones' place and notes how far it came.
+
+An error in `run` leaves the log reading the old segments, one in `finish` the new ones; either way what is left to do
+to the files is kept by the log (`Log.settle_swaps`) and done before anything else is done to them.
 
 Offsets never change. These stay: records without a key, batches whose records cannot be decoded, segments with damage,
 as an empty batch every batch that the producer table remembers (or a retry would be stored twice), and a tombstone
@@ -36,7 +40,7 @@ from penstock.storage.log import Log
 from penstock.storage.scan import scan
 from penstock.storage.segment import Segment, log_path
 from penstock.storage.segment_writer import SegmentWriter
-from penstock.storage.swap import cleaned_path, commit_swap
+from penstock.storage.swap import Swap
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +51,11 @@ _DIGEST_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """One new segment and the old ones it stands for, which end at ``end_offset``."""
+    """One new segment, the old ones it stands for, and how it takes their place."""
 
     old: list[Segment]
     new: Segment
-    end_offset: int
+    swap: Swap
 
 
 def plan_compaction(
@@ -65,6 +69,7 @@ def plan_compaction(
 
     Without a limit it is everything durable before the first open transaction.
     """
+    assert not owner.has_unsettled_swaps, "what the last pass left is settled before the next one begins"
     config = owner.config
     limit = owner.durable_offset if limit_offset is None else limit_offset
     first_open = owner.producers.first_open
@@ -93,7 +98,7 @@ def _eligible(owner: Log, now_ms: int, limit_offset: int) -> list[tuple[Segment,
 
 
 class Compaction:
-    """One pass over one log. Made by `plan_compaction`; run, apply and finish it, or abandon it."""
+    """One pass over one log. Made by `plan_compaction`; run it, apply it also where that failed, and finish it."""
 
     def __init__(
         self,
@@ -119,17 +124,34 @@ class Compaction:
         self._damaged: set[int] = set()
         self._tombstones = 0
         self._mapped_to = 0
+        self._swaps: list[Swap] = []
         self.rewritten: list[Rewritten] = []
 
     # -- any thread ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Write the new segments beside the old ones."""
-        self._mapped_to = self._map_keys()
-        for group in self._groups():
-            rewritten = self._rewrite(group)
-            if rewritten is not None:
-                self.rewritten.append(rewritten)
+        """Write the new segments beside the old ones, and let them count. After an error `apply` what does already."""
+        try:
+            self._mapped_to = self._map_keys()
+            for group in self._groups():
+                rewritten = self._rewrite(group)
+                if rewritten is not None:
+                    self.rewritten.append(rewritten)
+            for rewritten in self.rewritten:
+                rewritten.swap.decide()
+        except Exception:
+            self._undo()
+            raise
+
+    def _undo(self) -> None:
+        """Remove at once what does not count; where that fails too, the log sees to it later."""
+        for swap in [each for each in self._swaps if not each.is_decided]:
+            try:
+                swap.settle()
+            except StorageError as error:
+                log.warning("Files that compaction wrote in vain are still there: %s", error.message)
+            else:
+                self._swaps.remove(swap)
 
     def _map_keys(self) -> int:
         """Learn the last offset of every key in the dirty part; where it ended."""
@@ -174,23 +196,21 @@ class Compaction:
     def _rewrite(self, group: list[tuple[Segment, int]]) -> Rewritten | None:
         """Write one new segment for a group, or None where that would change nothing."""
         old = [segment for segment, _ in group]
-        base_offset, end_offset = old[0].base_offset, group[-1][1]
-        path = cleaned_path(self._directory, base_offset, end_offset)
-        writer = SegmentWriter(self._files, path, base_offset, self._config.index_interval_bytes)
-        try:
-            for segment, end in group:
-                for batch, header in self._batches(segment, end):
-                    kept = self._filter(batch, header)
-                    if kept is not None:
-                        writer.add(kept)
-            is_same = len(old) == 1 and writer.size == old[0].size
-            if is_same or any(segment.base_offset in self._damaged for segment in old):
-                writer.discard()
-                return None
-            return Rewritten(old, writer.finish(self._owner.opened), end_offset)
-        except StorageError:
+        swap = Swap(self._files, self._directory, old[0].base_offset, group[-1][1])
+        self._swaps.append(swap)
+        writer = SegmentWriter(self._files, swap.cleaned, swap.base_offset, self._config.index_interval_bytes)
+        for segment, end in group:
+            for batch, header in self._batches(segment, end):
+                kept = self._filter(batch, header)
+                if kept is not None:
+                    writer.add(kept)
+        is_same = len(old) == 1 and writer.size == old[0].size
+        if is_same or any(segment.base_offset in self._damaged for segment in old):
             writer.discard()
-            raise
+            self._swaps.remove(swap)
+            return None
+        swap.new = writer.finish(self._owner.opened)
+        return Rewritten(old, swap.new, swap)
 
     def _filter(self, batch: memoryview, header: BatchHeader) -> memoryview | None:
         """What is left of a batch: all of it, a part, an empty one that a producer still needs, or nothing."""
@@ -254,42 +274,38 @@ class Compaction:
     # -- owner thread -------------------------------------------------------------------------------------------------
 
     def apply(self) -> None:
-        """Let the log read the new segments. None of the old ones was dropped meanwhile: the plan pinned them."""
-        for rewritten in self.rewritten:
-            self._owner.replace_segments(rewritten.old, [rewritten.new])
+        """Let the log read the new segments, as far as it was decided that they count.
 
-    def abandon(self) -> None:
-        """Forget a pass that was not applied."""
+        None of the old ones was dropped meanwhile: the plan pinned them.
+        """
         for rewritten in self.rewritten:
-            self._files.remove(cleaned_path(self._directory, rewritten.new.base_offset, rewritten.end_offset))
+            if rewritten.swap.is_decided:
+                self._owner.replace_segments(rewritten.old, [rewritten.new])
+        for swap in self._swaps:
+            self._owner.leave_swap(swap)
         self._owner.pin(None)
 
     # -- any thread ---------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Give the new files the old ones' names and remove those, crash by crash safe; then note how far it came."""
-        for rewritten in self.rewritten:
-            commit_swap(self._files, self._directory, rewritten.new.base_offset, rewritten.end_offset)
-            rewritten.new.save_index()
-            rewritten.new.settle()
+        self._owner.settle_swaps()
         marks = self._cleaned_to.after_pass(
             self._mapped_to, self._now_ms, self._tombstones, self._config.delete_retention_ms
         )
         marks.save(self._files, self._directory)
-        self._owner.pin(None)
 
 
 def compact(owner: Log, now_ms: int) -> bool:
     """A whole pass in one thread, where nobody else uses the log; whether there was anything to do."""
+    owner.settle_swaps()
     compaction = plan_compaction(owner, now_ms)
     if compaction is None:
         return False
     try:
         compaction.run()
-    except StorageError:
-        compaction.abandon()
-        raise
-    compaction.apply()
+    finally:
+        compaction.apply()
     compaction.finish()
     return True
 

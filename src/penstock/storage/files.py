@@ -5,7 +5,7 @@ Everything storage promises about crashes rests on four operations: ``write`` pu
 twin, ``penstock.testing.files.MemoryFiles``, implements the same protocol and can lose exactly what these do not
 promise.
 
-Errors leave here as `DiskFull` or `StorageError`; no caller above sees an `OSError` from a write or a sync.
+Errors leave here as `StorageError` or one of its kinds; no caller above sees an `OSError` from a write or a sync.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from penstock.errors import DiskFull, StorageError
+from penstock.errors import DiskFull, StorageError, TooManyOpenFiles
 
 Buffer = bytes | bytearray | memoryview  # of single bytes, so that len() counts them
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 
 
 class Entry(NamedTuple):
@@ -135,15 +136,22 @@ def read_file(files: Files, path: Path) -> bytes | None:
     return file.read(0, file.size)
 
 
+def disk_error(action: str, path: Path, error: OSError) -> StorageError:
+    """What the operating system's refusal means to storage."""
+    reason = f"Cannot {action} {path}: {error.strerror or error}."
+    if error.errno in _NO_SPACE:
+        return DiskFull(f"{reason} Free some space; writing goes on by itself then.")
+    if error.errno in _NO_DESCRIPTOR:
+        return TooManyOpenFiles(f"{reason} Raise the limit on open files (ulimit -n) and start the node again.")
+    return StorageError(reason)
+
+
 @contextmanager
 def _disk_errors(action: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"Cannot {action} {path}: {error.strerror or error}."
-        if error.errno in _NO_SPACE:
-            raise DiskFull(f"{reason} Free some space; writing goes on by itself then.") from error
-        raise StorageError(reason) from error
+        raise disk_error(action, path, error) from error
 
 
 class DiskFile:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -29,6 +30,7 @@ from penstock.storage.retention import count_expired, must_roll
 from penstock.storage.search import TimestampOffset, find_max_timestamp, find_time
 from penstock.storage.segment import Segment, index_path, log_path
 from penstock.storage.segments import Segments
+from penstock.storage.swap import Swap
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +57,16 @@ class Log:
         self.failure: LogFailed | None = None
         self.on_refused: Callable[[], None] = lambda: None  # the disk takes no more; may be told in any thread
         self._pinned_from: int | None = None  # base offset of the first segment under compaction
+        self._swaps: list[Swap] = []  # what compaction has left to do to the files
+        self._undeleted: list[Segment] = []  # dropped, oldest first; a restart would find their files again
+        self._deleting = threading.Lock()
         self.read_anew()
 
     def read_anew(self) -> None:
         """Take the state from the directory, as after a restart. No `sync` and no compaction may be under way."""
         self.opened = OpenSegments()
         found = recover(self.files, self.directory, self.config, self.opened)
+        self._swaps, self._undeleted = [], []
         self.producers = found.producers
         self.epochs = found.epochs
         self.aborted = found.aborted
@@ -168,12 +174,12 @@ class Log:
         sealed = self._segments.active
         if not sealed.size:
             return
+        self._is_directory_dirty = True  # first: whatever fails below, the new file's name has to become durable
         self._segments.add(self._new_segment(base_offset))
         sealed.seal()
         self._pending_snapshots[sealed.next_offset] = self.producers.encode(sealed.next_offset)
         for old in list(self._pending_snapshots)[:-_SNAPSHOTS_KEPT]:
             self._pending_snapshots.pop(old, None)
-        self._is_directory_dirty = True
 
     def _new_segment(self, base_offset: int) -> Segment:
         segment = Segment(
@@ -244,7 +250,8 @@ class Log:
         """Write what spares sealed segments a scan. Where that fails they are scanned, or sealed by a later sync."""
         try:
             for segment in sealed:
-                self._save_producers(segment.next_offset, self._pending_snapshots.pop(segment.next_offset, None))
+                self._save_producers(segment.next_offset, self._pending_snapshots.get(segment.next_offset))
+                self._pending_snapshots.pop(segment.next_offset, None)
                 self.epochs.save()
                 self.aborted.save()
                 segment.save_index()
@@ -367,26 +374,40 @@ class Log:
     def _roll_if_possible(self) -> None:
         try:
             self.roll()
-        except DiskFull as error:
+        except StorageError as error:
             log.warning("The active segment of %s cannot be sealed yet: %s", self.directory, error.message)
 
     def _drop(self, count: int) -> list[Segment]:
+        held = [swap.base_offset for swap in tuple(self._swaps)]
         if self._pinned_from is not None:
-            count = min(count, self._segments.count_below(self._pinned_from))
+            held.append(self._pinned_from)
+        if held:
+            count = min(count, self._segments.count_below(min(held)))
         dropped = self._segments.drop(count)
         for segment in dropped:
             self._forget_dirty(segment)
             self.opened.forget(segment)
         return dropped
 
+    @property
+    def has_undeleted_files(self) -> bool:
+        """Whether files of dropped segments are still there, because the disk refused to delete them."""
+        return bool(self._undeleted)
+
     def delete_files(self, segments: list[Segment]) -> None:
-        """Remove the files of dropped segments, oldest first. Runs in any thread; readers keep what they hold."""
-        if segments:
-            # Their successor's name must be durable first, or a crash could leave nothing to tell where the log was.
-            self.files.sync_directory(self.directory)
-        for segment in segments:
-            self._remove_files(segment)
-            self.files.sync_directory(self.directory)  # one by one, so that no crash leaves a gap
+        """Remove the files of dropped segments, oldest first. Runs in any thread; readers keep what they hold.
+
+        What fails is left for the next call: to go on with younger ones would leave a gap for a restart to find.
+        """
+        with self._deleting:
+            self._undeleted += segments
+            if self._undeleted:
+                # Their successor's name must be durable first: a crash could leave nothing to tell where the log was.
+                self.files.sync_directory(self.directory)
+            while self._undeleted:
+                self._remove_files(self._undeleted[0])
+                self.files.sync_directory(self.directory)  # one by one, so that no crash leaves a gap
+                self._undeleted.pop(0)
 
     def _remove_files(self, segment: Segment) -> None:
         self.files.remove(index_path(self.directory, segment.base_offset))
@@ -395,6 +416,21 @@ class Log:
     def pin(self, base_offset: int | None) -> None:
         """Keep segments from ``base_offset`` on from being dropped while somebody rewrites them; None ends it."""
         self._pinned_from = base_offset
+
+    def leave_swap(self, swap: Swap) -> None:
+        """Keep what is left to do to the files until `settle_swaps` has done it."""
+        self._swaps.append(swap)
+
+    @property
+    def has_unsettled_swaps(self) -> bool:
+        """Whether compaction left something to do. Until it is done its segments are not dropped."""
+        return bool(self._swaps)
+
+    def settle_swaps(self) -> None:
+        """Finish or undo what compaction left. What the disk refuses is left for the next call. Runs in any thread."""
+        while self._swaps:
+            self._swaps[0].settle()
+            self._swaps.pop(0)
 
     def replace_segments(self, old: list[Segment], new: list[Segment]) -> None:
         """Put compacted segments where the ones they stand for were."""
@@ -411,6 +447,7 @@ class Log:
         assert self._pinned_from is None, "compaction must be done or abandoned before the log is truncated"
         if offset >= self.end_offset:
             return
+        self.settle_swaps()  # first: a restart finishes them, whatever lies in their range by then
         if offset < self.start_offset:
             save_start(self.files, self.directory, offset)
         kept = [segment for segment in self._segments if segment.base_offset <= offset]
@@ -429,6 +466,7 @@ class Log:
         No `sync` and no compaction may be under way.
         """
         assert self._pinned_from is None, "compaction must be done or abandoned before the log begins anew"
+        self.settle_swaps()
         assert offset >= self.end_offset, "what the leader still has is never thrown away"
         keep_room(self.files, self.directory)
         save_start(self.files, self.directory, offset)  # first: whatever a crash leaves lies before it, and is not read

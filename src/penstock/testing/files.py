@@ -7,17 +7,22 @@ renamed and removed since their directory was last synced. Every choice comes fr
 Each mutating step is counted. Set ``crash_at`` to a number, and that step is done in part, raises `Crash`, and so does
 every step after it until `MemoryFiles.crash` has decided what survives. Running a workload once for each step shows
 that it can be stopped anywhere.
+
+Each call is counted too, reads included. Set ``fail_at`` to a number, and that call alone is refused with the error
+number ``fail_with``, having changed nothing. Running a workload once for each call shows that it gets over every error.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import DiskFull, StorageError
-from penstock.storage.files import Buffer, Claim, Entry, File
+from penstock.storage.files import Buffer, Claim, Entry, File, disk_error
 
 _PAGE_BYTES: Final = 512
 
@@ -90,6 +95,7 @@ class MemoryFile:
 
     def write(self, data: Buffer) -> None:
         inode = self._inode
+        self._files.call("write", self.path)
         self._files.step(f"write {self.path.name}", lambda: inode.live.extend(self._files.part_of(data)))
         if not self._files.has_room(len(data)):
             raise DiskFull(f"Cannot write {self.path}: the test disk is full.")
@@ -97,6 +103,7 @@ class MemoryFile:
         inode.changed_ns = self._files.next_ns()
 
     def read(self, position: int, size: int) -> bytes:
+        self._files.call("read", self.path)
         data = bytes(self._inode.live[position : position + size])
         self._files.bytes_read += len(data)
         return data
@@ -105,22 +112,26 @@ class MemoryFile:
         return memoryview(self.read(0, self.size))
 
     def sync(self) -> None:
+        self._files.call("sync", self.path)
         self._files.step(f"sync {self.path.name}", self._inode.sync)
         if self._files.is_failing_syncs:
             raise StorageError(f"Cannot sync {self.path}: the test disk fails.")
         self._inode.sync()
 
     def truncate(self, size: int) -> None:
+        self._files.call("truncate", self.path)
         self._files.step(f"truncate {self.path.name}", lambda: self._inode.truncate(size))
         self._inode.truncate(size)
         self._inode.changed_ns = self._files.next_ns()
 
     def patch(self, position: int, data: Buffer) -> None:
+        self._files.call("write", self.path)
         self._files.step(f"patch {self.path.name}", lambda: self._inode.patch(position, self._files.part_of(data)))
         self._inode.patch(position, data)
         self._inode.changed_ns = self._files.next_ns()
 
     def changed_ns(self) -> int:
+        self._files.call("look at", self.path)
         return self._inode.changed_ns
 
     def fileno(self) -> int:
@@ -151,6 +162,10 @@ class MemoryFiles:
         self.crash_at: int | None = None
         self.on_crash: Callable[[], None] = _nobody_cares
         self.steps = 0
+        self.fail_at: int | None = None
+        self.fail_with = errno.EIO
+        self.calls = 0
+        self.last_call = ""
         self.bytes_read = 0
         self.last_step = ""
         self.now_ms = 0  # stamps the files that are changed from now on
@@ -219,6 +234,13 @@ class MemoryFiles:
             self.on_crash()
             raise Crash(name)
 
+    def call(self, action: str, path: Path) -> None:
+        """Count a call of the port, and refuse it if it is the one to fail."""
+        self.calls += 1
+        if self.calls == self.fail_at:
+            self.last_call = f"{action} {path.name}"
+            raise disk_error(action, path, OSError(self.fail_with, os.strerror(self.fail_with)))
+
     def part_of(self, data: Buffer) -> Buffer:
         """A random prefix, as a torn write leaves it."""
         return data[: self._rng.randint(0, len(data))]
@@ -251,6 +273,7 @@ class MemoryFiles:
     # -- the port -----------------------------------------------------------------------------------------------------
 
     def open(self, path: Path, *, create: bool = False) -> File:
+        self.call("open", path)
         if path not in self._live:
             if not create:
                 raise StorageError(f"Cannot open {path}: there is no such file.")
@@ -260,19 +283,23 @@ class MemoryFiles:
         return MemoryFile(self, path, self._live[path])
 
     def entries(self, directory: Path) -> list[Entry]:
+        self.call("list", directory)
         live = tuple(self._live.items())  # others may change it from their threads meanwhile
         return [Entry(path.name, len(inode.live)) for path, inode in live if path.parent == directory]
 
     def directories(self, directory: Path) -> list[Path]:
+        self.call("list", directory)
         return sorted(path for path in self._directories if path.parent == directory)
 
     def exists(self, path: Path) -> bool:
         return path in self._live or path in self._directories
 
     def make_directory(self, path: Path) -> None:
+        self.call("create", path)
         self._directories |= {path, *path.parents}
 
     def rename(self, source: Path, target: Path) -> None:
+        self.call("rename", source)
         if source in self._directories:
             self._rename_directory(source, target)
         elif source in self._live:
@@ -281,6 +308,7 @@ class MemoryFiles:
             raise StorageError(f"Cannot rename {source}: there is no such file.")
 
     def remove(self, path: Path) -> None:
+        self.call("remove", path)
         if path in self._live:
             self._change(f"remove {path.name}", _NameChange(path, None))
 
@@ -290,6 +318,7 @@ class MemoryFiles:
         self._directories = {path for path in self._directories if path != directory and directory not in path.parents}
 
     def sync_directory(self, directory: Path) -> None:
+        self.call("sync", directory)
         self.step(f"sync directory {directory.name}", lambda: self._sync_names(directory))
         if self.is_failing_syncs:
             raise StorageError(f"Cannot sync {directory}: the test disk fails.")

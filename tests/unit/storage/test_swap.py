@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tests.unit.storage.samples import DIRECTORY
 
+from penstock.errors import StorageError
 from penstock.storage.files import read_file
 from penstock.storage.segment import index_path, log_path
-from penstock.storage.swap import cleaned_path, commit_swap, finish_swaps
+from penstock.storage.swap import Swap, finish_swaps
 from penstock.testing.files import Crash, MemoryFiles
 
 OLD = {log_path(DIRECTORY, base): b"old %d" % base for base in (0, 10, 20)}
@@ -15,7 +18,7 @@ OLD = {log_path(DIRECTORY, base): b"old %d" % base for base in (0, 10, 20)}
 def prepared(seed: int) -> MemoryFiles:
     files = MemoryFiles(seed=seed)
     others = {index_path(DIRECTORY, base): b"index" for base in (0, 10, 20, 30)}
-    cleaned = {cleaned_path(DIRECTORY, 0, 30): b"new", log_path(DIRECTORY, 30): b"other"}
+    cleaned = {Swap(files, DIRECTORY, 0, 30).cleaned: b"new", log_path(DIRECTORY, 30): b"other"}
     for path, content in (OLD | others | cleaned).items():
         file = files.open(path, create=True)
         file.write(content)
@@ -31,7 +34,9 @@ def test_a_swap_happens_wholly_or_not_at_all() -> None:
             files = prepared(seed)
             files.crash_at = files.steps + step
             try:
-                commit_swap(files, DIRECTORY, 0, 30)
+                swap = Swap(files, DIRECTORY, 0, 30)
+                swap.decide()
+                swap.settle()
             except Crash:
                 files.crash()
             finish_swaps(files, DIRECTORY)
@@ -49,3 +54,21 @@ def state_of(files: MemoryFiles) -> str:
         return "new"
     assert logs == OLD
     return "old"
+
+
+def test_a_swap_that_fails_at_any_call_can_be_settled_after_it() -> None:
+    found = set()
+    for number in range(1, 30):
+        files = prepared(number)
+        swap = Swap(files, DIRECTORY, 0, 30)
+        files.fail_at = files.calls + number
+        with suppress(StorageError):
+            swap.decide()
+            swap.settle()
+        files.fail_at = None
+        swap.settle()
+        finish_swaps(files, DIRECTORY)
+        files.crash()
+        found.add(state_of(files))
+        assert not [entry.name for entry in files.entries(DIRECTORY) if entry.name.endswith((".cleaned", ".swap"))]
+    assert found == {"old", "new"}

@@ -156,12 +156,11 @@ def test_syncing_and_compacting_beside_the_owner_changes_nothing_it_sees(tmp_pat
         assert compaction is not None
         beside(compaction.run)
         assert compaction.rewritten, "there was something to compact"
-        if passes == 3:
-            compaction.abandon()
-            continue
         compaction.apply()
         check(log, number)
-        beside(compaction.finish)
+        beside(
+            log.settle_swaps if passes == 3 else compaction.finish
+        )  # as after an error: how far it came is not noted
     syncing.stop()
     log.close()
     again = Log.open(DiskFiles(), tmp_path / "orders" / "0", config)
