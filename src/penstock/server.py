@@ -52,6 +52,7 @@ _ANY_HOST: Final = {"0.0.0.0", "::", "*"}
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 16 * 1024 * 1024
+_BODIES_AT_ONCE: Final = 16  # as large as they may be; of small ones more
 _DOOR_GRACE_SHARE: Final = 0.5  # of the time to stop; the rest is for the disk
 # Batches and frames hold no cycles, so the collector finds next to nothing however often it runs.
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
@@ -385,6 +386,7 @@ def http_config(settings: Settings, address: Address) -> HttpConfig:
         connections_max=broker.max_connections,
         keep_alive_ms=broker.idle_timeout_ms,
         body_bytes_max=broker.max_body_bytes,
+        bodies_bytes_max=_BODIES_AT_ONCE * broker.max_body_bytes,
         websocket_ping_ms=broker.websocket_ping_ms,
         websocket_resume_ms=broker.websocket_resume_ms,
         stop_timeout_ms=int(broker.shutdown_timeout_ms * _DOOR_GRACE_SHARE),

@@ -27,6 +27,9 @@ from penstock.http.websocket_subscriptions import WEBSOCKET_PATH
 
 # What can be asked of a node before it is one of its cluster.
 _EARLY_TAGS: Final = frozenset({"health", "description", "admin", "cluster"})
+# What says what is to be done rather than carrying messages needs no large body.
+_SMALL_TAGS: Final = frozenset({"health", "description", "admin", "cluster", "topics", "groups", "pipelines"})
+_SMALL_BODY_BYTES_MAX: Final = 1024 * 1024
 
 
 def build_app(door: Door, operations: Sequence[Operation]) -> ASGIApp:
@@ -81,7 +84,17 @@ def _has_encoded_slash(scope: Scope) -> bool:
 class Runner:
     """An operation with everything looked up that a call of it needs."""
 
-    __slots__ = ("_decoder", "_door", "_is_early", "_is_raw", "_is_safe", "_query", "_without_body", "operation")
+    __slots__ = (
+        "_body_bytes_max",
+        "_decoder",
+        "_door",
+        "_is_early",
+        "_is_raw",
+        "_is_safe",
+        "_query",
+        "_without_body",
+        "operation",
+    )
 
     def __init__(self, door: Door, operation: Operation) -> None:
         self._door = door
@@ -93,6 +106,8 @@ class Runner:
         self._without_body = b"{}" if operation.is_body_optional else b""
         self._is_safe = operation.method == "GET"
         self._is_early = operation.tag in _EARLY_TAGS
+        most = door.config.body_bytes_max
+        self._body_bytes_max = min(most, _SMALL_BODY_BYTES_MAX) if operation.tag in _SMALL_TAGS else most
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, whatever happens."""
@@ -123,7 +138,7 @@ class Runner:
             scope[SERVES_AGAIN] = self.serve_again  # the head is good, and the next one may differ in its body alone
         elif home is not None:
             if not is_forwarded(scope):
-                outcome = await hand_on(door, home, scope, receive)
+                outcome = await hand_on(door, home, scope, receive, self._body_bytes_max)
                 if isinstance(outcome, Reply):
                     return outcome
                 receive = outcome
@@ -131,7 +146,7 @@ class Runner:
         query = None if self._query is None else decode_query(self._query, scope)
         data: bytes | bytearray = b""
         if self._is_raw or self._decoder is not None:
-            data = await read_body(scope, receive, door.config.body_bytes_max)
+            data = await read_body(scope, receive, self._body_bytes_max)
         return await self._handle(scope, receive, query, data)
 
     def _check_started(self) -> None:

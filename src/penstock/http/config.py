@@ -20,6 +20,7 @@ class HttpConfig:
     head_bytes_max: int = 64 * 1024
     head_timeout_ms: int = 10_000
     body_bytes_max: int = 16 * 1024 * 1024
+    bodies_bytes_max: int = 256 * 1024 * 1024  # of all requests that are not answered yet
     body_timeout_ms: int = 30_000
     keep_alive_ms: int = 75_000
     # How long requests under way may take to finish once the node is told to stop.

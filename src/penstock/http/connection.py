@@ -2,8 +2,9 @@
 
 The parser keeps an unfinished request line or header for as long as it takes, however large it grows, and a body is
 waited for without end; here they are not. Clocks are looked at by a sweep of all connections, so that a request costs
-no timer. Requests that are like one before skip the parser (`shortcut`), and large bodies are put into a buffer of
-their size as they come, instead of being handed on and put together piece by piece.
+no timer. Requests that are like one before skip the parser (`shortcut`), and large bodies are put together as they
+come, instead of being handed on piece by piece. What a head claims of its body takes no memory: only bytes that have
+arrived do, and all connections together hold no more of them than the settings allow.
 """
 
 from __future__ import annotations
@@ -36,16 +37,31 @@ _HEAD_TOO_LARGE: Final = _answer(
     b"431 Request Header Fields Too Large", b"head_too_large", b"The request line and headers are too large."
 )
 _TOO_SLOW: Final = _answer(b"408 Request Timeout", b"request_too_slow", b"The request did not arrive in time.")
+_NO_ROOM: Final = _answer(
+    b"503 Service Unavailable",
+    b"too_many_bodies",
+    b"This node holds as many bytes of unfinished requests as it takes. Try again in a moment.",
+).replace(b'"retriable":false', b'"retriable":true ')
 # Where a request's scope holds a body that its connection puts together; it is whole when the body ends.
 LARGE_BODY: Final = "penstock.large_body"
 _LARGE_BYTES: Final = 256 * 1024  # more than ever comes in one piece
 _LENGTH_DIGITS_MAX: Final = 12
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+
+
+class Bodies:
+    """The bytes of bodies whose requests are not answered yet, on all connections of a door."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
 
 
 class Connection(HttpToolsProtocol):
     """A connection that counts the bytes of a head not yet complete and remembers since when it waits for more."""
 
     limits: HttpConfig
+    bodies: Bodies
 
     def __init__(
         self,
@@ -61,7 +77,8 @@ class Connection(HttpToolsProtocol):
         self._begun = 0  # requests that the parser has seen the first byte of
         self._ended = 0  # and the last
         self._heads = Heads()
-        self._room: memoryview | None = None  # for the rest of a large body
+        self._large: bytearray | None = None  # a large body that is arriving
+        self._held_bytes = 0  # of bodies
 
     def data_received(self, data: bytes) -> None:
         is_idle = self._is_idle
@@ -114,6 +131,8 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Let the next request have its turn; a connection that stays idle is found by the sweep."""
         self.server_state.total_requests += 1
+        if self._held_bytes and not self.pipeline:
+            self._let_go()
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -126,26 +145,39 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
-        self._room = None
+        self._large = None
         super().on_headers_complete()
         length = _length_told(self.headers)
-        if _LARGE_BYTES < length <= self.limits.body_bytes_max:
-            large = bytearray(length)
-            cast("dict[str, Any]", self.scope)[LARGE_BODY] = large
-            self._room = memoryview(large)
+        if _LARGE_BYTES < length <= self.limits.body_bytes_max and self.scope["method"] in _WITH_BODY:
+            self._large = bytearray()
+            cast("dict[str, Any]", self.scope)[LARGE_BODY] = self._large
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
-        if self._room is None:
+        if self.cycle is None or self.cycle.response_complete:
+            return  # of a request that was refused before it was whole
+        self._held_bytes += len(body)
+        self.bodies.held_bytes += len(body)
+        if self.bodies.held_bytes > self.bodies.bytes_max:
+            self._refuse(_NO_ROOM)
+        elif self._large is None:
             super().on_body(body)
         else:
-            self._room[: len(body)] = body
-            self._room = self._room[len(body) :]
+            self._large += body
 
     def on_message_complete(self) -> None:
         self._head_bytes = 0
         self._ended += 1
         super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._let_go()
+        super().connection_lost(exc)
+
+    def _let_go(self) -> None:
+        self.bodies.held_bytes -= self._held_bytes
+        self._held_bytes = 0
+        self._large = None
 
     @property
     def _is_idle(self) -> bool:

@@ -113,7 +113,7 @@ def refuse_foreign_page(scope: Scope, hosts: Hosts) -> None:
 
 
 def _too_large(limit: int) -> BodyTooLarge:
-    return BodyTooLarge(f"The body is larger than {limit} bytes, which is what this node takes. Send less at once.")
+    return BodyTooLarge(f"The body is larger than {limit} bytes, which is what this call takes. Send less at once.")
 
 
 def sentence_of(error: Exception) -> str:

@@ -32,7 +32,7 @@ _JUDGED: Final = frozenset({b"host", b"origin", b"sec-fetch-site", b"x-forwarded
 _OWN: Final = frozenset({b"date", b"server", b"content-type"})
 
 
-async def hand_on(door: Door, home: Home, scope: Scope, receive: Receive) -> Reply | Receive:
+async def hand_on(door: Door, home: Home, scope: Scope, receive: Receive, body_bytes_max: int) -> Reply | Receive:
     """The answer of the node that has to give it; if that is this one, what its handler is to read the request from.
 
     A node that cannot be connected to has done nothing; it may be about to be replaced, so whoever comes after it is
@@ -42,7 +42,7 @@ async def hand_on(door: Door, home: Home, scope: Scope, receive: Receive) -> Rep
     node_id = await home.find(door, scope)
     if node_id == broker.config.node_id:
         return receive
-    body = await read_body(scope, receive, door.config.body_bytes_max)
+    body = await read_body(scope, receive, body_bytes_max)
     deadline = broker.clock.monotonic() + _PATIENCE_SECONDS
     while node_id != broker.config.node_id:
         try:

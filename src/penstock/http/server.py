@@ -21,9 +21,10 @@ from penstock.broker.publishing import Partitioners
 from penstock.errors import StartupError
 from penstock.http.app import build_app
 from penstock.http.config import HttpConfig
-from penstock.http.connection import Connection
+from penstock.http.connection import Bodies, Connection
 from penstock.http.door import Door
 from penstock.http.routes import OPERATIONS
+from penstock.http.websocket_connection import WebSocketConnection
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +96,10 @@ class _Server(uvicorn.server.Server):
         super().__init__(
             uvicorn.config.Config(
                 build_app(door, OPERATIONS),
-                http=type("BoundConnection", (Connection,), {"limits": config}),
-                ws="websockets-sansio",
+                http=type(
+                    "BoundConnection", (Connection,), {"limits": config, "bodies": Bodies(config.bodies_bytes_max)}
+                ),
+                ws=WebSocketConnection,
                 ws_max_size=config.body_bytes_max,
                 ws_ping_interval=config.websocket_ping_ms / 1000,
                 ws_ping_timeout=config.websocket_ping_ms / 1000,
