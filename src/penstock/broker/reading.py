@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.partition import Partition
 from penstock.broker.reach import led_here, locate
 from penstock.broker.starts import Start
-from penstock.errors import CorruptRecords, PenstockError, UnknownTopic
+from penstock.errors import CorruptRecords, DamagedRecords, PenstockError, UnknownTopic
 from penstock.model import TopicPartition
 from penstock.records import Record, decode_records, iter_batches
 from penstock.storage.aborted import AbortedRanges, AbortedTransaction
@@ -80,7 +80,12 @@ async def read_messages(
 def _read(partition: Partition, offset: int, limit: int, max_bytes: int) -> ReadResult:
     page = _Page(offset, limit, max_bytes)
     while not page.is_full:
-        found = partition.read(page.next_offset, min(_STEP_BYTES, max_bytes), is_committed_only=True)
+        try:
+            found = partition.read(page.next_offset, min(_STEP_BYTES, max_bytes), is_committed_only=True)
+        except DamagedRecords:
+            if page.messages:
+                break  # what is readable first; the next call meets the damage
+            raise
         if found is None:
             break
         aborted = partition.aborted_in(page.next_offset, found.next_offset)
@@ -105,7 +110,12 @@ async def _read_elsewhere(
     page = _Page(await remote.locate(topic, index, start), limit, max_bytes)
     while True:
         left_ms = 0 if page.messages else max(int((deadline - broker.clock.monotonic()) * 1000), 0)
-        found = await remote.read(topic, index, page.next_offset, min(_STEP_BYTES, max_bytes), wait_ms=left_ms)
+        try:
+            found = await remote.read(topic, index, page.next_offset, min(_STEP_BYTES, max_bytes), wait_ms=left_ms)
+        except DamagedRecords:
+            if page.messages:
+                break
+            raise
         is_more = page.fill(found.data, found.aborted, TopicPartition(topic, index)) if found.data else False
         if page.is_full or not (is_more or (left_ms and not page.messages)):
             break

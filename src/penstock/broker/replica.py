@@ -12,6 +12,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 from uuid import UUID
@@ -23,8 +24,11 @@ from penstock.model import TopicPartition, is_internal
 from penstock.records import check_batch, iter_batches
 from penstock.storage.aborted import AbortedTransaction
 from penstock.storage.files import FileSlice
+from penstock.storage.holes import OffsetRange
 from penstock.storage.log import Log
 from penstock.storage.producers import OpenTransaction
+
+logger = logging.getLogger(__name__)
 
 NO_TOPIC: Final = UUID(int=0)
 
@@ -216,6 +220,20 @@ class Replica:
             return None
         limit = self.last_stable_offset if is_committed_only else self.high_watermark
         return self.log.read(offset, max_bytes, limit)
+
+    def note_lost(self, lost: tuple[OffsetRange, ...]) -> None:
+        """The cluster knows which records no replica has any more. Readers that stand before them may go on."""
+        if lost == self.log.lost:
+            return
+        for first, following in sorted(set(lost) - set(self.log.lost)):
+            logger.error(
+                "Offsets %d to %d of %s are lost: no replica has these records any more. Readers go past them.",
+                first,
+                following - 1,
+                self.id,
+            )
+        self.log.lost = lost
+        self._wake_watchers()
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call ``wake`` whenever there may be more to read, until `unwatch`."""

@@ -37,6 +37,7 @@ from penstock.model import TopicPartition
 from penstock.storage.commit import GroupCommit
 from penstock.storage.data_directory import DataDirectory
 from penstock.storage.files import Files
+from penstock.storage.holes import OffsetRange
 from penstock.storage.log import Log
 
 log = logging.getLogger(__name__)
@@ -335,6 +336,7 @@ class Replicas:
         if is_let_in and (latest := self.assigned(partition)) is not None:
             distrust(partition.id, partition.log, latest.leader_epoch)
         partition.in_sync_count = len(assigned.in_sync)
+        partition.note_lost(tuple(OffsetRange(each.first_offset, each.next_offset) for each in assigned.lost))
         if partition.is_leader and (not leads or assigned.leader_epoch > partition.leader_epoch):
             self._resign(partition)
         if leads and partition.is_leader:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.cluster.records import Endpoint, PartitionAssigned
+from penstock.cluster.records import Endpoint, LostRecords, PartitionAssigned
 
 
 class CreateTopic(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -83,6 +83,23 @@ class DoubtReplicas(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     node_id: int
     epoch: int
     doubtful: tuple[DoubtedReplica, ...]
+
+
+class PartitionLosses(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is lost of one partition, as its leader of that epoch finds."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    lost: tuple[LostRecords, ...]
+
+
+class ReportLosses(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A leader found records damaged that no other replica has. Ignored where another one counts by now."""
+
+    node_id: int
+    epoch: int
+    partitions: tuple[PartitionLosses, ...]
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -171,6 +188,7 @@ Command = (
     | ReserveProducerIds
     | RegisterNode
     | DoubtReplicas
+    | ReportLosses
     | Heartbeat
     | ChangeInSync
     | Reassign

@@ -85,6 +85,13 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
+class LostRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets from ``first_offset`` up to before ``next_offset``, of which no replica has the records any more."""
+
+    first_offset: int
+    next_offset: int
+
+
 class PartitionAssigned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A partition's whole state; each one replaces the one before.
 
@@ -92,7 +99,8 @@ class PartitionAssigned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ``replicas`` names old and new ones, ``adding`` those that come and ``removing`` those that go. ``eligible`` are
     replicas outside of ``in_sync`` that have every committed record all the same, because too few were in sync for
     anything to be committed since they fell out (KIP-966): they may lead when nobody in sync can. ``doubtful`` tells
-    which of all these came back cut while nobody else was there to lead; it is empty once somebody does.
+    which of all these came back cut while nobody else was there to lead; it is empty once somebody does. ``lost`` are
+    committed records that were damaged on the last replica that had them: readers go past them.
     """
 
     topic_id: UUID
@@ -106,6 +114,7 @@ class PartitionAssigned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     removing: tuple[int, ...] = ()
     eligible: tuple[int, ...] = ()
     doubtful: tuple[Doubt, ...] = ()
+    lost: tuple[LostRecords, ...] = ()
 
 
 class ProducerIdsReserved(msgspec.Struct, frozen=True, kw_only=True, tag=True):

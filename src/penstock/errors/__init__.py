@@ -39,6 +39,7 @@ from penstock.errors.cluster import (
     UnknownLeaderEpoch,
 )
 from penstock.errors.disk import (
+    DamagedRecords,
     DataDirectoryError,
     DiskFull,
     LogFailed,
@@ -131,6 +132,7 @@ __all__ = [
     "CoordinatorFenced",
     "CoordinatorLoading",
     "CorruptRecords",
+    "DamagedRecords",
     "DataDirectoryError",
     "DataLost",
     "DeadLetterNotFound",

@@ -36,6 +36,17 @@ class LogFailed(StorageError):
     code = "log_failed"
 
 
+class DamagedRecords(StorageError):
+    """This copy is damaged where the caller reads. A sound replica takes over, or the range is declared lost."""
+
+    code = "damaged_records"
+
+    def __init__(self, message: str = "", first_offset: int = -1, next_offset: int = -1) -> None:
+        super().__init__(*([message] if message else ()))
+        self.first_offset = first_offset  # from here on records may be missing
+        self.next_offset = next_offset  # up to before here
+
+
 class StartupError(PenstockError):
     """The node cannot start as configured."""
 

@@ -19,7 +19,7 @@ from penstock.broker.partition import Partition
 from penstock.broker.reach import led_here
 from penstock.broker.runs import select
 from penstock.cluster.records import NO_LEADER
-from penstock.errors import LeaderNotAvailable, NotLeader, UnknownTopic
+from penstock.errors import CorruptRecords, LeaderNotAvailable, NotLeader, UnknownTopic
 from penstock.http.door import Door
 from penstock.http.exchange import MSGPACK, Call, Reply
 from penstock.http.homes import Home
@@ -101,11 +101,13 @@ async def read_batches(door: Door, call: Call[None, BatchesQuery]) -> Reply:
 def _read(partition: Partition, query: BatchesQuery) -> tuple[int, bytes]:
     """Where to read on, and the batches before that which a reader may have."""
     is_committed_only = query.isolation == "read_committed"
-    if query.skip_damage or partition.is_held:
-        found = partition.read(query.offset, query.max_bytes, is_committed_only=is_committed_only)
-    else:
-        limit = partition.last_stable_offset if is_committed_only else partition.high_watermark
-        found = partition.log.read_whole(query.offset, query.max_bytes, limit)
+    lost = None if query.skip_damage else partition.log.lost_at(query.offset)
+    if lost is not None:
+        raise CorruptRecords(
+            f"Offsets {lost.first} to {lost.next - 1} of {partition.id} are lost: no replica has them any more. "
+            f"Read on from offset {lost.next}, or with skip_damage."
+        )
+    found = partition.read(query.offset, query.max_bytes, is_committed_only=is_committed_only)
     if found is None:
         return query.offset, b""
     data = found.read()

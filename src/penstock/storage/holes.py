@@ -14,6 +14,16 @@ class Hole(NamedTuple):
     end: int
 
 
+class OffsetRange(NamedTuple):
+    """Offsets from ``first`` up to before ``next`` whose records are damaged, or lost for good."""
+
+    first: int
+    next: int
+
+    def __contains__(self, offset: object) -> bool:
+        return isinstance(offset, int) and self.first <= offset < self.next
+
+
 class Holes:
     """The holes of one file, in order and apart from each other."""
 

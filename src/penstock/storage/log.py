@@ -2,8 +2,9 @@
 
 Threads: one owner thread appends, reads, rolls and trims. `sync` alone may run in another thread, one at a time; it
 makes durable whatever was appended before it began. Offsets only grow: ``start_offset`` ≤ ``end_offset``,
-``durable_offset`` ≤ ``end_offset``, and everything between start and end can be read, except for holes that are
-reported as corrupt and for what compaction has removed. Files: docs/formats/log-directory.md.
+``durable_offset`` ≤ ``end_offset``, and everything between start and end can be read, except for damage, which is
+reported (`DamagedRecords`) and never passed in silence, and
+for what compaction has removed. Files: docs/formats/log-directory.md.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.errors import CorruptRecords, DiskFull, LogFailed, OffsetOutOfRange, StorageError
+from penstock.errors import DamagedRecords, DiskFull, LogFailed, OffsetOutOfRange, StorageError
 from penstock.records import CONTROL_BIT, BatchHeader, assign
 from penstock.storage.aborted import note_marker
 from penstock.storage.config import LogConfig
 from penstock.storage.doubt import forget_doubt
 from penstock.storage.files import Files, FileSlice
+from penstock.storage.holes import OffsetRange
 from penstock.storage.log_start import load_start, save_start
 from penstock.storage.open_segments import OpenSegments
 from penstock.storage.producers import save_snapshot, snapshot_path
@@ -56,6 +58,7 @@ class Log:
         self.config = config
         self.failure: LogFailed | None = None
         self.on_refused: Callable[[], None] = lambda: None  # the disk takes no more; may be told in any thread
+        self.lost: tuple[OffsetRange, ...] = ()  # what no replica has any more: readers go past it
         self._pinned_from: int | None = None  # base offset of the first segment under compaction
         self._swaps: list[Swap] = []  # what compaction has left to do to the files
         self._undeleted: list[Segment] = []  # dropped, oldest first; a restart would find their files again
@@ -293,21 +296,44 @@ class Log:
         """Whole batches from the one that holds ``offset`` on, none at or past ``limit_offset``.
 
         At least one batch, however large, or None if there is nothing to read yet. ``limit_offset`` must be a batch
-        boundary, as the high watermark and the log's end are.
+        boundary, as the high watermark and the log's end are. What is found ends before damage; a read *at* damage
+        raises `DamagedRecords`, unless the range is one of those that are ``lost`` everywhere.
         """
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(
                 f"Offset {offset} is not in {self.directory.parent.name}-{self.directory.name}, which holds "
                 f"{self.start_offset} to {self.end_offset}."
             )
-        return self._segments.read(offset, max_bytes, limit_offset, self.end_offset)
-
-    def read_whole(self, offset: int, max_bytes: int, limit_offset: int) -> FileSlice | None:
-        """As `read`, for whoever makes a copy: nothing damaged is stepped over, `CorruptRecords` is raised instead."""
-        found = self.read(offset, max_bytes, limit_offset)
-        if self._segments.skips_damage(offset, found):
-            raise CorruptRecords(f"{self.directory} is damaged behind offset {offset}; copy it from another replica.")
+        found = self._segments.read(offset, max_bytes, limit_offset, self.end_offset)
+        if self.opened.has_damage:
+            self._check_stepped_over(offset, found, limit_offset)
         return found
+
+    def _check_stepped_over(self, offset: int, found: FileSlice | None, limit_offset: int) -> None:
+        """Refuse to pass damage in silence, unless no replica has what was there."""
+        for damage in self._segments.damage_before(offset, found, self.end_offset):
+            if damage.first >= limit_offset:
+                return
+            if not self._is_lost(damage):
+                raise self._damaged(damage)
+
+    def _damaged(self, damage: OffsetRange) -> DamagedRecords:
+        return DamagedRecords(
+            f"Offsets {damage.first} to {damage.next - 1} of {self.directory.parent.name}-{self.directory.name} are "
+            "damaged on this node. Try again: a sound replica takes over, or the records are reported as lost.",
+            *damage,
+        )
+
+    def _is_lost(self, damage: OffsetRange) -> bool:
+        return any(lost.first <= damage.first and damage.next <= lost.next for lost in self.lost)
+
+    def damage(self) -> list[OffsetRange]:
+        """The offsets whose records are known to be damaged here, whether other replicas have them or not."""
+        return list(self._segments.damage(self.end_offset)) if self.opened.has_damage else []
+
+    def lost_at(self, offset: int) -> OffsetRange | None:
+        """The range that holds ``offset`` and that no replica has any more."""
+        return next((lost for lost in self.lost if offset in lost), None)
 
     def forget_doubt(self) -> None:
         """Whoever has to know that this log was cut does. Runs in any thread."""
@@ -322,16 +348,27 @@ class Log:
         return None
 
     def find_time(self, timestamp: int) -> TimestampOffset | None:
-        """The first record whose timestamp is at or after ``timestamp``."""
-        return find_time(self.segments, self.start_offset, timestamp)
+        """The first record whose timestamp is at or after ``timestamp``; `DamagedRecords` if damage may hide it."""
+        found = find_time(self.segments, self.start_offset, timestamp)
+        for damage in self.damage():
+            is_before = damage.first < (self.end_offset if found is None else found.offset)
+            if is_before and damage.next > self.start_offset and not self._is_lost(damage):
+                raise self._damaged(damage)
+        return found
 
     def max_timestamp(self) -> TimestampOffset | None:
         """The first record with the largest timestamp."""
         return find_max_timestamp(self.segments, self.start_offset)
 
     def batches(self, offset: int) -> Iterator[FileSlice]:
-        """Every batch from the one that holds ``offset`` on, one slice each."""
-        return self._segments.batches(offset)
+        """Every batch from the one that holds ``offset`` on, one slice each; stops at damage as `read` does."""
+        for batch in self._segments.batches(offset):
+            if self.opened.has_damage:
+                self._check_stepped_over(offset, batch, self.end_offset)
+            yield batch
+            offset = batch.next_offset
+        if self.opened.has_damage:
+            self._check_stepped_over(offset, None, self.end_offset)
 
     # -- shrinking ----------------------------------------------------------------------------------------------------
 

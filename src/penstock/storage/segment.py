@@ -311,8 +311,8 @@ class Segment:
 
     def offset_before(self, position: int) -> int:
         """The offset that is due at a position: behind the last good batch before it."""
-        due = self.base_offset
-        for start, next_offset, _ in self.walk():
+        begin, due = self.index.row_before(position - 1)
+        for start, next_offset, _ in self.walk(begin):
             if start >= position:
                 break
             due = next_offset

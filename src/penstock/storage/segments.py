@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from penstock.storage.files import FileSlice
-from penstock.storage.holes import Hole
+from penstock.storage.holes import Hole, OffsetRange
 from penstock.storage.segment import Segment
 
 
@@ -71,25 +71,34 @@ class Segments:
                 return found
         return None
 
-    def skips_damage(self, offset: int, found: FileSlice | None) -> bool:
-        """Whether a read from ``offset`` had to step over damage to find what it found."""
+    def damage_before(self, offset: int, found: FileSlice | None, end_offset: int) -> Iterator[OffsetRange]:
+        """The damage that a read from ``offset`` had to step over to find what it found, in order."""
         first = self.count_below(offset)
         for at, segment in enumerate(self._segments[first:], first):
             is_last = found is not None and segment.file is found.file
             for hole in segment.holes:
-                if (found is None or not is_last or hole.start < found.position) and self._hides(at, hole, offset):
-                    return True
+                if found is not None and is_last and hole.start >= found.position:
+                    return
+                extent = self._extent(at, hole, end_offset)
+                if extent.next > offset:
+                    yield extent
             if is_last:
-                return False
-        return False
+                return
 
-    def _hides(self, at: int, hole: Hole, offset: int) -> bool:
-        """Whether a batch that holds ``offset`` or a later one may have been where the hole is."""
+    def damage(self, end_offset: int) -> Iterator[OffsetRange]:
+        """All damage that is known, by offsets."""
+        for at, segment in enumerate(self._segments):
+            for hole in segment.holes:
+                yield self._extent(at, hole, end_offset)
+
+    def _extent(self, at: int, hole: Hole, end_offset: int) -> OffsetRange:
+        """Between which offsets records may have been where a hole is."""
         segment = self._segments[at]
         behind = segment.offset_behind(hole.end)
         if behind < 0:
-            behind = self._bases[at + 1] if at + 1 < len(self._bases) else offset + 1
-        return behind > offset
+            behind = self._bases[at + 1] if at + 1 < len(self._bases) else end_offset
+        first = segment.offset_before(hole.start)
+        return OffsetRange(first, max(behind, first))
 
     def batches(self, offset: int) -> Iterator[FileSlice]:
         """Every batch from the one that holds ``offset`` on, one slice each."""
@@ -97,7 +106,7 @@ class Segments:
         while at < len(self._segments):
             segment = self._segments[at]
             for start, next_offset, size in segment.walk(segment.locate(offset)):
-                yield FileSlice(segment.file, start, size)
+                yield FileSlice(segment.file, start, size, next_offset)
                 offset = next_offset
             # Looked up anew: retention or compaction may have come in between.
             at = max(bisect_right(self._bases, segment.base_offset), self.count_below(offset))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import CorruptRecords, DiskFull
+from penstock.errors import DamagedRecords, DiskFull
 from penstock.records import Record, encode_batch, parse_header
 from penstock.storage.aborted import AbortedTransaction
 from penstock.storage.config import LogConfig
@@ -52,13 +52,13 @@ def test_damage_in_the_middle_is_told_and_not_stepped_over_by_whoever_copies() -
     files.flip_bit(DIRECTORY / f"{0:020}.log", 2 * one + 70)
     assert log.read(0, 1 << 20, 6) is not None
     assert log.first_damage() == 2
-    found = log.read_whole(0, 1 << 20, 6)
+    found = log.read(0, 1 << 20, 6)
     assert found is not None
     assert found.next_offset in {-1, 2}
     assert found.size == 2 * one
-    with pytest.raises(CorruptRecords):
-        log.read_whole(2, 1 << 20, 6)
-    assert log.read_whole(3, 1 << 20, 6) is not None
+    with pytest.raises(DamagedRecords):
+        log.read(2, 1 << 20, 6)
+    assert log.read(3, 1 << 20, 6) is not None
 
 
 def test_a_log_that_begins_anew_has_nothing_old_and_knows_where_it_is() -> None:
@@ -143,10 +143,10 @@ def test_a_reader_from_within_damage_is_refused_too() -> None:
     files.flip_bit(first, 2 * one + 70)
     files.flip_bit(first, 3 * one + 70)
     for offset in (2, 3):
-        with pytest.raises(CorruptRecords):
-            log.read_whole(offset, 1 << 20, 6)
+        with pytest.raises(DamagedRecords):
+            log.read(offset, 1 << 20, 6)
     for offset in (4, 5):
-        assert log.read_whole(offset, 1 << 20, 6) is not None
+        assert log.read(offset, 1 << 20, 6) is not None
 
 
 def test_a_torn_log_is_doubtful_until_somebody_was_told() -> None:
@@ -187,6 +187,6 @@ def test_a_sealed_segment_that_was_cut_is_damaged_from_there_on() -> None:
     again = open_log(files)
     again.segments[0].verify()
     assert again.first_damage() == 2
-    with pytest.raises(CorruptRecords):
-        again.read_whole(2, 1 << 20, 12)
-    assert again.read_whole(4, 1 << 20, 12) is not None
+    with pytest.raises(DamagedRecords):
+        again.read(2, 1 << 20, 12)
+    assert again.read(4, 1 << 20, 12) is not None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from penstock.errors import DamagedRecords
 from penstock.records import BatchHeader, Codec, Record, check_batch, encode_batch, iter_batches, parse_header
 from penstock.storage.config import UNLIMITED, LogConfig
-from penstock.storage.files import Files
+from penstock.storage.files import Files, FileSlice
+from penstock.storage.holes import OffsetRange
 from penstock.storage.log import Log
 from penstock.storage.producers import ProducerTable
 
@@ -60,11 +62,20 @@ def open_log(files: Files, config: LogConfig = SMALL) -> Log:
     return Log.open(files, DIRECTORY, config)
 
 
+def read_past(log: Log, offset: int, max_bytes: int = 1 << 20) -> FileSlice | None:
+    """Read, giving up what turns out to be damaged."""
+    while True:
+        try:
+            return log.read(offset, max_bytes, log.end_offset)
+        except DamagedRecords as error:
+            log.lost = (*log.lost, OffsetRange(error.first_offset, error.next_offset))
+
+
 def read_all(log: Log, max_bytes: int = 1 << 20) -> list[bytes]:
-    """Every batch that the log serves, as a consumer gets it: whole, correct and in order."""
+    """Every batch that the log serves, as a consumer gets it where no other replica has more: whole and in order."""
     found: list[bytes] = []
     offset = log.start_offset
-    while (part := log.read(offset, max_bytes, log.end_offset)) is not None:
+    while (part := read_past(log, offset, max_bytes)) is not None:
         data = memoryview(part.read())
         assert len(data) == part.size
         assert part.size

@@ -15,11 +15,14 @@ from tests.unit.storage.samples import (
     open_log,
     producers_of,
     read_all,
+    read_past,
     table_facts,
 )
 
-from penstock.records import Codec, check_batch, parse_header
+from penstock.errors import DamagedRecords
+from penstock.records import Codec, check_batch, iter_batches, parse_header
 from penstock.records.header import seal
+from penstock.storage.holes import OffsetRange
 from penstock.storage.log import Log
 from penstock.storage.segment import log_path
 from penstock.testing.files import MemoryFiles
@@ -92,7 +95,7 @@ def test_damage_is_never_served_from_any_offset_with_any_size() -> None:
     log = open_log(files)
     for offset in range(60):
         for max_bytes in (1, 200, 500, 10_000):
-            found = log.read(offset, max_bytes, log.end_offset)
+            found = read_past(log, offset, max_bytes)
             data = memoryview(b"" if found is None else found.read())
             while data:
                 size = parse_header(data).size
@@ -101,6 +104,72 @@ def test_damage_is_never_served_from_any_offset_with_any_size() -> None:
     for part in log.batches(0):
         check_batch(memoryview(part.read()))
     assert log.corrupt_bytes > 0
+
+
+def damaged_at(victims: set[int]) -> tuple[Log, list[bytes]]:
+    """A log of batches of one record each, some of them damaged in a sealed segment."""
+    files, log, stored = filled()
+    log.close()
+    for segment in log.segments[:-1]:
+        at = 0
+        for batch in stored:
+            if segment.base_offset <= base_of(batch) < segment.next_offset:
+                if base_of(batch) in victims:
+                    files.flip_bit(log_path(DIRECTORY, segment.base_offset), at + 70)
+                at += len(batch)
+    return open_log(files), stored
+
+
+def test_a_read_ends_before_damage_and_a_read_at_it_is_refused() -> None:
+    log, _ = damaged_at({20, 21})
+    offset = 0
+    while offset < 20:
+        found = log.read(offset, 1 << 20, log.end_offset)
+        assert found is not None
+        offset = list(iter_batches(memoryview(found.read())))[-1][1].next_offset
+    assert offset == 20
+    for within in (20, 21):
+        with pytest.raises(DamagedRecords) as raised:
+            log.read(within, 1 << 20, log.end_offset)
+        assert (raised.value.first_offset, raised.value.next_offset) == (20, 22)
+    assert log.read(22, 1 << 20, log.end_offset) is not None
+    assert log.damage() == [OffsetRange(20, 22)]
+
+
+def test_a_log_is_not_replayed_over_damage() -> None:
+    log, stored = damaged_at({20})
+    replayed: list[bytes] = []
+    with pytest.raises(DamagedRecords):
+        replayed.extend(part.read() for part in log.batches(0))
+    assert replayed == stored[:20]
+    assert [part.read() for part in log.batches(21)] == stored[21:]
+    log.lost = (OffsetRange(20, 21),)
+    assert [part.read() for part in log.batches(0)] == stored[:20] + stored[21:]
+
+
+def test_what_is_lost_everywhere_is_gone_past_and_nothing_else() -> None:
+    log, stored = damaged_at({20, 30})
+    log.lost = (OffsetRange(20, 21),)
+    found = log.read(20, 1 << 20, log.end_offset)
+    assert found is not None
+    assert base_of(found.read()) == 21
+    assert log.lost_at(20) == OffsetRange(20, 21)
+    assert log.lost_at(21) is None
+    with pytest.raises(DamagedRecords):
+        log.read(30, 1 << 20, log.end_offset)
+    assert read_all(log) == [batch for batch in stored if base_of(batch) not in {20, 30}]
+
+
+def test_a_time_is_not_looked_up_behind_damage_that_may_hold_it() -> None:
+    log, _ = damaged_at({20})
+    assert read_past(log, 19) is not None
+    with pytest.raises(DamagedRecords):
+        log.read(20, 1, log.end_offset)
+    assert log.find_time(0) is not None
+    with pytest.raises(DamagedRecords):
+        log.find_time(1 << 40)
+    log.lost = (OffsetRange(20, 21),)
+    assert log.find_time(1 << 40) is None
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

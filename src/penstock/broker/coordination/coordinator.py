@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.broker.coordination.errands import Errands
+from penstock.broker.coordination.loading import read_when_sound
 from penstock.broker.coordination.messages import AnswerT, Rejected, Request
 from penstock.broker.coordination.shard import Shard
 from penstock.broker.partition import Partition
@@ -127,8 +128,13 @@ class Coordinator(ABC, Generic[ShardT]):
             self._shards.pop(partition.id.partition).close(lost)
 
     async def _load(self, shard: ShardT, partition: Partition) -> None:
+        def is_wanted() -> bool:
+            return self._shards.get(partition.id.partition) is shard
+
         try:
-            shard.open(await asyncio.to_thread(shard.read_log))
+            machines = await read_when_sound(shard.read_log, is_wanted, f"{self.what}s of {partition.id}")
+            if machines is not None:
+                shard.open(machines)
         except PenstockError as error:
             log.error("The %ss of %s cannot be read: %s", self.what, partition.id, error.message)
             shard.close(error)

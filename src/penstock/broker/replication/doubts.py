@@ -3,7 +3,9 @@
 A damaged leader has somebody else in sync lead. A damaged follower has its leader take it out of the in-sync set first,
 and the controller where it stays eligible even so, and cuts its log at the damage then, never the other way round: in
 between it could be elected without what it has cut.
-Who finds the damage is whoever reads it first: a client, a follower, or the scrub (`penstock.broker.scrub`).
+Who finds the damage is whoever reads it first: a client, a follower, or the scrub (`penstock.broker.scrub`). Until a
+sound replica leads, reads of what is damaged are refused. Where no other replica may have the records, the leader
+reports them as lost; that is a fact of the metadata, shown with the topic, and lets readers go past.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.replication.proposals import Controller
 from penstock.broker.soundness import date_anew, doubt_of, is_damaged, is_misdated
-from penstock.cluster.commands import DoubtedReplica, DoubtReplicas
-from penstock.cluster.records import NO_LEADER
+from penstock.cluster.commands import DoubtedReplica, DoubtReplicas, PartitionLosses, ReportLosses
+from penstock.cluster.records import NO_LEADER, LostRecords
 from penstock.errors import PenstockError
+from penstock.storage.holes import OffsetRange
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +48,10 @@ class Doubts:
         replicas = self._replicas
         if replicas.node_epoch is None:
             return
+        epoch = replicas.node_epoch
         told = replicas.doubtful
         doubtful = list(told)
+        losses: list[PartitionLosses] = []
         for partition in replicas:
             if is_damaged(partition.log):
                 found = self._judge(partition)
@@ -54,15 +59,51 @@ class Doubts:
                     doubtful.append(found)
                 elif is_misdated(partition.log) and self._is_only_copy(partition):
                     await self._redate(partition)
-        if not doubtful:
-            return
-        command = DoubtReplicas(node_id=self._node_id, epoch=replicas.node_epoch, doubtful=tuple(doubtful))
+            if partition.is_leader and (lost := self._losses(partition)) is not None:
+                losses.append(lost)
+        if doubtful:
+            command = DoubtReplicas(node_id=self._node_id, epoch=epoch, doubtful=tuple(doubtful))
+            if await self._submit(command):
+                replicas.on_told(told)
+        if losses:
+            await self._submit(ReportLosses(node_id=self._node_id, epoch=epoch, partitions=tuple(losses)))
+
+    async def _submit(self, command: DoubtReplicas | ReportLosses) -> bool:
         try:
             await self._controller.submit(command)
         except PenstockError as error:
             log.warning("Damaged replicas could not be told to the controller: %s", error.message)
-            return
-        replicas.on_told(told)
+            return False
+        return True
+
+    def _losses(self, partition: Partition) -> PartitionLosses | None:
+        """What is lost of a partition that is led here, if that is not what the metadata says."""
+        here = partition.log
+        if not here.lost and not here.opened.has_damage:
+            return None
+        known = tuple(lost for lost in here.lost if lost.next > here.start_offset)
+        found = tuple(damage for damage in self._lost_now(partition) if damage not in known)
+        lost = tuple(sorted((*known, *found)))
+        if lost == here.lost:
+            return None
+        return PartitionLosses(
+            topic_id=partition.topic_id,
+            partition=partition.id.partition,
+            leader_epoch=partition.leader_epoch,
+            lost=tuple(LostRecords(first_offset=each.first, next_offset=each.next) for each in lost),
+        )
+
+    def _lost_now(self, partition: Partition) -> list[OffsetRange]:
+        """Committed records that are damaged here and that no other replica can have."""
+        assigned = self._replicas.assigned(partition)
+        if assigned is None or assigned.eligible or not self._is_only_copy(partition):
+            return []
+        here, followers = partition.log, partition.followers
+        return [
+            damage
+            for damage in here.damage()
+            if damage.next > here.start_offset and (followers is None or not followers.may_have(damage.next))
+        ]
 
     def _judge(self, partition: Partition) -> DoubtedReplica | None:
         """What to tell of a damaged copy, if it has a place to give up."""

@@ -169,6 +169,10 @@ class Followers:
         self._min_in_sync = min_in_sync
         self._refresh()
 
+    def may_have(self, next_offset: int) -> bool:
+        """Whether another replica may have everything before an offset: it said so, or has not been heard yet."""
+        return any(each.end == UNKNOWN or each.end >= next_offset for each in self._others.values())
+
     @property
     def is_short(self) -> bool:
         """Whether too few are in sync for anything to be committed. A topic cannot ask for more than it has."""

@@ -286,7 +286,7 @@ class Attendant:
                 return None, None
             else:
                 try:
-                    found = log.read_whole(interest.position.offset, room, log.end_offset)
+                    found = log.read(interest.position.offset, room, log.end_offset)
                 except PenstockError:
                     return _problem(interest, Problem.FAILED), None
         has_moved = (partition.high_watermark, log.start_offset) != (interest.watermark, interest.log_start)

@@ -25,6 +25,7 @@ from penstock.cluster.commands import (
     Rebalance,
     RegisterNode,
     RemoveNode,
+    ReportLosses,
     ReserveProducerIds,
     TransferControl,
 )
@@ -96,13 +97,24 @@ def _decide_topic(
 
 def _draft_answer(
     draft: Draft,
-    command: RegisterNode | DoubtReplicas | ChangeInSync | Reassign | ElectLeaders | DrainNode | RemoveNode | Rebalance,
+    command: RegisterNode
+    | DoubtReplicas
+    | ReportLosses
+    | ChangeInSync
+    | Reassign
+    | ElectLeaders
+    | DrainNode
+    | RemoveNode
+    | Rebalance,
 ) -> Answer:
     match command:
         case RegisterNode():
             return Admitted(epoch=nodes.register(draft, command))
         case DoubtReplicas():
             nodes.doubt(draft, command)
+            return Done()
+        case ReportLosses():
+            nodes.lose(draft, command)
             return Done()
         case ChangeInSync():
             return elections.change_in_sync(draft, command)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from penstock.cluster.commands import DoubtedReplica, DoubtReplicas, Move, RegisterNode
+from penstock.cluster.commands import DoubtedReplica, DoubtReplicas, Move, RegisterNode, ReportLosses
 from penstock.cluster.controller.draft import Draft
 from penstock.cluster.controller.layout import Layout
 from penstock.cluster.controller.moves import start_move
@@ -88,6 +88,23 @@ def doubt(draft: Draft, command: DoubtReplicas) -> None:
             continue
         if node_id in partition.replicas:
             _doubt_replica(draft, partition, node_id, doubted)
+
+
+def lose(draft: Draft, command: ReportLosses) -> None:
+    """A leader is the last replica that counts and found records damaged, or retention has passed what was lost."""
+    node = draft.nodes.get(command.node_id)
+    if node is None or node.epoch != command.epoch:
+        raise StaleNodeEpoch(f"Node {command.node_id} has registered again since, or was removed.")
+    for losses in command.partitions:
+        topic = draft.metadata.topic_by_id(losses.topic_id)
+        if topic is None or not 0 <= losses.partition < len(topic.partitions):
+            continue  # deleted in the meantime
+        partition = draft.partition(topic.partitions[losses.partition])
+        if (partition.leader, partition.leader_epoch) != (command.node_id, losses.leader_epoch):
+            continue
+        is_last = partition.in_sync == (command.node_id,) and not partition.eligible
+        if is_last or set(losses.lost) <= set(partition.lost):
+            draft.settle(replace(partition, lost=losses.lost))
 
 
 def fence(draft: Draft, node_ids: Sequence[int]) -> None:

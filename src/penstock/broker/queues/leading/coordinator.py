@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.coordination.errands import Errands
+from penstock.broker.coordination.loading import read_when_sound
 from penstock.broker.partition import Partition
 from penstock.broker.queues.core.config import QueueSettings
 from penstock.broker.queues.leading.cutting import DecodedBatches
@@ -89,9 +90,15 @@ class QueueCoordinator:
 
     async def _load(self, shard: QueueShard) -> None:
         name = f"{shard.topic}-{shard.partition}"
+
+        def is_wanted() -> bool:
+            return self._shards.get((shard.topic, shard.partition)) is shard
+
         try:
-            shard.open(await asyncio.to_thread(shard.read_log))
-            self.on_opened(shard.topic)
+            machines = await read_when_sound(shard.read_log, is_wanted, f"queues of {name}")
+            if machines is not None:
+                shard.open(machines)
+                self.on_opened(shard.topic)
         except PenstockError as error:
             log.error("The queues of %s cannot be read: %s", name, error.message)
             shard.close(error)

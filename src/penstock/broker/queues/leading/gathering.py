@@ -15,7 +15,7 @@ from penstock.broker.queues.leading.cutting import is_worth_cutting
 from penstock.broker.queues.leading.kept import whole_bytes
 from penstock.broker.queues.leading.pages import Pages
 from penstock.broker.queues.leading.sources import Source
-from penstock.errors import PenstockError
+from penstock.errors import DamagedRecords, PenstockError
 from penstock.records import BatchHeader, decode_records
 
 
@@ -51,7 +51,13 @@ class Gathering:
         """Look at what is offered, by offset, as far as the bytes allow."""
         left = sum(each.size for each in offered)
         for each in sorted(offered):
-            if not await self._take(each, left):
+            try:
+                has_room = await self._take(each, left)
+            except DamagedRecords:
+                if not self.deliveries:
+                    raise
+                return  # what can be read is handed out; the rest is offered again
+            if not has_room:
                 return
             left -= each.size
 

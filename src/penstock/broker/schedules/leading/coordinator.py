@@ -9,6 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.coordination.errands import Errands
+from penstock.broker.coordination.loading import read_when_sound
 from penstock.broker.partition import Partition
 from penstock.broker.schedules.figures import CalendarStats
 from penstock.broker.schedules.leading.day_clock import DayClock
@@ -88,10 +89,14 @@ class ScheduleCoordinator:
             shard.close(NotCoordinator(f"This node no longer leads {partition.id}."))
 
     async def _load(self, shard: ScheduleShard) -> None:
+        def is_wanted() -> bool:
+            return self._shards.get(shard.number) is shard
+
         try:
             async with self._reading:
-                machines = await asyncio.to_thread(shard.read_log)
-            shard.open(machines)
+                machines = await read_when_sound(shard.read_log, is_wanted, f"schedules of shard {shard.number}")
+            if machines is not None:
+                shard.open(machines)
         except PenstockError as error:
             log.error("The schedules of shard %d cannot be read: %s", shard.number, error.message)
             shard.close(error)

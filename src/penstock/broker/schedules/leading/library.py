@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.broker.schedules.batches import pick
 from penstock.broker.schedules.records import Change, Event, Put, Schedule
-from penstock.errors import OffsetOutOfRange
+from penstock.errors import DamagedRecords, OffsetOutOfRange
 from penstock.records import iter_batches
 from penstock.storage.log import Log
 
@@ -58,18 +58,21 @@ class Library:
     def read_one(self, offset: int) -> Schedule | None:
         return self.read([offset]).get(offset)
 
-    def read(self, offsets: Sequence[int]) -> dict[int, Schedule]:
-        """Schedules by offset. What is not there, is no schedule or cannot be read is left out."""
+    def read(self, offsets: Sequence[int], *, is_strict: bool = False) -> dict[int, Schedule]:
+        """Schedules by offset. What is not there, is no schedule or cannot be read is left out.
+
+        ``is_strict`` raises `DamagedRecords` instead of leaving out what a sound replica may have.
+        """
         kept = self._kept
         found = {offset: kept[offset] for offset in offsets if offset in kept}
         if len(found) < len(offsets):
             missing = sorted(offset for offset in offsets if offset not in found)
-            for offset, event in self._events(missing):
+            for offset, event in self._events(missing, is_strict=is_strict):
                 if isinstance(event, Put):
                     found[offset] = event.schedule
         return found
 
-    def _events(self, offsets: list[int]) -> Iterator[tuple[int, Event]]:
+    def _events(self, offsets: list[int], *, is_strict: bool) -> Iterator[tuple[int, Event]]:
         at, log = 0, self._log
         while at < len(offsets):
             offset = offsets[at]
@@ -78,6 +81,11 @@ class Library:
                 piece = log.read(offset, _READ_BYTES if has_neighbour else 1, log.end_offset)
             except OffsetOutOfRange:
                 at += 1
+                continue
+            except DamagedRecords:
+                if is_strict:
+                    raise
+                at += 1  # a sound replica takes over soon; until then it is as if it were not there
                 continue
             if piece is None:
                 return
@@ -92,7 +100,7 @@ class Library:
                     yield from pick(data[position : position + header.size], wanted)
                 if at == len(offsets):
                     return
-            if at == begin:  # damage was stepped over, and this one is in it
+            if at == begin:  # it is lost, and what was found lies behind
                 at += 1
 
 

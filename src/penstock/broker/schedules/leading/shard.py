@@ -223,7 +223,7 @@ class ScheduleShard(Shard[Schedules, Change]):
             while self.machines.get(NAME) is machine and (period := machine.period_to_load) is not None:
                 offsets = list(machine.far_offsets(period))
                 for at in range(0, len(offsets), _LOADED_AT_ONCE):
-                    found = self.library.read(offsets[at : at + _LOADED_AT_ONCE])
+                    found = self.library.read(offsets[at : at + _LOADED_AT_ONCE], is_strict=True)
                     machine.load(list(found.items()))
                     await asyncio.sleep(0)
                     if self.machines.get(NAME) is not machine:
