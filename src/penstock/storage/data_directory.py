@@ -53,6 +53,16 @@ class DataDirectory:
     def metadata(self) -> Path:
         return self.path / "metadata"
 
+    @property
+    def deleted(self) -> Path:
+        """What is being removed. No topic has a name with '~', and a name here holds ids alone, so it is short."""
+        return self.logs / "~deleted"
+
+    @property
+    def stray(self) -> Path:
+        """Directories that were found in the place of other topics, by topic id; kept."""
+        return self.logs / "~stray"
+
     def partition(self, topic: str, index: int) -> Path:
         return self.logs / topic / str(index)
 

@@ -27,6 +27,8 @@ Buffer = bytes | bytearray | memoryview  # of single bytes, so that len() counts
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
+_FILE_MODE = 0o600  # messages are for those who may ask a node for them, not for everybody on its machine
+_DIRECTORY_MODE = 0o700
 
 
 class Entry(NamedTuple):
@@ -164,7 +166,7 @@ class DiskFile:
         self.path = path
         with _disk_errors("open", path):
             try:
-                self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+                self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), _FILE_MODE)
             except OSError as error:
                 if create or error.errno not in {errno.EACCES, errno.EROFS, errno.EPERM}:
                     raise
@@ -278,7 +280,7 @@ class DiskFiles:
             return
         self.make_directory(path.parent)
         with _disk_errors("create", path):
-            path.mkdir(exist_ok=True)
+            path.mkdir(_DIRECTORY_MODE, exist_ok=True)
         self.sync_directory(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -307,7 +309,7 @@ class DiskFiles:
 
     def lock(self, path: Path) -> Claim | None:
         with _disk_errors("lock", path):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

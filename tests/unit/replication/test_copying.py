@@ -323,7 +323,9 @@ def test_a_deleted_topic_leaves_nothing_on_any_node() -> None:
         await stage.settle()
         for node in stage.nodes.values():
             assert len(node.replicas) == 0
-            assert node.files.directories(node.replicas._shelf._data.logs) == []
+            data = node.replicas._shelf._data
+            assert node.files.directories(data.logs) in ([], [data.deleted])
+            assert node.files.directories(data.deleted) == []
 
     tell(story)
 

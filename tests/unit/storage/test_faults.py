@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from tests.unit.storage.samples import DIRECTORY, SMALL, append, fill, make_batc
 
 from penstock.errors import DiskFull, LogFailed, StorageError
 from penstock.storage.config import LogConfig
+from penstock.storage.data_directory import DataDirectory
 from penstock.storage.files import DiskFile, DiskFiles
 from penstock.storage.log import Log
 from penstock.testing.files import MemoryFiles
@@ -194,3 +196,19 @@ def test_disk_files_do_what_their_twin_does(tmp_path: Path) -> None:
         assert files.free_bytes(directory) > 0
         files.remove_tree(root / "a")
         assert not files.exists(directory)
+
+
+def test_files_and_directories_are_for_their_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        files = DiskFiles()
+        data = DataDirectory(files, tmp_path / "some" / "data", 1)
+        log = Log.open(files, data.partition("orders", 0), SMALL)
+        fill(log, 60)
+        log.close()
+        data.close()
+    finally:
+        os.umask(before)
+    found = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {0o600}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_dir()} == {0o700}
