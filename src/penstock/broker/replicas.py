@@ -88,6 +88,7 @@ class Replicas:
         self._listeners: list[LeadershipListener] = []
         self._upkeep: dict[Partition, asyncio.Lock] = {}
         self._following = asyncio.Lock()
+        self._saving = asyncio.Lock()
         self._has_cleared = False
         self._is_isolated = False
         self.node_epoch: int | None = None  # of the life that is registered; before that, nothing is led
@@ -243,14 +244,24 @@ class Replicas:
             await self._drop(
                 [each for each in self if (wanted is None or each.topic_id in wanted) and self._is_gone(each)]
             )
+            if self._known and self._is_let_in():
+                self._known = {key: known for key, known in self._known.items() if self._is_wanted(*key)}
             topics = [topic for topic in self._metadata.topics.values() if wanted is None or topic.topic_id in wanted]
             await self._open(topics)
             for topic in topics:
                 await self._settle(topic)
 
     def _is_gone(self, partition: Partition) -> bool:
-        assigned = self.assigned(partition)
-        return assigned is None or self._config.node_id not in assigned.replicas
+        return not self._is_wanted(partition.topic_id, partition.id.partition)
+
+    def _is_wanted(self, topic_id: UUID, index: int) -> bool:
+        """Whether the metadata wants a replica of this partition on this node."""
+        topic = self._metadata.topic_by_id(topic_id)
+        return (
+            topic is not None
+            and index < len(topic.partitions)
+            and self._config.node_id in topic.partitions[index].replicas
+        )
 
     async def _in_thread(self, work: Callable[..., object], *arguments: object) -> None:
         await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
@@ -400,6 +411,8 @@ class Replicas:
                 self.copier.leave(partition)
             if partition.is_leader:
                 self._resign(partition)
+        if gone:
+            await self._forget_watermarks()
         for partition in gone:
             async with self.upkeep(partition):  # whoever rewrites its files is done
                 await self._in_thread(self._commit.wait, partition.log)
@@ -418,7 +431,18 @@ class Replicas:
 
     async def save_watermarks(self) -> None:
         """Note what is committed, for after a restart."""
-        await asyncio.to_thread(self._watermarks.save, self._committed())
+        async with self._saving:
+            await asyncio.to_thread(self._watermarks.save, self._committed())
+
+    async def _forget_watermarks(self) -> None:
+        """Note it without the replicas that were dropped, before their files go.
+
+        Otherwise a restart would take the empty log of one that comes back for a log that has lost its records.
+        """
+        try:
+            await self.save_watermarks()
+        except PenstockError as error:
+            log.warning("What is committed could not be noted: %s", error.message)
 
     def _committed(self) -> dict[tuple[UUID, int], Known]:
         """Of every replica; those that are not opened yet keep what was known of them."""
