@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
+from uuid import uuid4
 
 from penstock import Client, Queue
 
 ORDERS = 30
 
 
-def bill(client: Client, queue: Queue) -> int:
+def bill(client: Client, queue: Queue, bills: str) -> int:
     """Bill some orders: either their bills are there and the orders done, or neither."""
     orders = queue.receive(10, wait=2)
     try:
         with client.transaction() as txn:
             for order in orders:
-                txn.publish("bills", f"bill for {order.text}")
+                txn.publish(bills, f"bill for {order.text}")
             txn.ack(orders)
             if any(order.text == "order 13" and order.delivery_count == 1 for order in orders):
                 raise RuntimeError("the printer is on fire")
@@ -27,16 +28,18 @@ def bill(client: Client, queue: Queue) -> int:
 
 
 def main(*urls: str) -> None:
+    run = uuid4().hex[:8]
+    topic, bills = f"orders-to-bill-{run}", f"bills-{run}"
     with Client(*urls) as client:
-        client.create_topic("orders-to-bill", partitions=1)
-        client.create_topic("bills", partitions=1)
-        client.publish_many("orders-to-bill", [f"order {number}" for number in range(ORDERS)])
-        queue = client.queue("orders-to-bill", group="billing")
+        client.create_topic(topic, partitions=1)
+        client.create_topic(bills, partitions=1)
+        client.publish_many(topic, [f"order {number}" for number in range(ORDERS)])
+        queue = client.queue(topic, group="billing")
         billed = 0
         while billed < ORDERS:
-            billed += bill(client, queue)
-        bills = [message.text for message in client.read("bills")]
-        print(f"orders: {ORDERS}, bills: {len(bills)}, different ones: {len(set(bills))}")
+            billed += bill(client, queue, bills)
+        found = [message.text for message in client.read(bills)]
+        print(f"orders: {ORDERS}, bills: {len(found)}, different ones: {len(set(found))}")
 
 
 if __name__ == "__main__":

@@ -80,6 +80,7 @@ class Node:
         self.grpc_port = free_port()
         self.settings: Mapping[str, object] = settings
         self.module = "penstock"  # what the process runs, as by ``python -m``
+        self.verb = "serve"  # what the command is told to do
         self.arguments: Sequence[str] = ()  # for `penstock serve`, beside the usual ones
         self.environment: dict[str, str] = {}
         self.log_path = directory / "node.log"
@@ -129,7 +130,7 @@ class Node:
     def launch(self) -> None:
         """Start the process and return at once."""
         assert not self.is_running, "the node runs already"
-        arguments = ["serve", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)]
+        arguments = [self.verb, "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)]
         arguments += ["--kafka", self.bootstrap, "--http", f"127.0.0.1:{self.http_port}", "--grpc", self.grpc]
         arguments += self.arguments
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}

@@ -40,11 +40,18 @@ cluster.add_command(scrub)
 @click.option(
     "--check", is_flag=True, help="Exit code 1 if a node is away, or a partition lacks a leader or a replica."
 )
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Wait so long until the cluster is whole; exit code 5 if it is not by then.",
+)
 @output_option
 @url_option
-def status(check: bool, output: str | None, url: str) -> None:
+def status(check: bool, wait: float | None, output: str | None, url: str) -> None:
     """Show the quorum, the nodes, and what is lacking."""
-    found = Rest(url).get("v1", "cluster")
+    rest = Rest(url)
+    found = rest.get("v1", "cluster") if wait is None else _wait_until_whole(rest, wait)
     if is_for_people(output):
         _show_status(found)
     else:
@@ -53,6 +60,25 @@ def status(check: bool, output: str | None, url: str) -> None:
         lacking = _lacking(found)
         if lacking:
             raise CommandError(f"The cluster is not whole: {', '.join(lacking)}.")
+
+
+def _wait_until_whole(rest: Rest, seconds: float) -> dict[str, Any]:
+    """The status of a cluster to which every node has come that forms it, and which lacks nothing."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            found: dict[str, Any] = rest.get("v1", "cluster")
+            lacking = _lacking(found)
+            if not lacking:
+                return found
+            reason = f"The cluster is not whole: {', '.join(lacking)}."
+        except CommandError as error:
+            if error.exit_code != Exit.UNAVAILABLE:
+                raise
+            reason = error.message
+        if time.monotonic() > deadline:
+            raise CommandError(f"Not ready within {seconds:g} s. {reason}", Exit.UNAVAILABLE)
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _show_status(found: dict[str, Any]) -> None:
@@ -73,6 +99,10 @@ def _show_status(found: dict[str, Any]) -> None:
 def _lacking(found: dict[str, Any]) -> list[str]:
     away = [str(node["node_id"]) for node in found["nodes"] if node["status"] == "fenced"]
     lacking = [] if found["controller"] is not None else ["there is no controller"]
+    here = {node["node_id"] for node in found["nodes"]}
+    expected = [str(voter["node_id"]) for voter in found["quorum"] if voter["node_id"] not in here]
+    if expected:
+        lacking.append(f"node {', '.join(expected)} has not come up yet")
     if away:
         lacking.append(f"node {', '.join(away)} is away")
     if found["leaderless"]:

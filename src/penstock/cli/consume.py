@@ -26,10 +26,12 @@ from penstock.cli.rest import Rest
     "--from",
     "start",
     metavar="WHERE",
-    help="earliest, latest, an offset, or -N: the last N of each partition. [default: earliest; latest with --follow]",
+    help="earliest, latest, an offset, or -N: the last N of each partition. [default: earliest]",
 )
 @click.option("--since", type=Moment(), help="From this time on: 2025-01-31T12:00:00Z, or how long ago, such as 10m.")
-@click.option("-f", "--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="At the end, wait for more until Ctrl-C. Only what is new: --from latest."
+)
 @click.option("-n", "--max", "count", type=click.IntRange(min=0), metavar="N", help="Stop after N messages.")
 @click.option(
     "-o",
@@ -48,10 +50,10 @@ def consume(
     output: str | None,
     url: str,
 ) -> None:
-    """Read messages of TOPIC up to its end, or for ever with --follow. Nothing is consumed by looking."""
+    """Read messages of TOPIC up to its end, and on with --follow. Nothing is consumed by looking."""
     if start is not None and since is not None:
         raise click.UsageError("--from and --since exclude each other.")
-    begin = Start(moment=since) if since else _start_of(start or ("latest" if follow else "earliest"))
+    begin = Start(moment=since) if since else _start_of(start or "earliest")
     reader = TopicReader(Rest(url), topic, partition)
     messages = chain(reader.read(begin), reader.follow() if follow else ())
     try:
