@@ -33,6 +33,13 @@ def test_the_status_is_for_people_and_for_programs(node: Any, topic: str) -> Non
     assert topic in node.run("topic", "list").stdout.decode()
 
 
+def test_waiting_for_the_cluster_ends_when_it_is_whole_or_the_time_is_over(node: Any) -> None:
+    assert node.run("cluster", "status", "--wait", 60).returncode == Exit.OK
+    nowhere = node.run("cluster", "status", "--wait", 0.1, "--url", "http://127.0.0.1:1")
+    assert nowhere.returncode == Exit.UNAVAILABLE
+    assert b"Not ready within 0.1 s. Cannot reach a node" in nowhere.stderr
+
+
 def test_a_node_without_an_internal_address_cannot_be_joined(node: Any) -> None:
     refused = node.run("cluster", "join")
     assert refused.returncode == Exit.FAILURE
