@@ -29,7 +29,7 @@ from penstock.quorum.snapshots import Snapshots
 from penstock.records import parse_header
 from penstock.storage.checked import decode_checked, encode_checked
 from penstock.storage.config import UNLIMITED, LogConfig
-from penstock.storage.files import Files, read_file, replace_file
+from penstock.storage.files import Files, read_file, replace_file, write_again
 from penstock.storage.log import Log
 
 log = logging.getLogger(__name__)
@@ -220,7 +220,13 @@ class QuorumStore:
         else:
             self.hard_state = vote
         self._check_promised()
+        self._write_again()
         self.is_formed = True
+
+    def _write_again(self) -> None:
+        """Act on nothing that was only read: the process before may have stopped because a sync of it failed."""
+        for name in (_HARD_STATE_FILE, _PROMISED_FILE):
+            write_again(self._files, self.directory / name)
 
     def _begin(self, snapshot: Snapshot) -> None:
         self._save_hard_state(HardState())

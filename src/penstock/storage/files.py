@@ -130,6 +130,18 @@ def replace_file(files: Files, path: Path, data: Buffer) -> None:
     files.sync_directory(path.parent)
 
 
+def write_again(files: Files, path: Path) -> None:
+    """Make sure that what is read from a small file is on the disk.
+
+    After a sync that failed, the kernel shows bytes that it will not write any more. So they are written over
+    themselves, in place: that takes no room, and a crash in between changes nothing.
+    """
+    file = files.open(path)
+    file.patch(0, file.read(0, file.size))
+    file.sync()
+    files.sync_directory(path.parent)
+
+
 def read_file(files: Files, path: Path) -> bytes | None:
     """The content of a small file, or None where there is no such file."""
     if not files.exists(path):

@@ -63,8 +63,9 @@ class _Inode:
         self.sync()
 
     def patch(self, position: int, data: Buffer) -> None:
-        self.live[position : position + len(data)] = data
-        self.shared_bytes = min(self.shared_bytes, position)
+        if self.live[position : position + len(data)] != data:  # bytes written over themselves can't be torn
+            self.live[position : position + len(data)] = data
+            self.shared_bytes = min(self.shared_bytes, position)
 
     def _lose_pages(self, rng: random.Random) -> None:
         for start in range(self.shared_bytes, len(self.live), _PAGE_BYTES):

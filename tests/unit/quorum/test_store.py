@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.unit.quorum.samples import DIRECTORY, ME, TRIO, command, entries, open_store, snapshot, work
@@ -10,7 +11,7 @@ from tests.unit.quorum.samples import DIRECTORY, ME, TRIO, command, entries, ope
 from penstock.clock import SystemClock
 from penstock.cluster.raft.messages import Entry, HardState, Kind, Members
 from penstock.cluster.records import ClusterCreated, decode_records, encode_record, encode_records
-from penstock.errors import DataDirectoryError, DiskFull, LogFailed
+from penstock.errors import DataDirectoryError, DiskFull, LogFailed, StorageError
 from penstock.quorum.store import QuorumStore
 from penstock.records import Record, accept_batch, encode_batch
 from penstock.storage.checked import encode_checked
@@ -361,6 +362,37 @@ def test_a_write_that_found_no_room_can_be_tried_again() -> None:
     files.capacity_bytes = None
     store.write([wanted])
     assert open_store(files).entries == [*entries(1, 2), *entries(3, 30, term=2)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_promise_that_a_failed_sync_left_is_on_disk_before_it_is_believed(seed: int) -> None:
+    files = MemoryFiles(seed=seed)
+    store = formed(files)
+    store.write([work(*entries(1, 2), term=1)])
+    store.write([work(*entries(3, 4))])
+    refuse(files, "sync promised")
+    with pytest.raises(StorageError):
+        store.write([work(*entries(5, 6))])
+    files = files.successor(keeps_unsynced=True)
+    assert open_store(files).last_index == 6  # what it says from now on counts on both entries
+    files = files.successor(keeps_unsynced=False)
+    file = files.open(DIRECTORY / f"{0:020}.log")
+    file.truncate(file.size - 1)
+    with pytest.raises(DataDirectoryError, match="acknowledged"):
+        open_store(files)
+
+
+def refuse(files: MemoryFiles, call: str) -> None:
+    """Refuse the next call of this name, and only that one."""
+    original = files.call
+
+    def refusing(action: str, path: Path) -> None:
+        if f"{action} {path.name}" == call:
+            files.call = original  # type: ignore[method-assign]
+            raise StorageError(f"Cannot {action} {path}: the test disk fails.")
+        original(action, path)
+
+    files.call = refusing  # type: ignore[method-assign]
 
 
 def test_a_sync_that_fails_is_told() -> None:
