@@ -190,6 +190,7 @@ static void parse(const char *arg) {
     else if (KEY(markers)) opt.markers = atoi(v);
     else if (KEY(batch_messages)) opt.batch_messages = atoi(v);
     else if (KEY(batch_bytes)) opt.batch_bytes = atoi(v);
+    else if (KEY(fetch_bytes)) opt.fetch_bytes = atoi(v);
     else if (KEY(max_in_flight)) opt.max_in_flight = atoi(v);
     else if (KEY(count)) opt.count = atoll(v);
     else if (KEY(rate)) opt.rate = atoll(v);

@@ -10,6 +10,7 @@
 struct options {
     const char *brokers, *topic, *acks;
     int size, partitions, producers, connections, batch_messages, batch_bytes, max_in_flight;
+    int fetch_bytes;         /* fetch.max.bytes of a consumer; 0 is the client's default */
     int idempotent;          /* sequences, so that the broker stores every record once */
     int transaction_records; /* of one transaction */
     int plain;               /* the shape of transactions without any */

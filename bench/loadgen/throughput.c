@@ -49,6 +49,10 @@ void run_consume(void) {
     rd_kafka_topic_t *topic;
     /* Prefetch as librdkafka does by default: smaller queues were seen to stall the client at 100 partitions. */
     set(conf, "fetch.wait.max.ms", "100");
+    if (opt.fetch_bytes) {
+        set(conf, "message.max.bytes", "%d", opt.fetch_bytes); /* the client wants it below fetch.max.bytes */
+        set(conf, "fetch.max.bytes", "%d", opt.fetch_bytes);
+    }
     rd_kafka_t *rk = open_handle(RD_KAFKA_CONSUMER, conf, &topic);
     rd_kafka_queue_t *queue = rd_kafka_queue_new(rk);
     rd_kafka_message_t **batch = calloc(CONSUME_BATCH, sizeof *batch);

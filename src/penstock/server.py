@@ -279,6 +279,7 @@ def broker_config(settings: Settings, endpoints: tuple[Endpoint, ...]) -> Broker
         schedules=ScheduleSettings(grace_ms=settings.schedules.grace_ms, tries=settings.schedules.tries),
         schedules_partitions=settings.schedules.partitions,
         housekeeping_interval_ms=storage.housekeeping_interval_ms,
+        retention_check_interval_ms=storage.retention_check_interval_ms,
         scrub=ScrubConfig(interval_ms=storage.scrub.interval_ms, bytes_per_second=storage.scrub.bytes_per_second),
         cluster=cluster_config(settings),
     )

@@ -40,7 +40,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def node(make_node: NodeMaker, disk: Disk) -> Node:
-    return make_node(data_dir=disk.path / "data", storage__housekeeping_interval_ms=200).start()
+    return make_node(data_dir=disk.path / "data", storage__retention_check_interval_ms=200).start()
 
 
 def produce_once(node: Node, topic: str, value: bytes) -> tuple[int, str | None]:

@@ -391,7 +391,7 @@ class Broker:
             if target > log.start_offset:
                 await asyncio.to_thread(log.save_start, target)
                 dropped = log.trim(target, is_saved=True) if target > log.start_offset else []  # retention was faster
-                await asyncio.to_thread(log.delete_files, dropped)
+                await asyncio.to_thread(log.delete_files, dropped, self.clock.now_ms())
         return partition.log.start_offset
 
     async def allocate_producer_id(self) -> int:

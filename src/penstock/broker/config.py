@@ -58,6 +58,8 @@ class BrokerConfig:
     # And of the schedules topic.
     schedules_partitions: int = 8
     housekeeping_interval_ms: int = 10_000
+    # How often retention looks for what is too old or too much; Kafka's own pace.
+    retention_check_interval_ms: int = 300_000
     scrub: ScrubConfig = field(default_factory=ScrubConfig)
     cluster: ClusterConfig = field(default_factory=lambda: ClusterConfig())
 

@@ -28,6 +28,7 @@ from penstock.cluster.topic_config import TopicSettings
 from penstock.errors import (
     FencedLeaderEpoch,
     InvalidRecord,
+    InvalidTimestamp,
     LogFailed,
     MessageTooLarge,
     NotEnoughReplicas,
@@ -40,13 +41,18 @@ from penstock.errors import (
 )
 from penstock.model import TopicPartition
 from penstock.records import (
+    BatchHeader,
+    Codec,
     accept_batch,
     decode_records,
     encode_marker,
     parse_header,
     peek_transaction,
+    recompress_batch,
     stamp_append_time,
 )
+from penstock.records.header import CODEC_MASK, NO_TIMESTAMP
+from penstock.storage.config import UNBOUNDED
 from penstock.storage.log import Log
 
 Committed = Callable[[PenstockError | None], None]
@@ -177,12 +183,9 @@ class Partition(Replica):
             raise self._too_large(batch)
         if is_internal:
             self.check_in_sync()
-        if is_thinned:
-            header = parse_header(batch)
-        else:
-            header = accept_batch(batch, is_internal=is_internal) if is_internal else accept_batch(batch)
-        if settings.log.is_compacting and not is_internal:
-            _check_keys(batch)
+        header = parse_header(batch) if is_thinned else accept_batch(batch, is_internal=is_internal)
+        if not is_internal:
+            check_records(batch, header, settings, now_ms)
         log = self.log
         if header.producer_id >= 0:
             try:
@@ -193,6 +196,9 @@ class Partition(Replica):
                 self.refusals.forget(header.producer_id)
             if first is not None:
                 return Appended(first, first + header.last_offset_delta + 1, -1)
+        codec = settings.compression.codec
+        if codec is not None and header.attributes & CODEC_MASK != codec and header.count:
+            batch, header = self._recompress(batch, codec)
         append_time_ms = -1
         if settings.has_append_time:
             append_time_ms = now_ms
@@ -213,10 +219,19 @@ class Partition(Replica):
         elif log.durable_offset >= self._promised_end:
             self._stable_end = log.end_offset
             self._advance()
+        if settings.log.flush_messages != UNBOUNDED or not settings.log.flush_ms:
+            self._flush_if_due()
         if self._taps:
             for tap in self._taps:
                 tap.on_appended()
         return Appended(base_offset, log.end_offset, append_time_ms)
+
+    def _recompress(self, batch: memoryview, codec: Codec) -> tuple[memoryview, BatchHeader]:
+        """The batch as the topic stores it, which may be larger than the topic takes."""
+        stored = memoryview(recompress_batch(batch, codec, self.settings.compression.level))
+        if len(stored) > self.settings.max_message_bytes:
+            raise self._too_large(stored)
+        return stored, parse_header(stored)
 
     def _too_large(self, batch: memoryview) -> MessageTooLarge:
         return MessageTooLarge(
@@ -404,7 +419,33 @@ class Partition(Replica):
             tap.on_appended()
 
 
-def _check_keys(batch: memoryview) -> None:
-    """Compaction keeps one record a key, so on its topics every record needs one."""
-    if any(record.key is None for record in decode_records(batch)):
-        raise InvalidRecord("Every record of a compacted topic needs a key; at least one in this batch has none.")
+def check_records(batch: memoryview, header: BatchHeader, settings: TopicSettings, now_ms: int) -> None:
+    """Refuse a batch with records that break the topic's rules, and say which; looks at no record if it has none.
+
+    Compaction keeps one record a key, so on its topics every record needs one.
+    """
+    needs_keys = settings.log.is_compacting
+    earliest_ms = now_ms - settings.timestamp_before_max_ms
+    latest_ms = now_ms + settings.timestamp_after_max_ms
+    checks_times = not settings.has_append_time and (
+        header.max_timestamp > latest_ms or settings.timestamp_before_max_ms != UNBOUNDED
+    )
+    if not needs_keys and not checks_times:
+        return
+    keyless: list[tuple[int, str]] = []
+    untimely: list[tuple[int, str]] = []
+    for position, record in enumerate(decode_records(batch)):
+        if needs_keys and record.key is None:
+            keyless.append((position, "A record of a compacted topic needs a key."))
+        if checks_times and not earliest_ms <= record.timestamp <= latest_ms and record.timestamp != NO_TIMESTAMP:
+            untimely.append((position, f"Timestamp {record.timestamp} is not within {earliest_ms} to {latest_ms}."))
+    if untimely:
+        raise InvalidTimestamp(
+            f"{len(untimely)} of the batch's records are too old or too far ahead for this topic "
+            "(message.timestamp.before.max.ms, message.timestamp.after.max.ms).",
+            untimely,
+        )
+    if keyless:
+        raise InvalidRecord(
+            f"Every record of a compacted topic needs a key; {len(keyless)} in this batch have none.", keyless
+        )

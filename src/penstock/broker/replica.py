@@ -141,7 +141,14 @@ class Replica:
             self._syncer.request(self.log)
         else:
             self._stable_end = self.log.end_offset
+            self._flush_if_due()
             self._on_stable()
+
+    def _flush_if_due(self) -> None:
+        """Have the log synced once so much is not that the topic's settings ask for it."""
+        log = self.log
+        if log.end_offset - log.durable_offset >= log.config.flush_messages or not log.config.flush_ms:
+            self._syncer.request(log)
 
     def learn(self, high_watermark: int) -> None:
         """The leader says how far the log is committed. That never becomes less, whoever leads."""

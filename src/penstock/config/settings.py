@@ -99,11 +99,12 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     segment_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 64 * MIB
     segment_ms: Annotated[int, Duration(1)] = 168 * HOUR_MS
-    index_interval_bytes: Annotated[int, Size(64, INT32_MAX)] = 4 * KIB
+    index_interval_bytes: Annotated[int, Size(0, INT32_MAX)] = 4 * KIB
     fsync: Annotated[str, Choice(("every", "interval", "none"))] = "every"
     fsync_interval_ms: Annotated[int, Duration(1)] = SECOND_MS
     sync_threads: Annotated[int, Whole(1, 64)] = 4
     housekeeping_interval_ms: Annotated[int, Duration(10)] = 10 * SECOND_MS
+    retention_check_interval_ms: Annotated[int, Duration(10)] = 300 * SECOND_MS
     producer_expiry_ms: Annotated[int, Duration(SECOND_MS)] = 24 * HOUR_MS
     scrub: ScrubSettings = ScrubSettings()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.errors.root import PenstockError
 
 
@@ -47,16 +49,23 @@ class InvalidReplicaAssignment(InvalidRequest):
     code = "invalid_replica_assignment"
 
 
-class InvalidTimestamp(InvalidRequest):
+class InvalidRecord(InvalidRequest):
+    """A record breaks a rule of its topic, such as a missing key on a compacted one.
+
+    ``records`` names those of the batch that do, by their place in it; empty where the batch itself is wrong.
+    """
+
+    code = "invalid_record"
+
+    def __init__(self, message: str = "", records: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message)
+        self.records = tuple(records)
+
+
+class InvalidTimestamp(InvalidRecord):
     """A record's timestamp is outside what its topic accepts."""
 
     code = "invalid_timestamp"
-
-
-class InvalidRecord(InvalidRequest):
-    """A record breaks a rule of its topic, such as a missing key on a compacted one."""
-
-    code = "invalid_record"
 
 
 class MessageTooLarge(InvalidRequest):

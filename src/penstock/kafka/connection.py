@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -31,12 +30,6 @@ _BUFFER_BUSY_BYTES: Final = 256 * 1024  # of a client that fills what it is give
 _BUFFER_KEEP_BYTES: Final = 4 * 1024 * 1024
 _GROWTH: Final = 4
 _UNANSWERED_MAX: Final = 256
-
-
-# struct tcp_info up to and with tcpi_min_rtt, in microseconds (linux/tcp.h); shorter on kernels before 4.6.
-_TCP_INFO_BYTES: Final = 152
-_MIN_RTT: Final = struct.Struct("=I")
-_ROUND_TRIP_UNKNOWN_US: Final = 50_000
 
 
 class Answer:
@@ -113,17 +106,6 @@ class Connection:
         self._sock.setblocking(False)  # noqa: FBT003
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._resume_reading()
-
-    def round_trip_us(self) -> int:
-        """The shortest time a packet took to the client and back, as far as the kernel knows."""
-        try:
-            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        except OSError:
-            return _ROUND_TRIP_UNKNOWN_US
-        if len(info) < _TCP_INFO_BYTES:
-            return _ROUND_TRIP_UNKNOWN_US
-        (shortest,) = _MIN_RTT.unpack_from(info, _TCP_INFO_BYTES - _MIN_RTT.size)
-        return int(shortest)
 
     def close(self, reason: str = "") -> None:
         """Drop the connection and whatever was still to be sent."""

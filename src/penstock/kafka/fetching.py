@@ -43,30 +43,22 @@ READ_COMMITTED: Final = 1
 _FIRST_HINT_VERSION: Final = 16
 
 
-# What one response holds at least, if there is so much: little enough to be in the client's caches still when it looks
-# at the records, and more for a request that names many partitions, each of which costs both sides something
-# (docs/decisions/0006).
-_RESPONSE_BYTES: Final = 512 * 1024
-_BYTES_FOR_PARTITION: Final = 16 * 1024
-# A longer way takes more on each trip, so that it stays filled: this much for each microsecond.
-_BYTES_FOR_MICROSECOND: Final = 2048
+# No response is larger, however much a client asks for; it is Kafka's own limit (docs/decisions/0006).
+_RESPONSE_BYTES_MAX: Final = 55 * 1024 * 1024
+# A partition gets nothing where less than this is left of the response: its next fetch has more.
 _WORTH_READING_BYTES: Final = 16 * 1024
 
 
-def _budget(request: Fetch, connection: Connection) -> int:
-    """How much one response is to hold: what the way to the client needs, within what the client asks for."""
-    partitions = sum(len(topic.partitions) for topic in request.topics)
-    near = _RESPONSE_BYTES + partitions * _BYTES_FOR_PARTITION
-    needed = max(near, connection.round_trip_us() * _BYTES_FOR_MICROSECOND)
-    return max(request.min_bytes, min(request.max_bytes, needed))
-
-
 class _Attempt(NamedTuple):
-    """What a fetch finds at one moment. ``is_urgent``: something in it the client should hear without delay."""
+    """What a fetch finds at one moment.
+
+    ``is_final``: waiting would not add to it, because there is more to read already than it may hold, or there is
+    something in it that the client should hear without delay.
+    """
 
     topics: list[FetchedTopic[FileSlice]]
     size: int
-    is_urgent: bool
+    is_final: bool
 
 
 class FetchHandler:
@@ -94,7 +86,6 @@ class _FetchJob:
     __slots__ = (
         "_answer",
         "_broker",
-        "_budget",
         "_connection",
         "_header",
         "_is_anywhere",
@@ -111,7 +102,6 @@ class _FetchJob:
         self._connection = connection
         self._header = header
         self._request = request
-        self._budget = _budget(request, connection)
         self._is_anywhere = broker.config.cluster.follower_reads and header.api_version >= FIRST_RACK_VERSION
         self._answer = answer
         self._timer: asyncio.TimerHandle | None = None
@@ -126,7 +116,7 @@ class _FetchJob:
             self._wait()
 
     def _is_enough(self, attempt: _Attempt) -> bool:
-        return attempt.is_urgent or attempt.size >= self._request.min_bytes or not attempt.topics
+        return attempt.is_final or attempt.size >= self._request.min_bytes or not attempt.topics
 
     def _wait(self) -> None:
         loop = asyncio.get_running_loop()
@@ -194,9 +184,9 @@ class _FetchJob:
 
     def _attempt(self) -> _Attempt:
         request = self._request
-        left = self._budget
+        left = min(request.max_bytes, _RESPONSE_BYTES_MAX)
         size = 0
-        is_urgent = False
+        is_final = False
         topics: list[FetchedTopic[FileSlice]] = []
         for topic in request.topics:
             results: list[FetchedPartition[FileSlice]] = []
@@ -207,9 +197,17 @@ class _FetchJob:
                 if result.records is not None:
                     size += result.records.size
                     left -= result.records.size
-                is_urgent = is_urgent or result.error_code != 0 or result.preferred_read_replica != NOBODY
+                is_final = is_final or self._must_be_told(result)
             topics.append(FetchedTopic(topic.name, results, topic.topic_id))
-        return _Attempt(topics, size, is_urgent)
+        return _Attempt(topics, size, is_final)
+
+    def _must_be_told(self, result: FetchedPartition[FileSlice]) -> bool:
+        """Whether a partition has more to read than what was found, or something to say that should not wait."""
+        if result.error_code != 0 or result.preferred_read_replica != NOBODY:
+            return True
+        is_committed_only = self._request.isolation_level == READ_COMMITTED
+        limit = result.last_stable_offset if is_committed_only else result.high_watermark
+        return result.records is not None and result.records.next_offset < limit
 
     def _read(self, name: str, wanted: PartitionFetch, left: int, *, is_first: bool) -> FetchedPartition[FileSlice]:
         if not name:

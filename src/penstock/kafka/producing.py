@@ -28,6 +28,7 @@ from penstock.broker.transactions.messages import Where
 from penstock.errors import (
     ConcurrentTransactions,
     CoordinatorLoading,
+    InvalidRecord,
     NotCoordinator,
     NotEnoughReplicas,
     NotLeader,
@@ -47,9 +48,11 @@ from penstock.kafka.protocol.produce import (
     Produce,
     ProducedPartition,
     ProducedTopic,
+    RecordError,
     decode_produce_request,
     encode_produce_response,
 )
+from penstock.kafka.recompressing import large_in, needs_thread, recompress
 from penstock.records import TRANSACTIONAL_BIT
 
 log = logging.getLogger(__name__)
@@ -100,7 +103,7 @@ class ProduceHandler:
         is_all = shape.acks == ACKS_ALL
         try:
             partition = self._broker.partition(shape.topic, shape.partition)
-            if partition.settings.has_delay_headers:
+            if partition.settings.has_delay_headers or needs_thread(partition, records):
                 return False
             is_transactional = len(records) > _ATTRIBUTES_AT and records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT
             if is_transactional and (not shape.is_transactional or partition.lacks_transaction(records)):
@@ -156,6 +159,10 @@ class ProduceHandler:
             later = {where: found for where, found in delayed.items() if isinstance(found, Delayed)}
             self._append_and_place(connection, header, request, later, errors, began)
             return
+        large = large_in(self._broker, request)
+        if large:
+            self._recompress_first(connection, header, frame, large, errors, began)
+            return
         topics, waits = self._append_all(header.api_version, request, errors)
         self._stats.append_latency.observe(self._clock.monotonic() - began)
         if acks == ACKS_NONE:
@@ -201,6 +208,35 @@ class ProduceHandler:
                 self._finish(connection, header, request, topics, waits, answer, began)
 
         task = asyncio.ensure_future(place_all())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    def _recompress_first(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        frame: memoryview,
+        large: Mapping[Where, Partition],
+        refused: Mapping[Where, PenstockError],
+        began: float,
+    ) -> None:
+        """Append once the batches that their topics store with another codec are compressed anew."""
+        version = header.api_version
+        answer = connection.expect_answer(is_barrier=True)
+        request = decode_produce_request(version, memoryview(bytearray(frame)), header.body_position)
+
+        async def append() -> None:
+            request_anew, errors = await recompress(request, large)
+            topics, waits = self._append_all(version, request_anew, {**errors, **refused})
+            self._stats.append_latency.observe(self._clock.monotonic() - began)
+            answer.let_pass()
+            if request.acks == ACKS_NONE:
+                _close_if_failed(connection, topics)
+                answer.complete(())
+            else:
+                self._finish(connection, header, request, topics, waits, answer, began)
+
+        task = asyncio.ensure_future(append())
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
@@ -309,7 +345,8 @@ class ProduceHandler:
             self._stats.topic(topic).count_error(error.code)
         code = produce_code(error, version)
         hint = hint_of(self._broker, topic, index, code) if version >= _FIRST_HINT_VERSION else None
-        return ProducedPartition(index, code, error_message=error.message, current_leader=hint)
+        bad = [RecordError(*each) for each in error.records] if isinstance(error, InvalidRecord) else []
+        return ProducedPartition(index, code, record_errors=bad, error_message=error.message, current_leader=hint)
 
 
 def _append_rest(partition: Partition, rest: bytearray | None, now_ms: int, *, is_durable: bool) -> Appended:

@@ -7,6 +7,7 @@ from penstock.records.batch import (
     encode_batch,
     filter_batch,
     find_timestamp,
+    recompress_batch,
 )
 from penstock.records.compression import Codec, compress, decompress
 from penstock.records.gap import encode_gap
@@ -62,5 +63,6 @@ __all__ = [
     "peek_producer",
     "peek_transaction",
     "read_marker",
+    "recompress_batch",
     "stamp_append_time",
 ]

@@ -313,10 +313,17 @@ def _encode_name(name: str) -> bytes:
     return varlong_bytes(len(encoded)) + encoded
 
 
-def assemble_batch(header: BatchHeader, parts: Sequence[ReadableBuffer]) -> bytearray:
+def recompress_batch(buffer: ReadableBuffer, codec: Codec, level: int | None = None) -> bytearray:
+    """Return the one batch in ``buffer`` with its records compressed by another codec, and nothing else changed."""
+    header, data = open_batch(buffer)
+    attributes = header.attributes & ~CODEC_MASK | codec
+    return assemble_batch(header._replace(attributes=attributes), (data,) if header.count else (), level)
+
+
+def assemble_batch(header: BatchHeader, parts: Sequence[ReadableBuffer], level: int | None = None) -> bytearray:
     """Put a batch together from the pieces of its records, not yet compressed, filling in its length and CRC."""
     if header.codec is not Codec.NONE and parts:
-        parts = (compress(header.codec, b"".join(parts)),)
+        parts = (compress(header.codec, b"".join(parts), level),)
     length = HEADER_BYTES - LENGTH_EXCLUDES + sum(map(len, parts))
     if length > INT32_MAX:
         raise MessageTooLarge(f"A batch holds 2 GiB; these records take {length:,} bytes.")

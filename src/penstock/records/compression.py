@@ -44,19 +44,19 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-def compress(codec: Codec, data: bytes) -> bytes:
-    """Compress into the framing that the oldest clients of that codec can read."""
+def compress(codec: Codec, data: bytes, level: int | None = None) -> bytes:
+    """Compress into the framing that the oldest clients of that codec can read; None is the codec's own level."""
     match codec:
         case Codec.NONE:
             return data
         case Codec.GZIP:
-            return bytes(cramjam.gzip.compress(data))
+            return bytes(cramjam.gzip.compress(data) if level is None else cramjam.gzip.compress(data, level))
         case Codec.SNAPPY:
             return _compress_xerial(data)
         case Codec.LZ4:
-            return _compress_lz4(data)
+            return _compress_lz4(data, 1 if level is None else level)
         case Codec.ZSTD:
-            return bytes(cramjam.zstd.compress(data))
+            return bytes(cramjam.zstd.compress(data) if level is None else cramjam.zstd.compress(data, level))
 
 
 def decompress(codec: int, data: ReadableBuffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
@@ -98,9 +98,9 @@ def _decompress_growing(
                 return bytes(view[:size])
 
 
-def _compress_lz4(data: bytes) -> bytes:
+def _compress_lz4(data: bytes, level: int) -> bytes:
     # Java refuses frames whose blocks depend on each other, which is what cramjam's one-shot function writes.
-    compressor = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     compressor.compress(data)
     return bytes(compressor.finish())
 

@@ -79,10 +79,18 @@ def plan_compaction(
     total_bytes = sum(segment.size for segment, _ in segments)
     is_dirty = dirty_bytes > 0 and dirty_bytes >= config.min_dirty_ratio * total_bytes
     is_due = cleaned_to.has_due_tombstones(now_ms, config.delete_retention_ms)
+    is_due = is_due or _has_overdue(segments, cleaned_to.offset, now_ms - config.max_compaction_lag_ms)
     if not segments or not (is_dirty or is_due):
         return None
     owner.pin(segments[0][0].base_offset)
     return Compaction(owner, segments, cleaned_to, now_ms, keys_max)
+
+
+def _has_overdue(segments: list[tuple[Segment, int]], cleaned_to: int, limit_ms: int) -> bool:
+    """Whether a segment that no pass has seen begins with a record older than ``limit_ms``."""
+    if limit_ms <= 0:
+        return False
+    return any(segment.oldest_ms < limit_ms for segment, end in segments if end > cleaned_to and segment.size)
 
 
 def _eligible(owner: Log, now_ms: int, limit_offset: int) -> list[tuple[Segment, int]]:

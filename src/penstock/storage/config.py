@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 UNLIMITED: Final = -1
+UNBOUNDED: Final = (1 << 63) - 1  # how Kafka writes a limit that nothing reaches
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 
@@ -26,5 +27,16 @@ class LogConfig:
     delete_retention_ms: int = DAY_MS
     min_compaction_lag_ms: int = 0
     min_dirty_ratio: float = 0.5
+    # A record that another one supersedes is gone at the latest so long after it came; UNBOUNDED: when it is worth it.
+    max_compaction_lag_ms: int = UNBOUNDED
+    # Up to so much earlier than `segment_ms` a segment is sealed, so that logs made together do not roll together.
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 * 1024 * 1024
+    preallocate: bool = False
+    # How long a file stays, under another name, after its segment left the log.
+    file_delete_delay_ms: int = 0
+    # Records, and milliseconds, after which the log is synced although no producer waits for that.
+    flush_messages: int = UNBOUNDED
+    flush_ms: int = UNBOUNDED
     # A producer that was silent for longer starts anew; its duplicates are no longer recognised.
     producer_expiry_ms: int = DAY_MS

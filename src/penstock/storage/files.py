@@ -10,6 +10,7 @@ Errors leave here as `StorageError` or one of its kinds; no caller above sees an
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock.errors import DiskFull, StorageError, TooManyOpenFiles
 
@@ -57,6 +58,12 @@ class File(Protocol):
         """Return once every byte written so far would survive a power cut."""
 
     def truncate(self, size: int) -> None: ...
+
+    def reserve(self, size: int) -> None:
+        """Have room on the disk for ``size`` bytes in all, where the file system can; 0 gives back what is unused.
+
+        The file is no longer for it, and keeps what it holds.
+        """
 
     def patch(self, position: int, data: Buffer) -> None:
         """Write a few bytes over others. A crash may leave the old ones, the new ones or some of each."""
@@ -168,13 +175,31 @@ def _disk_errors(action: str, path: Path) -> Iterator[None]:
         raise disk_error(action, path, error) from error
 
 
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_FALLOC_FL_KEEP_SIZE: Final = 1
+
+
+def reserve_room(descriptor: int, size: int) -> bool:
+    """Give a file blocks for ``size`` bytes without making it longer; False where the system has no such thing."""
+    fallocate = getattr(_libc, "fallocate", None)
+    if fallocate is None:
+        return False
+    if fallocate(descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(size)) == 0:
+        return True
+    error = ctypes.get_errno()
+    if error in {errno.EOPNOTSUPP, errno.ENOSYS}:
+        return False
+    raise OSError(error, os.strerror(error))
+
+
 class DiskFile:
     """A file of the operating system."""
 
-    __slots__ = ("_fd", "path", "size")
+    __slots__ = ("_fd", "_has_reserve", "path", "size")
 
     def __init__(self, path: Path, *, create: bool) -> None:
         self._fd = -1
+        self._has_reserve = False
         self.path = path
         with _disk_errors("open", path):
             try:
@@ -235,6 +260,14 @@ class DiskFile:
         with _disk_errors("truncate", self.path):
             os.ftruncate(self._fd, size)
         self.size = size
+
+    def reserve(self, size: int) -> None:
+        if size:
+            with _disk_errors("reserve room for", self.path):
+                self._has_reserve = reserve_room(self._fd, size)
+        elif self._has_reserve:
+            self._has_reserve = False
+            self.truncate(self.size)  # the kernel frees what lies behind the end
 
     def patch(self, position: int, data: Buffer) -> None:
         with _disk_errors("write", self.path):

@@ -69,6 +69,10 @@ class Index:
         self.log_size = position + header.size
         self.next_offset = base_offset + header.last_offset_delta + 1
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self._offsets) * _ROW_BYTES
+
     def rows(self) -> list[tuple[int, int]]:
         """(offset, position) of every indexed batch."""
         return [(self.base_offset + offset, at) for offset, at in zip(self._offsets, self._positions, strict=True)]

@@ -27,8 +27,8 @@ from penstock.storage.holes import OffsetRange
 from penstock.storage.log_start import load_start, save_start
 from penstock.storage.open_segments import OpenSegments
 from penstock.storage.producers import save_snapshot, snapshot_path
-from penstock.storage.recovery import keep_room, recover
-from penstock.storage.retention import count_expired, must_roll
+from penstock.storage.recovery import CONDEMNED, keep_room, recover
+from penstock.storage.retention import count_expired, has_expired, is_aged
 from penstock.storage.search import TimestampOffset, find_max_timestamp, find_time
 from penstock.storage.segment import Segment, index_path, log_path
 from penstock.storage.segments import Segments
@@ -59,6 +59,7 @@ class Log:
         self.failure: LogFailed | None = None
         self.on_refused: Callable[[], None] = lambda: None  # the disk takes no more; may be told in any thread
         self.lost: tuple[OffsetRange, ...] = ()  # what no replica has any more: readers go past it
+        self._condemned: list[tuple[int, Path]] = []  # when to remove which file
         self._pinned_from: int | None = None  # base offset of the first segment under compaction
         self._swaps: list[Swap] = []  # what compaction has left to do to the files
         self._undeleted: list[Segment] = []  # dropped, oldest first; a restart would find their files again
@@ -147,6 +148,7 @@ class Log:
         try:
             if (
                 active.size + len(batch) > self.config.segment_bytes
+                or active.index_bytes >= self.config.segment_index_bytes
                 or next_offset - active.base_offset > _OFFSETS_IN_SEGMENT_MAX
             ):
                 self._roll(base_offset)
@@ -192,7 +194,7 @@ class Log:
             index_interval_bytes=self.config.index_interval_bytes,
             opened=self.opened,
         )
-        segment.create()
+        segment.create(self.config.segment_bytes if self.config.preallocate else 0)
         self._dirty.append(segment)
         return segment
 
@@ -392,14 +394,21 @@ class Log:
             self._roll_if_possible()
         return self._drop(self._segments.count_below(offset))
 
+    def roll_aged(self, now_ms: int) -> None:
+        """Seal the active segment if it has been written to for long enough, and forget silent producers."""
+        if is_aged(self._segments.active, self.config, now_ms):
+            self._roll_if_possible()
+        self.producers.expire(now_ms, self.config.producer_expiry_ms)
+
     def expire(self, now_ms: int, limit_offset: int | None = None) -> list[Segment]:
         """Drop whole segments that retention no longer covers; they are left for `delete_files`.
 
         None is dropped that reaches past ``limit_offset``, up to which the log is committed.
         """
-        if must_roll(self._segments.active, self.config, now_ms):
+        self.roll_aged(now_ms)
+        active = self._segments.active
+        if active.size and has_expired(active, self.config, now_ms):
             self._roll_if_possible()
-        self.producers.expire(now_ms, self.config.producer_expiry_ms)
         count = count_expired(self.segments, self.start_offset, self.config, now_ms)
         if limit_offset is not None:
             count = min(count, self._segments.count_below(limit_offset))
@@ -431,10 +440,11 @@ class Log:
         """Whether files of dropped segments are still there, because the disk refused to delete them."""
         return bool(self._undeleted)
 
-    def delete_files(self, segments: list[Segment]) -> None:
-        """Remove the files of dropped segments, oldest first. Runs in any thread; readers keep what they hold.
+    def delete_files(self, segments: list[Segment], now_ms: int = 0) -> None:
+        """Remove the files of dropped segments, oldest first, or put that off for as long as the settings say.
 
-        What fails is left for the next call: to go on with younger ones would leave a gap for a restart to find.
+        Runs in any thread; readers keep what they hold. What fails is left for the next call: to go on with younger
+        ones would leave a gap for a restart to find.
         """
         with self._deleting:
             self._undeleted += segments
@@ -442,9 +452,32 @@ class Log:
                 # Their successor's name must be durable first: a crash could leave nothing to tell where the log was.
                 self.files.sync_directory(self.directory)
             while self._undeleted:
-                self._remove_files(self._undeleted[0])
+                if self.config.file_delete_delay_ms:
+                    self._condemn(self._undeleted[0], now_ms + self.config.file_delete_delay_ms)
+                else:
+                    self._remove_files(self._undeleted[0])
                 self.files.sync_directory(self.directory)  # one by one, so that no crash leaves a gap
                 self._undeleted.pop(0)
+
+    def _condemn(self, segment: Segment, due_ms: int) -> None:
+        """Take a segment's file out of the log, and remove it later; the next start removes it in any case."""
+        path = log_path(self.directory, segment.base_offset)
+        condemned = path.with_name(path.name + CONDEMNED)
+        self.files.remove(index_path(self.directory, segment.base_offset))
+        if self.files.exists(path):  # a try before this one may have come so far
+            self.files.rename(path, condemned)
+            self._condemned.append((due_ms, condemned))
+
+    def has_condemned(self, now_ms: int) -> bool:
+        """Whether files wait for `remove_condemned` whose time has come."""
+        return bool(self._condemned) and self._condemned[0][0] <= now_ms
+
+    def remove_condemned(self, now_ms: int) -> None:
+        """Remove the files whose time has come. Runs in any thread."""
+        with self._deleting:
+            while self.has_condemned(now_ms):
+                self.files.remove(self._condemned[0][1])
+                del self._condemned[0]
 
     def _remove_files(self, segment: Segment) -> None:
         self.files.remove(index_path(self.directory, segment.base_offset))

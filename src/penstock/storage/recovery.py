@@ -32,7 +32,9 @@ from penstock.storage.swap import finish_swaps
 log = logging.getLogger(__name__)
 
 EPOCHS_FILE: Final = "leader-epochs"
-_UNFINISHED: Final = (".tmp", ".cleaned")  # a crash left these half written; what they replace is still there
+CONDEMNED: Final = ".deleted"  # ends the names of files that left the log and are removed later
+# Of no use: half written when the process died, with what they replace still there; or to be removed anyway.
+_UNFINISHED: Final = (".tmp", ".cleaned", CONDEMNED)
 _ROOM_FILE: Final = "room.tmp"
 _NAME: Final = re.compile(r"(\d{20})\.(log|index|producers)")
 

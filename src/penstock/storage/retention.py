@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from zlib import crc32
 
 from penstock.storage.config import UNLIMITED, LogConfig
 from penstock.storage.segment import Segment
@@ -28,13 +29,22 @@ def count_expired(segments: Sequence[Segment], start_offset: int, config: LogCon
     return count
 
 
-def must_roll(active: Segment, config: LogConfig, now_ms: int) -> bool:
-    """Whether the active segment must be sealed because of its age, or because all of it has expired."""
+def is_aged(active: Segment, config: LogConfig, now_ms: int) -> bool:
+    """Whether the active segment must be sealed because of its age."""
     if not active.size:
         return False
     if active.created_ms is None:
         active.created_ms = now_ms
-    return now_ms - active.created_ms >= config.segment_ms or has_expired(active, config, now_ms)
+    limit_ms = config.segment_ms - _jitter_ms(active, config)
+    if config.is_compacting:
+        limit_ms = min(limit_ms, config.max_compaction_lag_ms)  # what is being written is never compacted
+    return now_ms - active.created_ms >= limit_ms
+
+
+def _jitter_ms(segment: Segment, config: LogConfig) -> int:
+    """Another number for each segment of each log, and always the same one for the same segment."""
+    most_ms = min(config.segment_jitter_ms, config.segment_ms)
+    return crc32(f"{segment.directory}/{segment.base_offset}".encode()) % most_ms if most_ms else 0
 
 
 def has_expired(segment: Segment, config: LogConfig, now_ms: int) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from penstock.records import BatchHeader
+from penstock.records import HEADER_BYTES, BatchHeader, parse_header
 from penstock.storage.files import File, Files, FileSlice
 from penstock.storage.holes import Hole, Holes
 from penstock.storage.index import NO_TIMESTAMP, Index, peek_index, stated_size
@@ -142,11 +142,24 @@ class Segment:
         newest = self.max_timestamp
         return newest if newest != NO_TIMESTAMP else self.file.changed_ns() // 1_000_000
 
-    def create(self) -> None:
-        """Make the file of a new, empty segment."""
+    @property
+    def oldest_ms(self) -> int:
+        """The time of the first record; where it has none, when the file was last written."""
+        first = parse_header(self.file.read(0, HEADER_BYTES)).base_timestamp
+        return first if first != NO_TIMESTAMP else self.file.changed_ns() // 1_000_000
+
+    @property
+    def index_bytes(self) -> int:
+        """How large the index is, or will be once it is written."""
+        return (self._index or self.index).size_bytes
+
+    def create(self, reserved_bytes: int = 0) -> None:
+        """Make the file of a new, empty segment, with room on the disk for so many bytes."""
         self._file = self._files.open(log_path(self.directory, self.base_offset), create=True)
         assert self._file.size == 0, "a new segment never writes over an old one"
         self._index = Index(self.base_offset)
+        if reserved_bytes:
+            self._file.reserve(reserved_bytes)
 
     def adopt(self, index: Index, *, is_checked: bool) -> None:
         """Take an index that was just loaded, or built by a scan that checked every byte."""
@@ -185,6 +198,7 @@ class Segment:
         self.is_sealed = True
         self._last_base = -1
         self._found.clear()
+        self.file.reserve(0)
         self._stamp_ns = self.file.changed_ns()
 
     def settle(self) -> None:

@@ -125,6 +125,10 @@ class MemoryFile:
         self._inode.truncate(size)
         self._inode.changed_ns = self._files.next_ns()
 
+    def reserve(self, size: int) -> None:
+        if size and not self._files.has_room(size - self.size):
+            raise DiskFull(f"Cannot reserve room for {self.path}: the test disk is full.")
+
     def patch(self, position: int, data: Buffer) -> None:
         self._files.call("write", self.path)
         self._files.step(f"patch {self.path.name}", lambda: self._inode.patch(position, self._files.part_of(data)))

@@ -34,7 +34,7 @@ from penstock.kafka.protocol.offset_messages import (
 )
 from penstock.kafka.protocol.schema import Message
 from penstock.kafka.server import KafkaConfig, KafkaServer
-from penstock.records import Record, decode_records, encode_batch, iter_batches
+from penstock.records import Codec, Record, decode_records, encode_batch, iter_batches, parse_header
 
 TOPIC = "t"
 Story = Callable[["Client"], Coroutine[None, None, None]]
@@ -92,8 +92,14 @@ def tell(directory: Path, story: Story, **options: int) -> None:
     asyncio.run(run())
 
 
-def produce(*values: bytes, acks: int = 1, topic: str = TOPIC, partition: int = 0) -> plain.ProduceRequest:
-    batch = bytes(encode_batch([Record(at, 1_700_000_000_000, None, value) for at, value in enumerate(values)]))
+def produce(
+    *values: bytes, acks: int = 1, topic: str = TOPIC, partition: int = 0, codec: Codec = Codec.NONE
+) -> plain.ProduceRequest:
+    records = [Record(at, 1_700_000_000_000, None, value) for at, value in enumerate(values)]
+    return produce_batch(bytes(encode_batch(records, codec=codec)), acks=acks, topic=topic, partition=partition)
+
+
+def produce_batch(batch: bytes, *, acks: int = 1, topic: str = TOPIC, partition: int = 0) -> plain.ProduceRequest:
     return plain.ProduceRequest(
         transactional_id=None,
         acks=acks,
@@ -200,6 +206,22 @@ def test_a_fetch_waits_for_its_min_bytes(tmp_path: Path) -> None:
             partition.append(memoryview(encode_batch([Record(0, 1, None, b"x" * 900)])), 1, is_durable=False)
         _, values = await fetched(client)
         assert len(values) == 2
+
+    tell(tmp_path, story)
+
+
+@pytest.mark.parametrize("min_bytes", [10_000, 1_000_000, 3_000_000])
+def test_a_fetch_does_not_wait_for_its_min_bytes_while_there_is_more_to_read(tmp_path: Path, min_bytes: int) -> None:
+    async def story(client: Client) -> None:
+        for _ in range(4):
+            client.send(produce(b"x" * 700_000), 9)
+            await produced(client)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        client.send(fetch(0, max_wait_ms=80_000, min_bytes=min_bytes, max_bytes=2_000_000), 12)
+        _, values = await fetched(client)
+        assert values
+        assert loop.time() - began < 40
 
     tell(tmp_path, story)
 
@@ -360,3 +382,92 @@ def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
                 await KafkaServer(broker, KafkaConfig(port=server.port)).start()
 
     asyncio.run(run())
+
+
+CODECS = {"uncompressed": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+
+
+def settings_of(client: Client, **changes: str) -> Coroutine[None, None, None]:
+    return client.broker.configure_topic(TOPIC, {name.replace("_", "."): value for name, value in changes.items()})
+
+
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("size", [20, 50_000])
+def test_a_topic_stores_batches_with_its_own_codec(tmp_path: Path, name: str, size: int) -> None:
+    async def story(client: Client) -> None:
+        await settings_of(client, compression_type=name)
+        stored = client.broker.partition(TOPIC, 0)
+        came = [Codec.NONE, Codec.ZSTD, Codec.GZIP, CODECS[name]]
+        for number, codec in enumerate(came):
+            values = [b"%d %d " % (number, at) + b"x" * size for at in range(3)]
+            client.send(produce(*values, codec=codec), 9)
+            client.send(produce(*values, codec=codec), 9)  # by its shape, behind one that may be under way
+        for number in range(2 * len(came)):
+            placed = await produced(client)
+            assert (placed.error_code, placed.base_offset) == (0, 3 * number)
+        headers = [parse_header(batch.read()) for batch in stored.log.batches(0)]
+        assert [header.codec for header in headers] == [CODECS[name]] * 2 * len(came)
+        client.send(fetch(0, max_bytes=8 << 20), 12)
+        _, values = await fetched(client)
+        assert [value[:4] for value in values if value] == [
+            b"%d %d " % (number, at) for number in range(len(came)) for _ in range(2) for at in range(3)
+        ]
+
+    tell(tmp_path, story)
+
+
+def test_a_batch_that_is_too_large_once_it_is_stored_otherwise_is_refused(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        await settings_of(client, compression_type="uncompressed", max_message_bytes="10000")
+        client.send(produce(b"x" * 50_000, codec=Codec.GZIP), 9)
+        assert (await produced(client)).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        client.send(produce(b"x" * 500, codec=Codec.GZIP), 9)
+        assert (await produced(client)).error_code == 0
+
+    tell(tmp_path, story)
+
+
+def test_a_level_of_compression_is_heeded(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        value = b"".join(b"%d," % (at * 7919 % 10_007) for at in range(20_000))
+        sizes = []
+        for level in ("1", "9"):
+            await settings_of(client, compression_type="gzip", compression_gzip_level=level)
+            client.send(produce(value), 9)
+            await produced(client)
+            sizes.append(client.broker.partition(TOPIC, 0).log.size_bytes)
+        assert sizes[1] - sizes[0] < sizes[0]
+
+    tell(tmp_path, story)
+
+
+def test_only_the_bad_records_of_a_batch_are_named(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        await settings_of(client, cleanup_policy="compact")
+        for _ in range(2):
+            records = [Record(at, 1, None if at in (1, 3) else b"k", b"v") for at in range(5)]
+            client.send(produce_batch(bytes(encode_batch(records))), 9)
+            refused = await produced(client)
+            assert refused.error_code == ErrorCode.INVALID_RECORD
+            assert [error.batch_index for error in refused.record_errors] == [1, 3]
+            assert all(error.batch_index_error_message for error in refused.record_errors)
+
+    tell(tmp_path, story)
+
+
+def test_records_too_old_or_too_far_ahead_are_refused(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        await settings_of(client, message_timestamp_before_max_ms="60000", message_timestamp_after_max_ms="10000")
+        now_ms = client.broker.clock.now_ms()
+        times = [now_ms, now_ms - 3_600_000, now_ms + 3_600_000, now_ms - 1_000]
+        client.send(produce_batch(bytes(encode_batch([Record(at, ms, None, b"v") for at, ms in enumerate(times)]))), 9)
+        refused = await produced(client)
+        assert refused.error_code == ErrorCode.INVALID_TIMESTAMP
+        assert [error.batch_index for error in refused.record_errors] == [1, 2]
+        client.send(produce_batch(bytes(encode_batch([Record(0, now_ms, None, b"v")]))), 9)
+        assert (await produced(client)).error_code == 0
+        await settings_of(client, message_timestamp_type="LogAppendTime")
+        client.send(produce_batch(bytes(encode_batch([Record(0, 1, None, b"v")]))), 9)
+        assert (await produced(client)).error_code == 0
+
+    tell(tmp_path, story)

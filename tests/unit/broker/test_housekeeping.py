@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
+import pytest
+
 from penstock.broker.broker import Broker
-from penstock.broker.config import BrokerConfig
+from penstock.broker.config import BrokerConfig, Fsync
 from penstock.broker.partition import Partition
 from penstock.broker.surroundings import alone
 from penstock.cluster.controller import TopicSpec
@@ -16,7 +18,7 @@ from penstock.records import Record, decode_records, encode_batch
 Story = Callable[[Broker], Coroutine[None, None, None]]
 
 
-def tell(directory: Path, story: Story, **options: int) -> None:
+def tell(directory: Path, story: Story, **options: object) -> None:
     async def run() -> None:
         config = BrokerConfig(node_id=1, data_dir=directory / "data", **options)  # type: ignore[arg-type]
         broker = Broker(config, alone(1))
@@ -62,7 +64,40 @@ def test_old_segments_go_while_the_node_runs(tmp_path: Path) -> None:
         await until(lambda: partition.log.start_offset == 50)
         assert partition.log.size_bytes == 0
 
-    tell(tmp_path, story, housekeeping_interval_ms=30)
+    tell(tmp_path, story, retention_check_interval_ms=30)
+
+
+def test_retention_waits_for_its_own_interval(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(broker: Broker) -> None:
+        partition = await topic(broker, retention_ms="1", segment_bytes="2048", cleanup_policy="compact,delete")
+        for _ in range(50):
+            write(partition, broker.clock.now_ms() - 60_000, b"k", b"x" * 200)
+        await broker._housekeeping.tidy_round(retires=False)
+        assert partition.log.start_offset == 0
+        with caplog.at_level("INFO"):
+            await broker._housekeeping.tidy_round()
+        assert partition.log.start_offset == 50
+        assert "Retention removed" in caplog.text
+
+    tell(tmp_path, story, housekeeping_interval_ms=3_600_000)
+
+
+def test_a_topic_that_is_to_be_flushed_is_synced_although_the_node_leaves_that_to_the_system(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        by_count = await topic(broker, flush_messages="3")
+        await broker.create_topic(TopicSpec(name="timed", partitions=1, configs={"flush.ms": "20"}))
+        await broker.create_topic(TopicSpec(name="never", partitions=1))
+        by_time, never = broker.partition("timed", 0), broker.partition("never", 0)
+        for partition in (by_count, by_time, never):
+            write(partition, 1, b"k", b"v")
+        await until(lambda: by_time.log.durable_offset == 1)
+        assert by_count.log.durable_offset == 0
+        for _ in range(2):
+            write(by_count, 1, b"k", b"v")
+        await until(lambda: by_count.log.durable_offset == 3)
+        assert never.log.durable_offset == 0
+
+    tell(tmp_path, story, fsync=Fsync.NONE)
 
 
 def test_a_compacted_topic_keeps_the_last_value_of_each_key(tmp_path: Path) -> None:

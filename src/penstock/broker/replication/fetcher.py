@@ -393,7 +393,7 @@ class Fetcher:
             try:
                 await asyncio.to_thread(here.save_start, start)
                 dropped = here.trim(start, is_saved=True) if here.start_offset < start <= here.end_offset else []
-                await asyncio.to_thread(here.delete_files, dropped)
+                await asyncio.to_thread(here.delete_files, dropped, self._copying.clock.now_ms())
             except PenstockError as error:
                 log.error("%s could not be trimmed to %d: %s", partition.id, start, error.message)
 
