@@ -21,7 +21,7 @@ import msgspec
 from penstock.clock import Clock
 from penstock.cluster.raft.effects import Effects
 from penstock.cluster.raft.messages import Entry, HardState, Member, Members, Snapshot
-from penstock.errors import CorruptRecords, DataDirectoryError, DiskFull, StorageError
+from penstock.errors import CorruptRecords, DamagedRecords, DataDirectoryError, DiskFull, StorageError
 from penstock.quorum.entries import decode_entries, encode_entry
 from penstock.quorum.promised import Promised
 from penstock.quorum.reserve import Reserve
@@ -261,21 +261,31 @@ class QuorumStore:
     def _load_entries(self) -> list[Entry]:
         entries: list[Entry] = []
         next_index, term = self.snapshot.index + 1, self.snapshot.term
-        for batch in self._log.batches(self.snapshot.index):
-            for entry in self._decode(batch.read()):
-                if entry.index < next_index:
-                    continue
-                if entry.index != next_index or entry.term < term:
-                    if self._promised.index is None or self._promised.index >= next_index:
-                        raise self._refuse(f"its log is damaged: entry {next_index} is missing")
-                    # A power cut kept a later part of a write and lost an earlier one; nobody was told of either.
-                    self._log.truncate(next_index - 1)
-                    return entries
-                entries.append(entry)
-                next_index, term = entry.index + 1, entry.term
+        try:
+            for batch in self._log.batches(self.snapshot.index):
+                for entry in self._decode(batch.read()):
+                    if entry.index < next_index:
+                        continue
+                    if entry.index != next_index or entry.term < term:
+                        self._cut_unpromised(next_index)
+                        return entries
+                    entries.append(entry)
+                    next_index, term = entry.index + 1, entry.term
+        except DamagedRecords:
+            self._cut_unpromised(next_index)
+            return entries
         if next_index != self.last_index + 1:
             raise self._refuse(f"its log is damaged from entry {next_index} on")
         return entries
+
+    def _cut_unpromised(self, index: int) -> None:
+        """Cut the log before an entry that is missing or damaged, if no other member was told of it.
+
+        A power cut can keep a later part of a write and lose an earlier one.
+        """
+        if self._promised.index is None or self._promised.index >= index:
+            raise self._refuse(f"its log is damaged: entry {index} is missing")
+        self._log.truncate(index - 1)
 
     def _decode(self, batch: bytes) -> list[Entry]:
         try:

@@ -62,7 +62,7 @@ DRIVER: Final = (
     Mutant(
         "refuses to start over what nobody was told of",
         _STORE,
-        "if self._promised.index is None or self._promised.index >= next_index:",
+        "if self._promised.index is None or self._promised.index >= index:",
         "if True:",
     ),
     Mutant(
