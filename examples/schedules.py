@@ -16,9 +16,9 @@ def main(*urls: str) -> None:
     with Client(*urls) as client:
         client.create_topic(topic, partitions=1)
         began = time.monotonic()
-        client.publish(topic, "in half a second", delay_ms=500)
+        client.publish(topic, "in half a second", delay=0.5)
         client.publish(topic, "in a second", deliver_at=datetime.now(UTC) + timedelta(seconds=1))
-        never = client.publish(topic, "never", delay_ms=60_000)
+        never = client.publish(topic, "never", delay=60)
         client.schedules.cancel(never.schedule_id)
         client.schedules.add(topic, "brought forward", at=datetime(2099, 1, 1, tzinfo=UTC), id=f"far-away-{run}")
         client.schedules.run(f"far-away-{run}")

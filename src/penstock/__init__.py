@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from penstock import errors
+    from penstock.client.admin import AsyncGroups, AsyncTopics, Groups, Topics
     from penstock.client.app import App
     from penstock.client.blocking import Client, Consumer, Queue, Transaction
     from penstock.client.client import AsyncClient
@@ -30,13 +31,16 @@ _HOMES = {
     "App": "penstock.client.app",
     "AsyncClient": "penstock.client.client",
     "AsyncConsumer": "penstock.client.consuming",
+    "AsyncGroups": "penstock.client.admin",
     "AsyncQueue": "penstock.client.queue",
     "AsyncQueueMessage": "penstock.client.leases",
     "AsyncSchedules": "penstock.client.schedules",
+    "AsyncTopics": "penstock.client.admin",
     "AsyncTransaction": "penstock.client.transactions",
     "Client": "penstock.client.blocking",
     "Consumer": "penstock.client.blocking",
     "Draft": "penstock.client.drafts",
+    "Groups": "penstock.client.admin",
     "LeasedMessage": "penstock.client.leases",
     "Message": "penstock.client.messages",
     "Published": "penstock.client.messages",
@@ -49,6 +53,7 @@ _HOMES = {
     "ScheduleStats": "penstock.client.schedules",
     "Scheduled": "penstock.client.messages",
     "Schedules": "penstock.client.schedules",
+    "Topics": "penstock.client.admin",
     "Transaction": "penstock.client.blocking",
     "Worker": "penstock.client.worker",
     "worker": "penstock.client.worker",
@@ -58,13 +63,16 @@ __all__ = [
     "App",
     "AsyncClient",
     "AsyncConsumer",
+    "AsyncGroups",
     "AsyncQueue",
     "AsyncQueueMessage",
     "AsyncSchedules",
+    "AsyncTopics",
     "AsyncTransaction",
     "Client",
     "Consumer",
     "Draft",
+    "Groups",
     "LeasedMessage",
     "Message",
     "Published",
@@ -77,6 +85,7 @@ __all__ = [
     "ScheduleStats",
     "Scheduled",
     "Schedules",
+    "Topics",
     "Transaction",
     "Worker",
     "__version__",

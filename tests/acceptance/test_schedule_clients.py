@@ -20,7 +20,7 @@ from tests.support.schedule_door import FAR, FAR_MS, await_listed, await_values,
 
 from penstock import AsyncClient, Client, Schedule, Scheduled
 from penstock.cli.main import run
-from penstock.errors import InvalidRequest, ScheduleNotFound, UnknownPartition
+from penstock.errors import InvalidRequest, ScheduleExists, ScheduleNotFound, UnknownPartition
 from penstock.grpc.generated import message_pb2, messages_pb2
 from penstock.grpc.generated import schedules_pb2 as pb
 from penstock.grpc.generated.schedules_pb2_grpc import SchedulesStub
@@ -94,7 +94,10 @@ def test_grpc_schedules_lists_moves_runs_and_cancels(stub: GrpcClient, rest: htt
     at = pb.When(at=Timestamp(seconds=FAR_MS // 1000))
     first = add(b"once", at, id=f"{topic}-1")
     assert (first.is_new, first.schedule.id, first.schedule.due.seconds) == (True, f"{topic}-1", FAR_MS // 1000)
-    assert not add(b"other", at, id=f"{topic}-1").is_new
+    assert not add(b"once", at, id=f"{topic}-1").is_new
+    assert refusal(lambda: add(b"other", at, id=f"{topic}-1")) is grpc.StatusCode.ALREADY_EXISTS
+    elsewhere = pb.When(at=Timestamp(seconds=FAR_MS // 1000 + 1))
+    assert refusal(lambda: add(b"once", elsewhere, id=f"{topic}-1")) is grpc.StatusCode.ALREADY_EXISTS
     every = add(b"every", pb.When(every=pb.Every(period=Duration(seconds=3600))), missed=pb.MISSED_ALL).schedule
     assert (every.every.period.seconds, every.missed) == (3600, pb.MISSED_ALL)
     cron = add(b"cron", pb.When(cron=pb.Cron(expression="0 7 * * *", time_zone="Europe/Berlin"))).schedule
@@ -137,26 +140,26 @@ def test_the_client_publishes_for_later(node: Node, rest: httpx.Client, topic: s
         scheduled = client.publish(topic, "first", key="k", headers={"a": b"\xff"}, deliver_at=due, priority="high")
         assert isinstance(scheduled, Scheduled)
         assert abs(scheduled.due_ms - due.timestamp() * 1000) <= 1
-        future = client.send(topic, "second", delay_ms=800)
-        many = client.publish_many(topic, [f"many {number}" for number in range(1_500)], delay_ms=3_600_000)
+        future = client.send(topic, "second", delay=0.8)
+        many = client.publish_many(topic, [f"many {number}" for number in range(1_500)], delay=3_600)
         assert len({each.schedule_id for each in many}) == 1_500
         client.flush()
         assert future.done()
         assert future.result().schedule_id
-        now = client.publish(topic, "now", delay_ms=0)
+        now = client.publish(topic, "now", delay=0)
         assert (now.offset >= 0, now.schedule_id) == (True, "")
         for wrong in (
-            {"delay_ms": -1},
-            {"delay_ms": 1, "deliver_at": 1},
+            {"delay": -1},
+            {"delay": 1, "deliver_at": 1},
             {"deliver_at": "2099"},
-            {"delay_ms": 1 << 60},
+            {"delay": 1 << 60},
         ):
             with pytest.raises(InvalidRequest):
                 client.publish(topic, "v", **wrong)  # type: ignore[arg-type]
         with pytest.raises(UnknownPartition):
-            client.publish(topic, "v", partition=9, delay_ms=60_000)
+            client.publish(topic, "v", partition=9, delay=60)
         places = (9, 0, 9, 8, 8)  # what is wrong keeps nobody else out, also where all of a call are wrong
-        mixed = [client.send(topic, "mixed", partition=place, delay_ms=60_000) for place in places]
+        mixed = [client.send(topic, "mixed", partition=place, delay=60) for place in places]
         client.flush()
         assert [isinstance(each.exception(), UnknownPartition) for each in mixed] == [place != 0 for place in places]
         client.schedules.cancel(mixed[1].result().schedule_id)
@@ -184,9 +187,12 @@ def test_the_client_schedules_lists_moves_runs_and_cancels(node: Node, rest: htt
             assert (made.value, made.key, made.cron, made.time_zone, made.missed) == (
                 b'{"n":1}', b"k", "0 7 * * *", "Europe/Berlin", "all",
             )  # fmt: skip
-            once = await schedules.add(topic, b"\xff", delay_ms=3_600_000, id=f"{topic}-x")
+            once = await schedules.add(topic, b"\xff", delay=3_600, id=f"{topic}-x")
             assert (once.id, once.value) == (f"{topic}-x", b"\xff")
-            assert (await schedules.add(topic, b"other", delay_ms=1, id=f"{topic}-x")).value == b"\xff"
+            again = await schedules.add(topic, b"\xff", delay=60, id=f"{topic}-x")
+            assert (again.id, again.due) == (once.id, once.due), "a delay is no other time"
+            with pytest.raises(ScheduleExists):
+                await schedules.add(topic, b"other", delay=3_600, id=f"{topic}-x")
             assert {each.id async for each in schedules.list(topic=topic, page_size=1)} == {made.id, once.id}
             moment = datetime(2099, 1, 1, tzinfo=UTC)
             assert (await schedules.reschedule(once.id, at=moment)).due == moment

@@ -69,6 +69,10 @@ def test_a_batch_may_be_partly_for_later_and_the_same_id_is_scheduled_once(rest:
     assert also["due"] == FAR
     assert rest.post(f"/v1/topics/{topic}/publish", json=messages[1]).json()["schedule_id"] == f"{topic}-b"
     assert sorted(each["value"] for each in listed(rest, topic)) == ["b", "d"]
+    batch = {"messages": [{"value": "e", "delay_ms": 3_600_000}, {**messages[1], "value": "other"}]}
+    fine, taken = rest.post(f"/v1/topics/{topic}/batch", json=batch).json()["results"]
+    assert fine["schedule_id"]
+    assert taken["error"]["code"] == "schedule_exists"
 
 
 @pytest.mark.parametrize(
@@ -110,8 +114,13 @@ def test_schedules_are_added_listed_shown_moved_run_and_cancelled(rest: httpx.Cl
     made = answer.json()
     assert (made["id"], made["due"], made["state"], made["runs"]) == (f"{topic}-once", FAR, "pending", 0)
     assert (made["key"], made["value"], made["headers"]) == ("k", '{"n":1}', {"h": "x"})
-    again = rest.post("/v1/schedules", json={**body, "at": "2098-01-01T00:00:00Z"})
+    again = rest.post("/v1/schedules", json=body)
     assert (again.status_code, again.json()["due"]) == (200, FAR), "what is known is not added again"
+    for other in ({"at": "2098-01-01T00:00:00Z"}, {"value": 2}, {"key": "l"}, {"every_ms": 5_000}):
+        refused = rest.post("/v1/schedules", json={**body, **other})
+        assert (refused.status_code, refused.json()["code"]) == (409, "schedule_exists"), other
+    stays = {name: fact for name, fact in rest.get(f"/v1/schedules/{topic}-once").json().items() if name != "created"}
+    assert stays == {name: fact for name, fact in made.items() if name != "created"}
 
     times = [
         {"delay_ms": 3_600_000},
@@ -233,6 +242,8 @@ def test_a_websocket_publishes_for_later_schedules_and_cancels(node: Node, rest:
         assert results[0]["offset"] == 0
         scheduled = ask(op="schedule", schedule={"topic": topic, "value": "s", "cron": "@daily", "id": f"{topic}-ws"})
         assert scheduled["schedule"]["cron"] == "@daily"
+        other = {"topic": topic, "value": "other", "cron": "@daily", "id": f"{topic}-ws"}
+        assert ask(op="schedule", schedule=other)["error"]["code"] == "schedule_exists"
         names = [results[2]["schedule_id"], f"{topic}-ws", "nobody"]
         answer = ask(op="cancel", schedules=names)
         statuses = ["done", "done", "not_found"]

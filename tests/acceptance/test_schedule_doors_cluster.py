@@ -36,7 +36,7 @@ def test_every_node_takes_every_call(cluster: Cluster, topic: str) -> None:
     for at, url in enumerate(urls):
         with Client(url) as client:
             made += [client.schedules.add(topic, f"{at}-{number}", at=4_000_000_000_000).id for number in range(5)]
-            made.append(client.publish(topic, f"{at}-p", delay_ms=3_600_000).schedule_id)
+            made.append(client.publish(topic, f"{at}-p", delay=3_600).schedule_id)
     answer = httpx.post(f"{urls[0]}/v1/schedules", json={"topic": topic, "value": "s", "at": FAR}, timeout=60)
     made.append(answer.json()["id"])
     for url in urls:
@@ -48,7 +48,7 @@ def test_every_node_takes_every_call(cluster: Cluster, topic: str) -> None:
                 client.schedules.show("nobody")
             assert client.schedules.stats().pending >= len(made)
     with Client(urls[1]) as client:
-        client.schedules.reschedule(made[0], delay_ms=0)
+        client.schedules.reschedule(made[0], delay=0)
         client.schedules.run(made[-1])
         deadline = time.monotonic() + 60
         while len(seen := [message.text for message in client.read(topic)]) < 2:

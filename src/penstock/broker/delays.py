@@ -14,7 +14,7 @@ from penstock.broker.publishing import COMMIT_TIMEOUT_MS, Message, Outcome, chec
 from penstock.broker.schedules.entering import DUE_MS_MAX
 from penstock.broker.schedules.messages import New
 from penstock.broker.schedules.records import Message as LaterMessage
-from penstock.errors import InvalidRecord, InvalidRequest, PenstockError, UnknownPartition
+from penstock.errors import InvalidRecord, InvalidRequest, PenstockError, ScheduleExists, UnknownPartition
 from penstock.priorities import PRIORITY_HEADER, priority_of
 from penstock.records import Partitioner
 
@@ -110,10 +110,18 @@ async def schedule_each(broker: Broker, topic: str, messages: Sequence[Message])
     except PenstockError as error:
         return [error] * len(messages)
     else:
-        return [Scheduled(topic, each.id, each.due_ms) for each in placed]
+        return [taken_by_other(each.id) if each.is_other else Scheduled(topic, each.id, each.due_ms) for each in placed]
     # They are added all or none, so those at fault are found one by one.
     found = await asyncio.gather(*(schedule_each(broker, topic, [message]) for message in messages))
     return [outcome for (outcome,) in found]
+
+
+def taken_by_other(schedule_id: str) -> ScheduleExists:
+    """Why a schedule was not added under an id."""
+    return ScheduleExists(
+        f"Id {schedule_id!r} stands for another schedule, which stays as it is. Take another id, or cancel or "
+        "reschedule that one."
+    )
 
 
 def _new(topic: str, message: Message) -> New:

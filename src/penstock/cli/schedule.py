@@ -76,7 +76,12 @@ def schedule() -> None:
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of the message.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Where to put it. [default: by key]")
 @click.option("--priority", type=click.Choice(PRIORITIES), help="How urgent it is, where the queue has lanes.")
-@click.option("--id", "schedule_id", default="", help="An id of your own; what is known is not added again.")
+@click.option(
+    "--id",
+    "schedule_id",
+    default="",
+    help="An id of your own, added once; exit code 4 if it stands for something else.",
+)
 @click.option(
     "--missed",
     type=click.Choice(["once", "all", "skip"]),

@@ -18,6 +18,7 @@ from penstock.client.hands import Hands, TaskHands, ThreadHands
 from penstock.client.leases import AsyncQueueMessage, LeasedMessage, QueueMessage, Refused
 from penstock.client.portal import Portal
 from penstock.client.queue import DEFAULT_GROUP, QueueCalls
+from penstock.client.values import Duration, seconds_of
 from penstock.client.worker import Worker, worker
 from penstock.errors import InvalidRequest
 
@@ -32,10 +33,10 @@ class App:
     Give URLs of nodes, as for `AsyncClient`. Add workers with `worker`, as a decorator, or hand them over.
     """
 
-    def __init__(self, *urls: str, workers: Iterable[Worker[Any]] = (), timeout: float = 30.0) -> None:
+    def __init__(self, *urls: str, workers: Iterable[Worker[Any]] = (), timeout: Duration = 30.0) -> None:
         self.urls = urls
         self.workers = list(workers)
-        self._timeout = timeout
+        self._timeout = seconds_of(timeout, "timeout")
         self._crews: list[Crew] = []
         self._is_stopping = False
 
@@ -47,8 +48,8 @@ class App:
         concurrency: int = 8,
         prefetch: int | None = None,
         batch: int | None = None,
-        visibility_timeout: float = 30.0,
-        stop_timeout: float = 30.0,
+        visibility_timeout: Duration = 30.0,
+        stop_timeout: Duration = 30.0,
     ) -> Callable[[Function], Worker[Function]]:
         """Add a function to this app; takes what `penstock.worker` takes."""
         make = worker(
@@ -183,12 +184,14 @@ class _Bridge:
         return await asyncio.wrap_future(self._portal.submit(self._queue.ack(messages)))
 
     async def nack(
-        self, messages: Iterable[LeasedMessage], *, delay: float | None = None, reason: str = ""
+        self, messages: Iterable[LeasedMessage], *, delay: Duration | None = None, reason: str = ""
     ) -> list[Refused]:
         return await asyncio.wrap_future(self._portal.submit(self._queue.nack(messages, delay=delay, reason=reason)))
 
     async def reject(self, messages: Iterable[LeasedMessage], *, reason: str = "") -> list[Refused]:
         return await asyncio.wrap_future(self._portal.submit(self._queue.reject(messages, reason=reason)))
 
-    async def extend(self, messages: Iterable[LeasedMessage], visibility_timeout: float | None = None) -> list[Refused]:
+    async def extend(
+        self, messages: Iterable[LeasedMessage], visibility_timeout: Duration | None = None
+    ) -> list[Refused]:
         return await asyncio.wrap_future(self._portal.submit(self._queue.extend(messages, visibility_timeout)))

@@ -8,8 +8,10 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 
+from penstock.client.admin import Groups, Topics
 from penstock.client.client import BATCH_BYTES, BUFFER_BYTES, AsyncClient, Compression
 from penstock.client.consuming import AsyncConsumer
 from penstock.client.dead_letters import DeadLetter, QueueStats, Redrive, RedrivePlan
@@ -17,13 +19,24 @@ from penstock.client.drafts import Draft
 from penstock.client.later import DeliverAt, when_of
 from penstock.client.leases import LeasedMessage, QueueMessage, Refused
 from penstock.client.messages import Message, Published
+from penstock.client.operations import QueueSummary
 from penstock.client.parcels import Outgoing, SingleParcel
 from penstock.client.portal import Portal
 from penstock.client.queue import DEFAULT_GROUP, QueueCalls
 from penstock.client.reading import Start, read_pages
 from penstock.client.schedules import Schedules
 from penstock.client.transactions import AsyncTransaction
-from penstock.client.values import GivenHeaders, Key, Moment, Value, header_pairs, key_bytes, moment_ms, value_bytes
+from penstock.client.values import (
+    Duration,
+    GivenHeaders,
+    Key,
+    Moment,
+    Value,
+    header_pairs,
+    key_bytes,
+    moment_ms,
+    value_bytes,
+)
 from penstock.errors import ClientClosed, PenstockError
 from penstock.model import TopicPartition
 
@@ -41,9 +54,9 @@ class Client:
     def __init__(
         self,
         *urls: str,
-        timeout: float = 30.0,
-        delivery_timeout: float = 60.0,
-        linger: float = 0.003,
+        timeout: Duration = 30.0,
+        delivery_timeout: Duration = 60.0,
+        linger: Duration = 0.003,
         batch_bytes: int = BATCH_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
         compression: Compression = "none",
@@ -64,6 +77,8 @@ class Client:
         self._portal = Portal()
         self._inbox = _Inbox(self._client, self._portal)
         self.schedules = Schedules(self._portal, self._client.schedules)
+        self.topics = Topics(self._portal, self._client.topics)
+        self.groups = Groups(self._portal, self._client.groups)
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
@@ -77,7 +92,7 @@ class Client:
         partition: int | None = None,
         timestamp: Moment = None,
         priority: str | None = None,
-        delay_ms: int | None = None,
+        delay: Duration | None = None,
         deliver_at: DeliverAt = None,
     ) -> Published:
         """Publish one message and return when it is safe; see `AsyncClient.publish`."""
@@ -90,7 +105,7 @@ class Client:
                 partition=partition,
                 timestamp=timestamp,
                 priority=priority,
-                delay_ms=delay_ms,
+                delay=delay,
                 deliver_at=deliver_at,
             )
         )
@@ -105,12 +120,12 @@ class Client:
         partition: int | None = None,
         timestamp: Moment = None,
         priority: str | None = None,
-        delay_ms: int | None = None,
+        delay: Duration | None = None,
         deliver_at: DeliverAt = None,
     ) -> Future[Published]:
         """Hand over one message and return as soon as there is room for it; the future tells when it is safe."""
         message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers, priority), moment_ms(timestamp))
-        when = when_of(delay_ms, deliver_at)
+        when = when_of(delay, deliver_at)
         if when is not None:
             future: Future[Published] = Future()
             self._portal.call(self._client._later.send(topic, message, partition, when, future))
@@ -124,13 +139,13 @@ class Client:
         *,
         partition: int | None = None,
         priority: str | None = None,
-        delay_ms: int | None = None,
+        delay: Duration | None = None,
         deliver_at: DeliverAt = None,
     ) -> Sequence[Published]:
         """Publish many messages and return when all are safe; see `AsyncClient.publish_many`."""
         return self._portal.call(
             self._client.publish_many(
-                topic, values, partition=partition, priority=priority, delay_ms=delay_ms, deliver_at=deliver_at
+                topic, values, partition=partition, priority=priority, delay=delay, deliver_at=deliver_at
             )
         )
 
@@ -148,7 +163,7 @@ class Client:
         start: Literal["earliest", "latest"] = "earliest",
         auto_commit: bool = True,
         max_messages: int = 500,
-        session_timeout: float = 30.0,
+        session_timeout: Duration = 30.0,
         instance_id: str | None = None,
     ) -> Consumer:
         """Read topics as a member of a consumer group; see `AsyncClient.consume`."""
@@ -175,7 +190,11 @@ class Client:
         """A topic read as a queue; see `AsyncClient.queue`."""
         return Queue(self._portal, self._client, topic, group, consumer)
 
-    def transaction(self, *, timeout: float = 60.0) -> Transaction:
+    def queues(self) -> Sequence[QueueSummary]:
+        """The topics that are read as queues, and by which groups."""
+        return self._portal.call(self._client.queues())
+
+    def transaction(self, *, timeout: Duration = 60.0) -> Transaction:
         """A transaction: ``with client.transaction() as txn``; see `AsyncClient.transaction`."""
         return Transaction(self._portal, self._client.transaction(timeout=timeout))
 
@@ -220,8 +239,8 @@ class Queue:
         self,
         max_messages: int = 10,
         *,
-        wait: float = 0.0,
-        visibility_timeout: float | None = None,
+        wait: Duration = 0.0,
+        visibility_timeout: Duration | None = None,
         ack: Iterable[LeasedMessage] = (),
     ) -> list[QueueMessage]:
         """Up to ``max_messages`` messages; waits for the first up to ``wait`` seconds. ``ack`` acks earlier ones."""
@@ -233,7 +252,9 @@ class Queue:
         """These are done and never come back. Returns those for which it was too late."""
         return self._portal.call(self._calls.ack(messages))
 
-    def nack(self, messages: Iterable[LeasedMessage], *, delay: float | None = None, reason: str = "") -> list[Refused]:
+    def nack(
+        self, messages: Iterable[LeasedMessage], *, delay: Duration | None = None, reason: str = ""
+    ) -> list[Refused]:
         """These failed: deliver them again after ``delay`` seconds, or after the group's backoff."""
         return self._portal.call(self._calls.nack(messages, delay=delay, reason=reason))
 
@@ -241,7 +262,7 @@ class Queue:
         """These cannot be done: to the dead letters at once."""
         return self._portal.call(self._calls.reject(messages, reason=reason))
 
-    def extend(self, messages: Iterable[LeasedMessage], visibility_timeout: float | None = None) -> list[Refused]:
+    def extend(self, messages: Iterable[LeasedMessage], visibility_timeout: Duration | None = None) -> list[Refused]:
         """Hold these for so many seconds from now on."""
         return self._portal.call(self._calls.extend(messages, visibility_timeout))
 
@@ -252,6 +273,30 @@ class Queue:
     def stats(self) -> QueueStats:
         """How many messages are ready, in flight and waiting for another try."""
         return self._portal.call(self._calls.stats())
+
+    def configure(self, **settings: Any) -> QueueStats:
+        """Set how this group works; see `AsyncQueue.configure`."""
+        return self._portal.call(self._calls.configure(**settings))
+
+    def pause(self, reason: str = "") -> QueueStats:
+        """Hand out no messages until `resume`; those that are leased may still be settled."""
+        return self._portal.call(self._calls.pause(reason))
+
+    def resume(self) -> QueueStats:
+        """Hand out messages again."""
+        return self._portal.call(self._calls.resume())
+
+    def seek(self, to: int | str | None = None, *, since: datetime | None = None) -> QueueStats:
+        """Read on from an offset, from ``earliest`` or ``latest``, or from an instant on; leases are over then."""
+        return self._portal.call(self._calls.seek(to, since=since))
+
+    def purge(self) -> QueueStats:
+        """Have everything that is there now count as done by this group; other readers keep it."""
+        return self._portal.call(self._calls.purge())
+
+    def delete(self) -> None:
+        """Forget this group, and what it has done."""
+        self._portal.call(self._calls.delete())
 
     def dead_letters(self, max_letters: int = 100, *, reason: str | None = None) -> Sequence[DeadLetter]:
         """The first messages of this group that could not be processed."""
@@ -264,7 +309,7 @@ class Queue:
         target: str | None = None,
         rate: float | None = None,
         limit: int | None = None,
-        wait: float = 10.0,
+        wait: Duration = 10.0,
     ) -> Redrive:
         """Send dead letters of this group back; see `AsyncQueue.redrive`."""
         return self._portal.call(self._calls.redrive(reason=reason, target=target, rate=rate, limit=limit, wait=wait))

@@ -7,19 +7,32 @@ import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, Literal
 
+from penstock.client.admin import AsyncGroups, AsyncTopics
 from penstock.client.consuming import AsyncConsumer, Membership
 from penstock.client.drafts import Draft, outgoing_of, values_of
 from penstock.client.later import DeliverAt, Later, when_of
 from penstock.client.messages import Message, Published
+from penstock.client.operations import LIST_QUEUES, QueueSummary, perform
 from penstock.client.parcels import Outgoing, SingleParcel
 from penstock.client.publishing import PublishConfig, Publisher
 from penstock.client.queue import DEFAULT_GROUP, AsyncQueue
 from penstock.client.reading import Start, read_pages
 from penstock.client.schedules import AsyncSchedules
-from penstock.client.topics import Topics
+from penstock.client.topics import PartitionCounts
 from penstock.client.transactions import AsyncTransaction
 from penstock.client.transport import Transport
-from penstock.client.values import GivenHeaders, Key, Moment, Value, header_pairs, key_bytes, moment_ms, value_bytes
+from penstock.client.values import (
+    Duration,
+    GivenHeaders,
+    Key,
+    Moment,
+    Value,
+    header_pairs,
+    key_bytes,
+    moment_ms,
+    seconds_of,
+    value_bytes,
+)
 from penstock.clock import SystemClock
 from penstock.errors import InvalidRequest
 from penstock.records import Codec
@@ -36,38 +49,44 @@ class AsyncClient:
     Give the URL of any node, or several: when one does not answer, the next is asked. A client belongs to the event
     loop it is used in; it may be used by any number of tasks.
 
-    - ``timeout``: seconds for which a call is tried before it fails.
+    Durations, here and everywhere, are seconds or a `timedelta`.
+
+    - ``timeout``: for how long a call is tried before it fails.
     - ``delivery_timeout``: the same for publishing.
-    - ``linger``: seconds for which `send` lets messages gather. `publish` never waits for company.
+    - ``linger``: for how long `send` lets messages gather. `publish` never waits for company.
     - ``batch_bytes``, ``compression``: how messages are packed.
     - ``buffer_bytes``: how much may wait to be published; whoever publishes more than that waits.
     - ``client_id``: a name to be shown where groups are described.
     - ``tls``: whom to trust at ``https://`` URLs; default: whom the system trusts.
 
-    ``schedules`` are the messages for later, once or again and again: see `AsyncSchedules`.
+    ``schedules`` are the messages for later, once or again and again: see `AsyncSchedules`. ``topics`` and ``groups``
+    are what there is of these: see `AsyncTopics` and `AsyncGroups`.
     """
 
     def __init__(
         self,
         *urls: str,
-        timeout: float = 30.0,
-        delivery_timeout: float = 60.0,
-        linger: float = 0.003,
+        timeout: Duration = 30.0,
+        delivery_timeout: Duration = 60.0,
+        linger: Duration = 0.003,
         batch_bytes: int = BATCH_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
         compression: Compression = "none",
         client_id: str = "penstock-python",
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        if linger < 0 or batch_bytes < 1 or buffer_bytes < 1 or delivery_timeout <= 0:
-            raise InvalidRequest("linger is 0 or more; batch_bytes, buffer_bytes and delivery_timeout are above 0.")
-        self._transport = Transport(urls, timeout_s=timeout, tls=tls)
+        linger_s, delivery_timeout_s = seconds_of(linger, "linger"), seconds_of(delivery_timeout, "delivery_timeout")
+        if batch_bytes < 1 or buffer_bytes < 1 or not delivery_timeout_s:
+            raise InvalidRequest("batch_bytes, buffer_bytes and delivery_timeout are above 0.")
+        self._transport = Transport(urls, timeout_s=seconds_of(timeout, "timeout"), tls=tls)
         self._client_id = client_id
         self._consumers: set[AsyncConsumer] = set()
-        config = PublishConfig(linger, batch_bytes, buffer_bytes, delivery_timeout, _codec(compression))
-        self._publisher = Publisher(self._transport, Topics(self._transport), SystemClock(), config)
+        config = PublishConfig(linger_s, batch_bytes, buffer_bytes, delivery_timeout_s, _codec(compression))
+        self._publisher = Publisher(self._transport, PartitionCounts(self._transport), SystemClock(), config)
         self._later = Later(self._transport)
         self.schedules = AsyncSchedules(self._transport)
+        self.topics = AsyncTopics(self._transport)
+        self.groups = AsyncGroups(self._transport)
         self._is_closed = False
 
     # -- publishing ---------------------------------------------------------------------------------------------------
@@ -82,7 +101,7 @@ class AsyncClient:
         partition: int | None = None,
         timestamp: Moment = None,
         priority: str | None = None,
-        delay_ms: int | None = None,
+        delay: Duration | None = None,
         deliver_at: DeliverAt = None,
     ) -> Published:
         """Publish one message and return when it is safe.
@@ -91,11 +110,12 @@ class AsyncClient:
         partition and keep their order. Repeated after a failure it is still written once. ``priority`` (critical, high,
         normal, low or background) counts where a queue has lanes.
 
-        With ``delay_ms`` or ``deliver_at`` (a datetime with a time zone, or milliseconds since 1970) it is safe at once
-        and in its topic then, and what is returned is `Scheduled`, with a ``schedule_id`` to cancel it by.
+        With ``delay`` (seconds or a `timedelta`) or ``deliver_at`` (a datetime with a time zone, or milliseconds since
+        1970) it is safe at once and in its topic then, and what is returned is `Scheduled`, with a ``schedule_id`` to
+        cancel it by.
         """
         message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers, priority), moment_ms(timestamp))
-        when = when_of(delay_ms, deliver_at)
+        when = when_of(delay, deliver_at)
         if when is not None:
             return await self._later.publish(topic, message, partition, when)
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
@@ -112,16 +132,16 @@ class AsyncClient:
         partition: int | None = None,
         timestamp: Moment = None,
         priority: str | None = None,
-        delay_ms: int | None = None,
+        delay: Duration | None = None,
         deliver_at: DeliverAt = None,
     ) -> asyncio.Future[Published]:
         """Hand over one message and return as soon as there is room for it; the future tells when it is safe.
 
         Messages sent shortly after one another travel together: many at once are much faster than one by one.
-        ``delay_ms`` and ``deliver_at`` are as in `publish`.
+        ``delay`` and ``deliver_at`` are as in `publish`.
         """
         message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers, priority), moment_ms(timestamp))
-        when = when_of(delay_ms, deliver_at)
+        when = when_of(delay, deliver_at)
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
         if when is not None:
             await self._later.send(topic, message, partition, when, future)
@@ -136,17 +156,17 @@ class AsyncClient:
         *,
         partition: int | None = None,
         priority: str | None = None,
-        delay_ms: int | None = None,
+        delay: Duration | None = None,
         deliver_at: DeliverAt = None,
     ) -> Sequence[Published]:
         """Publish many messages, values or `Draft`s, and return when all are safe, in their order.
 
         If one is refused this raises; others may have been written. ``priority`` is for those that have none of their
-        own; messages of one priority in one call are the quickest for queues with lanes. ``delay_ms`` and
+        own; messages of one priority in one call are the quickest for queues with lanes. ``delay`` and
         ``deliver_at`` are for all.
         """
         given = list(values)
-        when = when_of(delay_ms, deliver_at)
+        when = when_of(delay, deliver_at)
         if when is not None:
             return await self._later.publish_many(topic, outgoing_of(given, priority), partition, when)
         bare = values_of(given)
@@ -168,7 +188,7 @@ class AsyncClient:
         start: Literal["earliest", "latest"] = "earliest",
         auto_commit: bool = True,
         max_messages: int = 500,
-        session_timeout: float = 30.0,
+        session_timeout: Duration = 30.0,
         instance_id: str | None = None,
     ) -> AsyncConsumer:
         """Read topics as a member of a consumer group: ``async for message in client.consume("orders", group="g")``.
@@ -179,8 +199,9 @@ class AsyncClient:
         """
         if not topics or any(not isinstance(topic, str) for topic in topics):
             raise InvalidRequest('Name the topics to read, such as consume("orders", "bills", group="billing").')
+        session_timeout_s = seconds_of(session_timeout, "session_timeout")
         wish = Membership(
-            topics, group, start, auto_commit, session_timeout, max_messages, instance_id, self._client_id
+            topics, group, start, auto_commit, session_timeout_s, max_messages, instance_id, self._client_id
         )
         consumer = AsyncConsumer(self._transport, wish, self._consumers.discard)
         self._consumers.add(consumer)
@@ -201,12 +222,16 @@ class AsyncClient:
         """A topic read as a queue. ``consumer`` names who receives, where a limit for each consumer should count."""
         return AsyncQueue(self._transport, topic, group, consumer)
 
-    def transaction(self, *, timeout: float = 60.0) -> AsyncTransaction:
+    async def queues(self) -> Sequence[QueueSummary]:
+        """The topics that are read as queues, and by which groups."""
+        return (await perform(self._transport, LIST_QUEUES)).queues
+
+    def transaction(self, *, timeout: Duration = 60.0) -> AsyncTransaction:
         """A transaction: ``async with client.transaction() as txn``. Committed at the end, aborted on an exception.
 
         It is kept open while the block runs; ``timeout`` is how long it outlives a client that has died.
         """
-        return AsyncTransaction(self._transport, timeout)
+        return AsyncTransaction(self._transport, seconds_of(timeout, "timeout"))
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -214,14 +239,7 @@ class AsyncClient:
         self, topic: str, *, partitions: int | None = None, replication_factor: int | None = None, **configs: Any
     ) -> None:
         """Create a topic. Settings have ``_`` in the place of ``.``: ``retention_ms=60_000``."""
-        body: dict[str, Any] = {"name": topic}
-        if partitions is not None:
-            body["partitions"] = partitions
-        if replication_factor is not None:
-            body["replication_factor"] = replication_factor
-        if configs:
-            body["configs"] = {name.replace("_", "."): str(value) for name, value in configs.items()}
-        await self._transport.post(Any, "v1", "topics", body=body)
+        await self.topics.create(topic, partitions=partitions, replication_factor=replication_factor, configs=configs)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -94,10 +94,6 @@ class _Report(msgspec.Struct, frozen=True):
     dry_run: RedrivePlan | None = None
 
 
-async def read_stats(transport: Transport, topic: str, group: str) -> QueueStats:
-    return await transport.get(QueueStats, "v1", "queues", topic, "groups", group)
-
-
 async def read_dead_letters(
     transport: Transport, topic: str, group: str, most: int, reason: str | None
 ) -> Sequence[DeadLetter]:

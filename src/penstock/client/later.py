@@ -23,6 +23,7 @@ from penstock.client.messages import Published, Scheduled
 from penstock.client.parcels import Outgoing
 from penstock.client.problems import error_named
 from penstock.client.transport import Transport
+from penstock.client.values import Duration, milliseconds_of
 from penstock.errors import ClientClosed, InvalidRequest, PenstockError, UnexpectedAnswer
 from penstock.model import check_topic_name
 
@@ -74,20 +75,18 @@ class When(NamedTuple):
         return {"deliver_at": self.deliver_at_ms} if self.delay_ms is None else {"delay_ms": self.delay_ms}
 
 
-def when_of(delay_ms: int | None, deliver_at: DeliverAt) -> When | None:
+def when_of(delay: Duration | None, deliver_at: DeliverAt) -> When | None:
     """What the caller said about later, None if nothing."""
-    if delay_ms is None and deliver_at is None:
+    if delay is None and deliver_at is None:
         return None
-    if delay_ms is not None and deliver_at is not None:
-        raise InvalidRequest("Give delay_ms or deliver_at, not both.")
-    return When(delay_of(delay_ms, "delay_ms"), moment_of(deliver_at, "deliver_at"))
+    if delay is not None and deliver_at is not None:
+        raise InvalidRequest("Give delay or deliver_at, not both.")
+    return When(delay_of(delay, "delay"), moment_of(deliver_at, "deliver_at"))
 
 
-def delay_of(delay_ms: int | None, name: str) -> int | None:
-    """Milliseconds to wait, checked."""
-    if delay_ms is not None and (type(delay_ms) is not int or delay_ms < 0):
-        raise InvalidRequest(f"{name} is a whole number of milliseconds, 0 or more, not {delay_ms!r}.")
-    return delay_ms
+def delay_of(delay: Duration | None, name: str) -> int | None:
+    """Milliseconds to wait, None if nothing was said."""
+    return None if delay is None else milliseconds_of(delay, name)
 
 
 def moment_of(moment: DeliverAt, name: str) -> int | None:

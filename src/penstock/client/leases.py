@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.client.messages import Batch, Message, batches_of, instant
 from penstock.client.transport import unpacked
+from penstock.client.values import Duration
 from penstock.errors import LeaseLost
 
 
@@ -75,7 +76,7 @@ class AsyncQueueMessage(LeasedMessage, eq=False, gc=False):
         """It is done; it never comes back."""
         raise_refused(await self._lease.queue.ack((self,)))
 
-    async def nack(self, *, delay: float | None = None, reason: str = "") -> None:
+    async def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
         """It failed: deliver it again after ``delay`` seconds, or after the group's backoff."""
         raise_refused(await self._lease.queue.nack((self,), delay=delay, reason=reason))
 
@@ -83,7 +84,7 @@ class AsyncQueueMessage(LeasedMessage, eq=False, gc=False):
         """It cannot be done: to the dead letters at once."""
         raise_refused(await self._lease.queue.reject((self,), reason=reason))
 
-    async def extend(self, visibility_timeout: float | None = None) -> None:
+    async def extend(self, visibility_timeout: Duration | None = None) -> None:
         """Hold it for so many seconds from now on; default: as long as the group's leases last."""
         raise_refused(await self._lease.queue.extend((self,), visibility_timeout))
 
@@ -95,7 +96,7 @@ class QueueMessage(LeasedMessage, eq=False, gc=False):
         """It is done; it never comes back."""
         raise_refused(self._lease.queue.ack((self,)))
 
-    def nack(self, *, delay: float | None = None, reason: str = "") -> None:
+    def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
         """It failed: deliver it again after ``delay`` seconds, or after the group's backoff."""
         raise_refused(self._lease.queue.nack((self,), delay=delay, reason=reason))
 
@@ -103,7 +104,7 @@ class QueueMessage(LeasedMessage, eq=False, gc=False):
         """It cannot be done: to the dead letters at once."""
         raise_refused(self._lease.queue.reject((self,), reason=reason))
 
-    def extend(self, visibility_timeout: float | None = None) -> None:
+    def extend(self, visibility_timeout: Duration | None = None) -> None:
         """Hold it for so many seconds from now on; default: as long as the group's leases last."""
         raise_refused(self._lease.queue.extend((self,), visibility_timeout))
 

@@ -18,6 +18,7 @@ from penstock.records import BatchHeader, Record, decode_records, decode_values,
 from penstock.records.batch import Headers
 from penstock.records.varint import ReadableBuffer
 
+_SHOWN_BYTES: Final = 60
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T")
@@ -224,4 +225,22 @@ class Message(msgspec.Struct, eq=False, gc=False):  # a struct, because these ar
         return msgspec.json.decode(self.value or b"", type=kind)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.topic}-{self.partition} at {self.offset}>"
+        where = f"{type(self).__name__} {self.topic}-{self.partition} at {self.offset}"
+        try:
+            return f"<{where}: key {_shown(self.key)}, value {_shown(self.value)}>"
+        except PenstockError as error:
+            return f"<{where}: {error.message}>"
+
+
+def _shown(data: bytes | None) -> str:
+    """Bytes for people: as text where they are text, cut where they are long."""
+    if data is None:
+        return "None"
+    head = data[:_SHOWN_BYTES]
+    rest = f"… ({len(data)} bytes)" if len(data) > _SHOWN_BYTES else ""
+    try:
+        return f"{head.decode()!r}{rest}"
+    except UnicodeDecodeError as error:
+        if rest and error.start >= len(head) - 3:  # a letter is cut in two
+            return f"{head[: error.start].decode()!r}{rest}"
+        return f"{head!r}{rest}"

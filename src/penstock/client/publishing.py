@@ -36,7 +36,7 @@ from penstock.client.shipments import (
     outcomes_of,
     succeed,
 )
-from penstock.client.topics import Topics
+from penstock.client.topics import PartitionCounts
 from penstock.client.transport import MSGPACK, Transport
 from penstock.clock import Clock
 from penstock.errors import (
@@ -90,7 +90,7 @@ class _Road:
 class Publisher:
     """Sends messages; one for each client."""
 
-    def __init__(self, transport: Transport, topics: Topics, clock: Clock, config: PublishConfig) -> None:
+    def __init__(self, transport: Transport, topics: PartitionCounts, clock: Clock, config: PublishConfig) -> None:
         self._transport = transport
         self._topics = topics
         self._clock = clock

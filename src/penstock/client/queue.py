@@ -6,10 +6,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from penstock.client import operations
 from penstock.client.connections import Answer
 from penstock.client.dead_letters import (
     DeadLetter,
@@ -17,7 +19,6 @@ from penstock.client.dead_letters import (
     Redrive,
     RedrivePlan,
     read_dead_letters,
-    read_stats,
     redrive,
 )
 from penstock.client.leases import (
@@ -30,8 +31,10 @@ from penstock.client.leases import (
     raise_refused,
     receipts_of,
 )
+from penstock.client.operations import perform, settings_form, start_form
 from penstock.client.problems import error_named
 from penstock.client.transport import MSGPACK, Transport
+from penstock.client.values import Duration, milliseconds_of
 from penstock.errors import PenstockError, UnexpectedAnswer
 from penstock.model import check_topic_name
 
@@ -98,8 +101,8 @@ class QueueCalls(Generic[Leased]):
         self,
         max_messages: int = 10,
         *,
-        wait: float = 0.0,
-        visibility_timeout: float | None = None,
+        wait: Duration = 0.0,
+        visibility_timeout: Duration | None = None,
         ack: Iterable[LeasedMessage] = (),
     ) -> list[Leased]:
         """Up to ``max_messages`` messages, which are this consumer's for ``visibility_timeout`` seconds (default: as
@@ -108,13 +111,13 @@ class QueueCalls(Generic[Leased]):
         ``ack`` acks what was received before, in the same round trip; `LeaseLost` is raised, and nothing received, if
         it was too late for one of these.
         """
-        body: dict[str, Any] = {"group": self.group, "max": max_messages, "wait_ms": round(wait * 1000)}
+        body: dict[str, Any] = {"group": self.group, "max": max_messages, "wait_ms": milliseconds_of(wait, "wait")}
         if visibility_timeout is not None:
-            body["visibility_timeout_ms"] = round(visibility_timeout * 1000)
+            body["visibility_timeout_ms"] = milliseconds_of(visibility_timeout, "visibility_timeout")
         if self.consumer:
             body["consumer"] = self.consumer
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
+        deadline = loop.time() + body["wait_ms"] / 1000
         while True:
             messages, unreadable = await self._receive(body, ack)
             for problem, poisoned in unreadable.items():
@@ -153,23 +156,27 @@ class QueueCalls(Generic[Leased]):
         return [each for each in await self._settle("ack", messages) if each.fate != "already_acked"]
 
     async def nack(
-        self, messages: Iterable[LeasedMessage], *, delay: float | None = None, reason: str = ""
+        self, messages: Iterable[LeasedMessage], *, delay: Duration | None = None, reason: str = ""
     ) -> list[Refused]:
         """These failed: deliver them again after ``delay`` seconds, or after the group's backoff. Returns those for
         which it was too late.
         """
         more: dict[str, Any] = {"reason": reason[:_REASON_CHARS_MAX]}
         if delay is not None:
-            more["delay_ms"] = round(delay * 1000)
+            more["delay_ms"] = milliseconds_of(delay, "delay")
         return await self._settle("nack", messages, **more)
 
     async def reject(self, messages: Iterable[LeasedMessage], *, reason: str = "") -> list[Refused]:
         """These cannot be done: to the dead letters at once. Returns those for which it was too late."""
         return await self._settle("reject", messages, reason=reason[:_REASON_CHARS_MAX])
 
-    async def extend(self, messages: Iterable[LeasedMessage], visibility_timeout: float | None = None) -> list[Refused]:
+    async def extend(
+        self, messages: Iterable[LeasedMessage], visibility_timeout: Duration | None = None
+    ) -> list[Refused]:
         """Hold these for so many seconds from now on. Returns those for which it was too late."""
-        more = {} if visibility_timeout is None else {"visibility_timeout_ms": round(visibility_timeout * 1000)}
+        more: dict[str, Any] = {}
+        if visibility_timeout is not None:
+            more["visibility_timeout_ms"] = milliseconds_of(visibility_timeout, "visibility_timeout")
         return await self._settle("extend", messages, **more)
 
     async def release(self, messages: Iterable[LeasedMessage]) -> list[Refused]:
@@ -180,7 +187,39 @@ class QueueCalls(Generic[Leased]):
 
     async def stats(self) -> QueueStats:
         """How many messages are ready, in flight and waiting for another try."""
-        return await read_stats(self._transport, self.topic, self.group)
+        return await self._perform(operations.QUEUE_STATS)
+
+    async def configure(self, **settings: Any) -> QueueStats:
+        """Set how this group works, such as ``tries=5``, and begin it if it is not there; see docs/reference/topics.md.
+
+        What is not named goes by the topic's settings again.
+        """
+        return await self._perform(operations.CONFIGURE_QUEUE, {"settings": settings_form(settings)})
+
+    async def pause(self, reason: str = "") -> QueueStats:
+        """Hand out no messages until `resume`; those that are leased may still be settled."""
+        return await self._perform(operations.PAUSE_QUEUE, {"reason": reason})
+
+    async def resume(self) -> QueueStats:
+        """Hand out messages again."""
+        return await self._perform(operations.RESUME_QUEUE)
+
+    async def seek(self, to: int | str | None = None, *, since: datetime | None = None) -> QueueStats:
+        """Read on from an offset, from ``earliest`` or ``latest``, or from an instant on; leases are over then."""
+        return await self._perform(operations.SEEK_QUEUE, start_form(to, since))
+
+    async def purge(self) -> QueueStats:
+        """Have everything that is there now count as done by this group; other readers keep it."""
+        return await self._perform(operations.PURGE_QUEUE, {"group": self.group})
+
+    async def delete(self) -> None:
+        """Forget this group, and what it has done."""
+        await perform(self._transport, operations.DELETE_QUEUE, topic=self.topic, group=self.group)
+
+    async def _perform(
+        self, operation: operations.Operation[QueueStats], body: dict[str, Any] | None = None
+    ) -> QueueStats:
+        return await perform(self._transport, operation, body=body, topic=self.topic, group=self.group)
 
     async def dead_letters(self, max_letters: int = 100, *, reason: str | None = None) -> Sequence[DeadLetter]:
         """The first messages of this group that could not be processed, all of them or those of one reason."""
@@ -193,15 +232,16 @@ class QueueCalls(Generic[Leased]):
         target: str | None = None,
         rate: float | None = None,
         limit: int | None = None,
-        wait: float = 10.0,
+        wait: Duration = 10.0,
     ) -> Redrive:
         """Send dead letters of this group back to where they came from, or to ``target``, ``rate`` a second.
 
         It goes on by itself; this waits for its end up to ``wait`` seconds. Where the answer is lost it is asked for
         again, which raises `RedriveRunning` if the first one is at it; what was sent back is not sent twice.
         """
-        body = self._redrive(reason, target, limit, rate=rate, wait_ms=min(round(wait * 1000), _REDRIVE_WAIT_MS_MAX))
-        done = await redrive(self._transport, self.topic, body, wait)
+        wait_ms = min(milliseconds_of(wait, "wait"), _REDRIVE_WAIT_MS_MAX)
+        body = self._redrive(reason, target, limit, rate=rate, wait_ms=wait_ms)
+        done = await redrive(self._transport, self.topic, body, wait_ms / 1000)
         assert isinstance(done, Redrive)
         return done
 

@@ -14,7 +14,7 @@ from penstock.client.later import DeliverAt, delay_of, form_of, moment_of, new_i
 from penstock.client.parcels import Outgoing
 from penstock.client.portal import Portal
 from penstock.client.transport import Transport
-from penstock.client.values import GivenHeaders, Key, Value, header_pairs, key_bytes, value_bytes
+from penstock.client.values import Duration, GivenHeaders, Key, Value, header_pairs, key_bytes, value_bytes
 from penstock.errors import InvalidRequest, UnexpectedAnswer
 from penstock.records.batch import Headers
 
@@ -133,18 +133,18 @@ class _Page(msgspec.Struct, frozen=True):
 
 
 def _time_form(
-    at: DeliverAt, delay_ms: int | None, every_ms: int | None, cron: str | None, time_zone: str | None
+    at: DeliverAt, delay: Duration | None, every: Duration | None, cron: str | None, time_zone: str | None
 ) -> dict[str, Any]:
     given = {
         "at": moment_of(at, "at"),
-        "delay_ms": delay_of(delay_ms, "delay_ms"),
-        "every_ms": delay_of(every_ms, "every_ms"),
+        "delay_ms": delay_of(delay, "delay"),
+        "every_ms": delay_of(every, "every"),
         "cron": cron,
         "time_zone": time_zone,
     }
     form = {name: value for name, value in given.items() if value is not None}
     if not form.keys() - {"time_zone"}:
-        raise InvalidRequest("Say when: give one of at, delay_ms, every_ms and cron.")
+        raise InvalidRequest("Say when: give one of at, delay, every and cron.")
     return form
 
 
@@ -160,8 +160,8 @@ class AsyncSchedules:
         value: Value,
         *,
         at: DeliverAt = None,
-        delay_ms: int | None = None,
-        every_ms: int | None = None,
+        delay: Duration | None = None,
+        every: Duration | None = None,
         cron: str | None = None,
         time_zone: str | None = None,
         missed: Missed = "once",
@@ -173,12 +173,13 @@ class AsyncSchedules:
     ) -> Schedule:
         """Schedule a message and return when it is safe.
 
-        It comes once, ``at`` a time (a datetime with a time zone, or milliseconds since 1970) or after ``delay_ms``; or
-        again and again, ``every_ms`` or by ``cron`` in a ``time_zone``. ``missed`` says what becomes of times that came
-        while nobody led. With an ``id`` of your own, what is known under it already is returned and nothing added.
+        It comes once, ``at`` a time (a datetime with a time zone, or milliseconds since 1970) or after ``delay``; or
+        again and again, ``every`` so often or by ``cron`` in a ``time_zone``. ``missed`` says what becomes of times
+        that passed while no node led. With an ``id`` of your own it is added once, however often you ask, until it has
+        come; `ScheduleExists` if the id stands for something else.
         """
         message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers))
-        form = {**form_of(message), **_time_form(at, delay_ms, every_ms, cron, time_zone)}
+        form = {**form_of(message), **_time_form(at, delay, every, cron, time_zone)}
         form |= {"topic": topic, "id": id or new_id(), "missed": missed}
         if partition is not None:
             form["partition"] = partition
@@ -217,13 +218,13 @@ class AsyncSchedules:
         schedule_id: str,
         *,
         at: DeliverAt = None,
-        delay_ms: int | None = None,
-        every_ms: int | None = None,
+        delay: Duration | None = None,
+        every: Duration | None = None,
         cron: str | None = None,
         time_zone: str | None = None,
     ) -> Schedule:
         """Have a schedule come at another time, or by another rule."""
-        body = msgspec.json.encode(_time_form(at, delay_ms, every_ms, cron, time_zone))
+        body = msgspec.json.encode(_time_form(at, delay, every, cron, time_zone))
         return _schedule_in(await self._transport.call("PATCH", ("v1", "schedules", schedule_id), body=body))
 
     async def run(self, schedule_id: str) -> Schedule:
@@ -255,8 +256,8 @@ class Schedules:
         value: Value,
         *,
         at: DeliverAt = None,
-        delay_ms: int | None = None,
-        every_ms: int | None = None,
+        delay: Duration | None = None,
+        every: Duration | None = None,
         cron: str | None = None,
         time_zone: str | None = None,
         missed: Missed = "once",
@@ -272,8 +273,8 @@ class Schedules:
                 topic,
                 value,
                 at=at,
-                delay_ms=delay_ms,
-                every_ms=every_ms,
+                delay=delay,
+                every=every,
                 cron=cron,
                 time_zone=time_zone,
                 missed=missed,
@@ -310,16 +311,14 @@ class Schedules:
         schedule_id: str,
         *,
         at: DeliverAt = None,
-        delay_ms: int | None = None,
-        every_ms: int | None = None,
+        delay: Duration | None = None,
+        every: Duration | None = None,
         cron: str | None = None,
         time_zone: str | None = None,
     ) -> Schedule:
         """Have a schedule come at another time, or by another rule."""
         return self._portal.call(
-            self._schedules.reschedule(
-                schedule_id, at=at, delay_ms=delay_ms, every_ms=every_ms, cron=cron, time_zone=time_zone
-            )
+            self._schedules.reschedule(schedule_id, at=at, delay=delay, every=every, cron=cron, time_zone=time_zone)
         )
 
     def run(self, schedule_id: str) -> Schedule:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.client.values import Duration, seconds_of
+
 
 class Reject(Exception):
     """The message can never be handled: it goes to the dead letters at once, with this reason."""
@@ -12,11 +14,11 @@ class Reject(Exception):
 
 
 class Retry(Exception):
-    """Deliver the message again after ``delay`` seconds, or after the group's backoff if that is None."""
+    """Deliver the message again after ``delay`` (seconds or a `timedelta`), or after the group's backoff."""
 
-    def __init__(self, delay: float | None = None, reason: str = "") -> None:
+    def __init__(self, delay: Duration | None = None, reason: str = "") -> None:
         super().__init__(reason)
-        self.delay = delay
+        self.delay = None if delay is None else seconds_of(delay, "delay")
         self.reason = reason
 
 

@@ -19,7 +19,7 @@ class _Topic(msgspec.Struct, frozen=True):
     partitions: int
 
 
-class Topics:
+class PartitionCounts:
     """What the client knows of topics."""
 
     def __init__(self, transport: Transport) -> None:

@@ -68,7 +68,7 @@ class Transport:
         """Ask for something that JSON tells of."""
         known = {name: value for name, value in query.items() if value is not None}
         answer = await self.call("GET", path, query=urlencode(known), wait_s=wait_s)
-        return _decoded(answer.body, kind)
+        return decoded(answer.body, kind)
 
     async def post(
         self, kind: type[T], *path: str, body: object, wait_s: float = 0.0, headers: HeaderList | None = None
@@ -76,7 +76,7 @@ class Transport:
         """Ask for something to be done, in JSON both ways."""
         payload = msgspec.json.encode(body)
         answer = await self.call("POST", path, body=payload, wait_s=wait_s, headers=headers)
-        return _decoded(answer.body or b"null", kind)
+        return decoded(answer.body or b"null", kind)
 
     async def call(
         self,
@@ -210,7 +210,8 @@ def _pack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(kind)
 
 
-def _decoded(body: bytes | bytearray, kind: type[T]) -> T:
+def decoded(body: bytes | bytearray, kind: type[T]) -> T:
+    """What a JSON answer holds."""
     try:
         told: T = _json_decoder(cast("Any", kind)).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from penstock.errors import InvalidRecord
+from penstock.errors import InvalidRecord, InvalidRequest
 from penstock.priorities import with_priority
 from penstock.records.batch import Headers
 from penstock.records.varint import INT64_MAX
@@ -18,11 +19,26 @@ Key: TypeAlias = bytes | str | None
 HeaderValue: TypeAlias = bytes | str | None
 GivenHeaders: TypeAlias = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]] | None
 Moment: TypeAlias = datetime | int | float | None
+Duration: TypeAlias = float | timedelta  # seconds, or a timedelta
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 _encoder = msgspec.json.Encoder()
+
+
+def seconds_of(duration: Duration, name: str) -> float:
+    """A duration that was given under a name, in seconds."""
+    if isinstance(duration, timedelta):
+        duration = duration.total_seconds()
+    if isinstance(duration, bool) or not isinstance(duration, int | float) or not 0 <= duration < inf:
+        raise InvalidRequest(f"{name} is a number of seconds or a timedelta, 0 or more, not {duration!r}.")
+    return duration
+
+
+def milliseconds_of(duration: Duration, name: str) -> int:
+    """The same in whole milliseconds."""
+    return round(seconds_of(duration, name) * 1000)
 
 
 def value_bytes(value: Value) -> bytes | None:

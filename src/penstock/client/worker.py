@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from penstock.client.crew import CrewConfig
 from penstock.client.queue import DEFAULT_GROUP
+from penstock.client.values import Duration, seconds_of
 from penstock.errors import InvalidRequest
 from penstock.model import check_topic_name
 
@@ -60,8 +61,8 @@ def worker(
     concurrency: int = 8,
     prefetch: int | None = None,
     batch: int | None = None,
-    visibility_timeout: float = 30.0,
-    stop_timeout: float = 30.0,
+    visibility_timeout: Duration = 30.0,
+    stop_timeout: Duration = 30.0,
 ) -> Callable[[Function], Worker[Function]]:
     """Make a function a worker: ``@penstock.worker("orders", group="billing")``.
 
@@ -72,24 +73,24 @@ def worker(
 
     - ``concurrency``: how many calls may run at a time.
     - ``prefetch``: how many messages to have waiting beside those being handled; default: as many again.
-    - ``visibility_timeout``: seconds after which a message is delivered to somebody else if this process dies. While it
-      lives, leases are renewed, however long the function takes.
-    - ``stop_timeout``: seconds to wait for functions under way when the worker is told to stop.
+    - ``visibility_timeout``: how soon a message is delivered to another worker if this process dies. While it lives,
+      leases are renewed, however long the function takes.
+    - ``stop_timeout``: how long to wait for functions under way when the worker is told to stop.
     """
     if concurrency < 1 or (prefetch is not None and prefetch < 0) or (batch is not None and batch < 1):
         raise InvalidRequest("concurrency and batch are 1 or more, prefetch is 0 or more.")
-    if visibility_timeout < _VISIBILITY_SECONDS_MIN or stop_timeout < 0:
+    visibility_timeout_s = seconds_of(visibility_timeout, "visibility_timeout")
+    if visibility_timeout_s < _VISIBILITY_SECONDS_MIN:
         raise InvalidRequest(
-            f"visibility_timeout is {_VISIBILITY_SECONDS_MIN:g} s or more, so that there is time to renew; "
-            "stop_timeout is 0 or more."
+            f"visibility_timeout is {_VISIBILITY_SECONDS_MIN:g} s or more, so that there is time to renew."
         )
     size = batch or 1
     config = CrewConfig(
         concurrency=concurrency,
         prefetch=concurrency * size if prefetch is None else prefetch,
         batch=size,
-        visibility_timeout_s=visibility_timeout,
-        stop_timeout_s=stop_timeout,
+        visibility_timeout_s=visibility_timeout_s,
+        stop_timeout_s=seconds_of(stop_timeout, "stop_timeout"),
     )
     check_topic_name(topic)
 

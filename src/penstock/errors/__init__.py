@@ -104,7 +104,7 @@ from penstock.errors.requests import (
 from penstock.errors.root import (
     PenstockError,
 )
-from penstock.errors.schedules import ScheduleBeingFired, ScheduleNotFound
+from penstock.errors.schedules import ScheduleBeingFired, ScheduleExists, ScheduleNotFound
 from penstock.errors.transactions import (
     ConcurrentTransactions,
     IdempotencyKeyReused,
@@ -200,6 +200,7 @@ __all__ = [
     "RequestTimedOut",
     "ResourcesExhausted",
     "ScheduleBeingFired",
+    "ScheduleExists",
     "ScheduleNotFound",
     "SeriesFenced",
     "StaleMemberEpoch",

@@ -11,6 +11,12 @@ class ScheduleNotFound(PenstockError):
     code = "schedule_not_found"
 
 
+class ScheduleExists(PenstockError):
+    """The id stands for another schedule: take another id, or change or cancel that one."""
+
+    code = "schedule_exists"
+
+
 class ScheduleBeingFired(PenstockError):
     """The message of this schedule is on its way into its topic at this moment."""
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.broker.delays import later_message
+from penstock.broker.delays import later_message, taken_by_other
 from penstock.broker.publishing import check_writable, ensure_topic
 from penstock.broker.schedules.entering import made
 from penstock.broker.schedules.messages import Fate, New
@@ -53,6 +53,8 @@ async def add_schedule(door: Door, _call: Call, request: pb.AddScheduleRequest) 
     new = _new(request, broker.clock.now_ms())
     await ensure_topic(broker, request.topic)
     (placed,) = await broker.schedules.add([new])
+    if placed.is_other:
+        raise taken_by_other(placed.id)
     if not placed.is_new:
         with suppress(ScheduleNotFound):  # it comes in this very moment
             return pb.AddScheduleResponse(schedule=_view(await broker.schedules.show(placed.id)), is_new=False)
@@ -74,7 +76,9 @@ def _new(request: pb.AddScheduleRequest, now_ms: int) -> New:
         raise InvalidArgument("message.schedule_id goes with publishing; a schedule has id.")
     due_ms, rule = _time_of(request.when, now_ms)
     message = later_message(request.topic, message_of(request.message, "message", now_ms))
-    return New(message=message, id=request.id, due_ms=due_ms, rule=rule, missed=_MISSED[request.missed])
+    is_exact = request.when.WhichOneof("when") == "at"
+    missed = _MISSED[request.missed]
+    return New(message=message, id=request.id, due_ms=due_ms, rule=rule, missed=missed, is_exact=is_exact)
 
 
 def _time_of(when: pb.When, now_ms: int) -> tuple[int | None, Rule | None]:

@@ -88,6 +88,7 @@ CODES: Final[dict[type[PenstockError], StatusCode]] = {
     errors.InvalidLake: StatusCode.FAILED_PRECONDITION,
     errors.ScheduleNotFound: StatusCode.NOT_FOUND,
     errors.ScheduleBeingFired: StatusCode.FAILED_PRECONDITION,
+    errors.ScheduleExists: StatusCode.ALREADY_EXISTS,
     errors.DiskFull: StatusCode.RESOURCE_EXHAUSTED,
     errors.GroupError: StatusCode.FAILED_PRECONDITION,
     errors.GroupNotFound: StatusCode.NOT_FOUND,

@@ -92,6 +92,7 @@ class ResetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(description="So many messages on from the committed offset, or back if negative, within the log."),
     ] = None
     dry_run: Annotated[bool, Meta(description="Only tell what would be moved.")] = False
+    create: Annotated[bool, Meta(description="Whether to begin a group that is not there.")] = True
 
 
 class MoveView(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,9 +148,11 @@ async def delete_group(door: Door, call: Call[None, None]) -> Reply:
 
 
 async def reset_group(door: Door, call: Call[ResetRequest, None]) -> ResetResult:
-    """Move the offsets of a group without members. A group that is not there yet is begun."""
+    """Move the offsets of a group without members. A group that is not there yet is begun, unless `create` is false."""
     body, group_id = call.body, group_of(call)
     target = _target(body)
+    if not body.create:
+        _find(door, call)
     if not body.dry_run:
         await door.broker.ensure_offsets_topic()
     moves = await reset_offsets(door.broker, group_id, body.topic, body.partitions, target, is_dry=body.dry_run)

@@ -203,6 +203,7 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.PipelineReplaced: 409,
     errors.ScheduleNotFound: 404,
     errors.ScheduleBeingFired: 409,
+    errors.ScheduleExists: 409,
     errors.TransactionError: 409,
     errors.TransactionNotFound: 404,
     errors.TransactionalIdNotFound: 404,

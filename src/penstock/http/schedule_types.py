@@ -204,7 +204,8 @@ def new_of(request: ScheduleRequest, now_ms: int) -> New:
         priority=request.priority,
     )
     message = later_message(request.topic, message_of(published, now_ms))
-    return New(message=message, id=request.id, due_ms=due_ms, rule=rule, missed=Missed(request.missed))
+    missed, is_exact = Missed(request.missed), request.at is not None
+    return New(message=message, id=request.id, due_ms=due_ms, rule=rule, missed=missed, is_exact=is_exact)
 
 
 def state_of(name: StateName | None) -> State | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Final
 
+from penstock.broker.delays import taken_by_other
 from penstock.broker.publishing import check_writable, ensure_topic
 from penstock.broker.schedules.cron import Cron
 from penstock.broker.schedules.messages import Fate
@@ -31,6 +32,8 @@ async def place(door: Door, request: types.ScheduleRequest) -> tuple[types.Sched
     new = types.new_of(request, broker.clock.now_ms())
     await ensure_topic(broker, request.topic)
     (placed,) = await broker.schedules.add([new])
+    if placed.is_other:
+        raise taken_by_other(placed.id)
     if not placed.is_new:
         with suppress(ScheduleNotFound):  # it comes in this very moment
             return types.schedule_view(await broker.schedules.show(placed.id)), False
@@ -106,7 +109,9 @@ _ERRORS: Final = (400, 403, 404, 408, 413, 422, 503, 504, 507)
 _ONE: Final = "/v1/schedules/{schedule}"
 
 SCHEDULE_OPERATIONS: Final = (
-    Operation("POST", "/v1/schedules", add_schedule, "schedules", types.ScheduleView, 201, also=(200,), errors=_ERRORS),
+    Operation(
+        "POST", "/v1/schedules", add_schedule, "schedules", types.ScheduleView, 201, also=(200,), errors=(*_ERRORS, 409)
+    ),
     Operation("GET", "/v1/schedules", list_schedules, "schedules", types.ScheduleList, errors=(400, 422, 503)),
     Operation("GET", "/v1/schedules/stats", schedule_stats, "schedules", types.ScheduleStats, errors=(503,)),
     Operation("GET", "/v1/schedules/next", next_times, "schedules", types.NextTimes, errors=(400, 422)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -18,7 +18,9 @@ from penstock.errors import InvalidRequest, MessageTooLarge, RequestTimedOut
 
 def test_later_is_a_delay_or_a_moment() -> None:
     assert when_of(None, None) is None
-    assert when_of(5, None) == (5, None)
+    assert when_of(5, None) == (5_000, None)
+    assert when_of(0.0015, None) == (2, None)
+    assert when_of(timedelta(minutes=1), None) == (60_000, None)
     assert when_of(0, None) == (0, None)
     assert when_of(None, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == (None, 1_000)
     assert when_of(None, 1_000) == (None, 1_000)
@@ -26,22 +28,24 @@ def test_later_is_a_delay_or_a_moment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("delay_ms", "deliver_at", "told"),
+    ("delay", "deliver_at", "told"),
     [
         (1, 1, "not both"),
         (-1, None, "0 or more"),
-        (1.5, None, "whole number"),
-        ("5", None, "whole number"),
-        (True, None, "whole number"),
+        (timedelta(seconds=-1), None, "0 or more"),
+        (float("nan"), None, "a number of seconds or a timedelta"),
+        (float("inf"), None, "a number of seconds or a timedelta"),
+        ("5", None, "a number of seconds or a timedelta"),
+        (True, None, "a number of seconds or a timedelta"),
         (None, datetime(2030, 1, 1), "time zone"),
         (None, "2030-01-01", "a datetime or whole milliseconds"),
         (None, 1.5, "a datetime or whole milliseconds"),
         (None, -1, "a datetime or whole milliseconds"),
     ],
 )
-def test_anything_else_is_refused(delay_ms: Any, deliver_at: Any, told: str) -> None:
+def test_anything_else_is_refused(delay: Any, deliver_at: Any, told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
-        when_of(delay_ms, deliver_at)
+        when_of(delay, deliver_at)
 
 
 def test_a_message_for_later_is_told_like_any_other_but_has_no_place() -> None:

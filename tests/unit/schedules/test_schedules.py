@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from math import inf
 
+import msgspec
 import pytest
 from tests.unit.schedules.desk import START_MS, Desk, Died
 
 from penstock.broker.schedules.config import ScheduleSettings
-from penstock.broker.schedules.entering import DUE_MS_MAX
+from penstock.broker.schedules.entering import DUE_MS_MAX, made, stands_for
 from penstock.broker.schedules.messages import Add, AssignProducer, Fate, Fire, FireAll, New
 from penstock.broker.schedules.records import Change, Fired, Message, State, from_record
 from penstock.broker.schedules.recurrence import ByCron, Every, Missed
@@ -51,6 +52,28 @@ def test_the_same_id_is_added_once() -> None:
     twice = [New(message=Message("orders"), id="both", due_ms=START_MS + HOUR)] * 2
     assert [placed.is_new for placed in desk.ask(Add(twice))] == [True, False]
     assert desk.machine.live == 3
+
+
+def test_an_id_stands_for_what_was_added_under_it() -> None:
+    """A delay leads to another time whenever it is said; another time given as such, message or rule is another one."""
+    message = Message("orders", None, None, b"a")
+    once = New(message=message, id="once", due_ms=START_MS + HOUR, is_exact=True)
+    change = msgspec.structs.replace
+    stored = made(once, START_MS)
+    assert stands_for(stored, once)
+    assert stands_for(stored, change(once, due_ms=START_MS + YEAR, is_exact=False))
+    assert not stands_for(stored, change(once, due_ms=START_MS + YEAR))
+    assert not stands_for(stored, change(once, message=change(message, value=b"b")))
+    assert not stands_for(stored, change(once, rule=Every(1_000, 0)))
+    assert not stands_for(stored, change(once, missed=Missed.ALL))
+    again = New(message=message, id="again", rule=Every(1_000, 0))
+    stored = change(made(again, START_MS), runs=5, due_ms=START_MS + 6_000)
+    assert stands_for(stored, again)
+    assert not stands_for(stored, change(again, rule=Every(2_000, 0)))
+    assert not stands_for(stored, change(again, rule=ByCron("0 7 * * *")))
+    assert not stands_for(stored, once)
+    both = [once, change(once, message=change(message, value=b"b")), once]
+    assert [placed.is_other for placed in Desk().ask(Add(both))] == [False, True, False]
 
 
 def test_an_id_that_was_only_mistaken_for_another_one_is_added() -> None:

@@ -37,6 +37,21 @@ def made(new: New, now_ms: int) -> Schedule:
     return Schedule(new.id, due_ms, new.message, rule, new.missed, now_ms)
 
 
+def stands_for(schedule: Schedule, new: New) -> bool:
+    """Whether a schedule is what was to be added under its id.
+
+    Times are compared if they were given as such. A delay leads to another time whenever it is said, and one that comes
+    again has moved on.
+    """
+    if (schedule.message, schedule.missed) != (new.message, new.missed):
+        return False
+    if isinstance(new.rule, Every):
+        return isinstance(schedule.rule, Every) and schedule.rule.every_ms == new.rule.every_ms
+    if new.rule is not None or schedule.rule is not None:
+        return schedule.rule == new.rule
+    return not new.is_exact or new.due_ms == schedule.due_ms
+
+
 def first_due(due_ms: int | None, rule: Rule | None, now_ms: int) -> tuple[int, Rule | None]:
     """When a schedule is due first, and its rule from then on."""
     if rule is not None:

@@ -27,6 +27,7 @@ class Placed(NamedTuple):
     due_ms: int
     is_new: bool
     offset: int = -1
+    is_other: bool = False  # the id stands for something else than what was to be added
 
 
 class Fate(Enum):
@@ -90,6 +91,7 @@ class New(msgspec.Struct, frozen=True, kw_only=True):
     due_ms: int | None = None
     rule: Rule | None = None
     missed: Missed = Missed.ONCE
+    is_exact: bool = False  # the time was given as such, and not as a delay that leads elsewhere each time
     others: tuple[int, ...] = ()  # offsets that were looked at and have another id
 
 

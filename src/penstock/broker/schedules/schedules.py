@@ -23,7 +23,7 @@ import msgspec
 
 from penstock.broker.coordination.messages import Outcome, Reply, Request
 from penstock.broker.schedules.config import ScheduleSettings
-from penstock.broker.schedules.entering import first_due, id_of, made
+from penstock.broker.schedules.entering import first_due, id_of, made, stands_for
 from penstock.broker.schedules.firing_rules import Decision, FiringRules
 from penstock.broker.schedules.identities import digest_of
 from penstock.broker.schedules.messages import (
@@ -225,7 +225,7 @@ class Schedules(FiringRules):
     def _add(self, request: Add, now_ms: int) -> Decision:
         events: list[Event] = []
         placed: list[Placed] = []
-        fresh: dict[str, Placed] = {}
+        fresh: dict[str, Schedule] = {}
         number = self._state.last_id
         for new in request.schedules:
             schedule = made(new, now_ms)
@@ -233,14 +233,15 @@ class Schedules(FiringRules):
                 number += 1
                 schedule = msgspec.structs.replace(schedule, id=id_of(self.shard, number), number=number)
             elif new.id in fresh:
-                placed.append(fresh[new.id]._replace(is_new=False))
+                first = fresh[new.id]
+                placed.append(Placed(new.id, first.due_ms, is_new=False, is_other=not stands_for(first, new)))
                 continue
             elif known := [offset for offset in self.where(new.id) if offset not in new.others]:
                 placed.append(Placed(new.id, -1, is_new=False, offset=known[0]))
                 continue
             events.append(Put(schedule))
             placed.append(Placed(schedule.id, schedule.due_ms, is_new=True))
-            fresh[schedule.id] = placed[-1]
+            fresh[schedule.id] = schedule
         return events, tuple(placed)
 
     def _locate(self, name: Named) -> tuple[Judged, int | None]:

@@ -77,7 +77,8 @@ class SchedulesServicer:
     """
 
     def AddSchedule(self, request, context):
-        """Adds a schedule and answers when it is safe. An id that is known already is not added again.
+        """Adds a schedule and answers when it is safe. An id that is known already is not added again: the same schedule is
+        answered as it is, another one with ALREADY_EXISTS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,9 @@ class SchedulesStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SchedulesAsyncStub: ...
     AddSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.AddScheduleRequest, _schedules_pb2.AddScheduleResponse]
-    """Adds a schedule and answers when it is safe. An id that is known already is not added again."""
+    """Adds a schedule and answers when it is safe. An id that is known already is not added again: the same schedule is
+    answered as it is, another one with ALREADY_EXISTS.
+    """
     ListSchedules: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.ListSchedulesRequest, _schedules_pb2.ListSchedulesResponse]
     """Schedules, page by page; within a shard those that come first stand first."""
     GetSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.GetScheduleRequest, _schedules_pb2.Schedule]
@@ -53,7 +55,9 @@ class SchedulesAsyncStub(SchedulesStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AddSchedule: _aio.UnaryUnaryMultiCallable[_schedules_pb2.AddScheduleRequest, _schedules_pb2.AddScheduleResponse]  # type: ignore[assignment]
-    """Adds a schedule and answers when it is safe. An id that is known already is not added again."""
+    """Adds a schedule and answers when it is safe. An id that is known already is not added again: the same schedule is
+    answered as it is, another one with ALREADY_EXISTS.
+    """
     ListSchedules: _aio.UnaryUnaryMultiCallable[_schedules_pb2.ListSchedulesRequest, _schedules_pb2.ListSchedulesResponse]  # type: ignore[assignment]
     """Schedules, page by page; within a shard those that come first stand first."""
     GetSchedule: _aio.UnaryUnaryMultiCallable[_schedules_pb2.GetScheduleRequest, _schedules_pb2.Schedule]  # type: ignore[assignment]
@@ -75,7 +79,9 @@ class SchedulesServicer(metaclass=_abc_1.ABCMeta):
         request: _schedules_pb2.AddScheduleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_schedules_pb2.AddScheduleResponse, _abc.Awaitable[_schedules_pb2.AddScheduleResponse]]:
-        """Adds a schedule and answers when it is safe. An id that is known already is not added again."""
+        """Adds a schedule and answers when it is safe. An id that is known already is not added again: the same schedule is
+        answered as it is, another one with ALREADY_EXISTS.
+        """
 
     @_abc_1.abstractmethod
     def ListSchedules(

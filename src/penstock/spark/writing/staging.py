@@ -20,7 +20,7 @@ import msgspec
 from penstock.client.backoff import Backoff
 from penstock.client.connections import HeaderList
 from penstock.client.problems import error_named
-from penstock.client.topics import Topics
+from penstock.client.topics import PartitionCounts
 from penstock.client.transport import MSGPACK, unpacked
 from penstock.errors import PenstockError, UnexpectedAnswer
 from penstock.spark.connection import Way, transport_to
@@ -66,7 +66,7 @@ class Attempt:
         self._claim = claim
         self._writer = writer
         self._way: Way = transport_to(options.servers, timeout_s=options.timeout_s)
-        self._topics = Topics(self._way.transport)
+        self._topics = PartitionCounts(self._way.transport)
         self._counts: dict[str, int] = {}
         self._headers: HeaderList = []
         self._lanes = [asyncio.Lock() for _ in range(_LANES)]

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.broker.schedules.entering import stands_for
 from penstock.broker.schedules.leading.coordinator import ScheduleCoordinator
 from penstock.broker.schedules.leading.listing import list_some
 from penstock.broker.schedules.leading.shard import ScheduleShard
@@ -89,7 +90,7 @@ class ScheduleServing:
         for _ in range(_LOOKS):
             known = shard.library.read_one(placed.offset)
             if known is not None and known.id == new.id:
-                return Placed(new.id, known.due_ms, is_new=False)
+                return Placed(new.id, known.due_ms, is_new=False, is_other=not stands_for(known, new))
             others = (*others, placed.offset) if known is not None else others
             (placed,) = await shard.request(Add([_without(new, others)]))
             if placed.is_new or placed.offset < 0:
@@ -143,7 +144,7 @@ class ScheduleServing:
 
 
 def _without(new: New, others: tuple[int, ...]) -> New:
-    return New(message=new.message, id=new.id, due_ms=new.due_ms, rule=new.rule, missed=new.missed, others=others)
+    return msgspec.structs.replace(new, others=others)
 
 
 def _find(shard: ScheduleShard, schedule_id: str) -> tuple[int, Schedule]:
