@@ -1,13 +1,18 @@
-"""One Spark session and one broker for all tests of Spark that a process runs: both take long to start."""
+"""One Spark session and one broker for all tests of Spark that a process runs: both take long to start.
+
+The same JVM also serves Spark Connect, so that what is tested with the one kind of session can be with the other.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.node import free_port
 
 from penstock.client.blocking import Client
 from penstock.testing.local import LocalBroker
@@ -16,13 +21,37 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def connect_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="session")
+def spark(connect_port: int) -> Iterator[Any]:
     from penstock.spark import session
 
-    made = session("penstock-tests", "local[2]", testing=True)
+    connect = {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": connect_port,
+    }
+    made = session("penstock-tests", "local[2]", testing=True, **connect)
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()
+
+
+@pytest.fixture
+def remote(spark: Any, connect_port: int) -> Iterator[Any]:  # noqa: ARG001  # its JVM is the server
+    """A session by Connect. PySpark's functions are made for one kind of session at a time, as the environment says."""
+    from pyspark.sql.connect.session import SparkSession
+
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    try:
+        made = SparkSession.builder.remote(f"sc://127.0.0.1:{connect_port}").create()
+        yield made
+        made.stop()
+    finally:
+        del os.environ["SPARK_CONNECT_MODE_ENABLED"]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Pipelines in a real Spark session, against a real broker."""
+"""Pipelines in real Spark sessions, classic and by Connect, against a real broker."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ NewTopic = Callable[..., str]
 class Place:
     """A directory with pipelines in it, and what runs them."""
 
-    def __init__(self, directory: Path, spark: Any, broker: LocalBroker) -> None:
+    def __init__(self, directory: Path, spark: Any, broker: LocalBroker, *, kind: str) -> None:
         self.directory = directory
-        self._spark = spark
+        self.kind = kind
+        self.spark = spark
         self._broker = broker
         self.told: list[str] = []
         self.reports: list[dict[str, Any]] = []
@@ -40,16 +41,17 @@ class Place:
         path = self.directory / name
         if text:
             path.write_text(text.replace("SERVERS", self._broker.url))
-        return Run(load(path), self._spark, report=self._report, tell=self.told.append).go()
+        return Run(load(path), self.spark, report=self._report, tell=self.told.append).go()
 
     def _report(self, report: dict[str, Any]) -> bool:
         self.reports.append(report)
         return False
 
 
-@pytest.fixture
-def place(tmp_path: Path, spark: Any, broker: LocalBroker) -> Place:
-    return Place(tmp_path, spark, broker)
+@pytest.fixture(params=["classic", "connect"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, broker: LocalBroker) -> Place:
+    kind = "spark" if request.param == "classic" else "remote"
+    return Place(tmp_path, request.getfixturevalue(kind), broker, kind=request.param)
 
 
 def messages(client: Client, topic: str, partitions: int = 1) -> list[Any]:
@@ -69,7 +71,7 @@ def orders(first: int, count: int) -> list[bytes]:
 
 
 def test_rows_go_through_steps_and_expectations_and_a_second_run_goes_on(
-    place: Place, spark: Any, client: Client, new_topic: NewTopic
+    place: Place, client: Client, new_topic: NewTopic
 ) -> None:
     topic, totals, odd = new_topic(), new_topic(), new_topic()
     client.publish_many(topic, orders(0, 100))
@@ -86,9 +88,14 @@ expectations:
 steps:
   totals: SELECT city, count(*) AS orders FROM orders GROUP BY city
 sinks:
-  totals: {{from: totals, topic: {totals}, mode: update, key: city}}
   lake: {{from: orders, format: parquet, path: out, partitionBy: city}}
 """
+    changes = f"  totals: {{from: totals, topic: {totals}, mode: update, key: city}}\n"
+    if place.kind == "connect":
+        refused = place.run("refused.yaml", text.replace("pipeline: orders", "pipeline: refused") + changes)
+        assert "over Spark Connect, topics take no `mode: update`" in (refused.error or "")
+    else:
+        text += changes
     status = place.run("orders.yaml", text)
     assert (status.state, status.error) == ("finished", None)
     figures = {each.name: each for each in status.figures}
@@ -103,17 +110,20 @@ sinks:
         "penstock-dlq-partition": b"0",
         "penstock-dlq-offset": b"1",
     }
-    assert spark.read.parquet(str(place.directory / "out")).count() == 80
-    assert _last_of_each_key(messages(client, totals)) == {"Oslo": 40, "Rome": 40}
+    assert place.spark.read.parquet(str(place.directory / "out")).count() == 80
+    if place.kind == "classic":
+        assert _last_of_each_key(messages(client, totals)) == {"Oslo": 40, "Rome": 40}
 
     client.publish_many(topic, orders(100, 10))
     assert place.run("orders.yaml").state == "finished"
-    assert spark.read.parquet(str(place.directory / "out")).count() == 88
+    assert place.spark.read.parquet(str(place.directory / "out")).count() == 88
     assert len(messages(client, odd)) == 11
+    assert [report["state"] for report in place.reports][-1] == "finished"
+    if place.kind == "connect":
+        return
     found = messages(client, totals)
     assert _last_of_each_key(found) == {"Oslo": 44, "Rome": 44}
     assert len(found) == 4, "a group that changes is written once for each batch"
-    assert [report["state"] for report in place.reports][-1] == "finished"
 
 
 def _last_of_each_key(found: list[Any]) -> Mapping[str, int]:

@@ -121,6 +121,58 @@ def test_batches_end_where_they_are_told_to(broker: LocalBroker, client: Client,
     assert [(row["partition"], row["value"]) for row in found] == [(0, b"98"), (1, b"98")]
 
 
+def test_instants_may_differ_by_partition(broker: LocalBroker, client: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(12)
+    for partition in range(12):
+        client.publish_many(topic, [Draft(b"%d" % at, timestamp=1000.0 + at) for at in range(20)], partition=partition)
+    begins = {str(at): 1_000_000 + 1000 * (at + 1) for at in range(11)}  # more than a node looks up in one call
+    ends = {"0": 1_003_000}
+    found = batch_rows(
+        broker,
+        subscribe=topic,
+        startingOffsetsByTimestamp=json.dumps({topic: begins}),
+        endingOffsetsByTimestamp=json.dumps({topic: ends}),
+    )
+    firsts = {at: min(row["offset"] for row in found if row["partition"] == at) for at in range(12)}
+    assert firsts == {at: at + 1 for at in range(11)} | {11: 0}
+    assert [row["offset"] for row in found if row["partition"] == 0] == [1, 2]
+
+
+def test_only_assigned_partitions_are_read(broker: LocalBroker, client: Client, new_topic: NewTopic) -> None:
+    topic = new_topic(3)
+    for partition in range(3):
+        client.publish(topic, b"%d" % partition, partition=partition)
+    assigned = json.dumps({topic: [0, 2]})
+    assert sorted(values(batch_rows(broker, assign=assigned))) == [b"0", b"2"]
+    query = Query(stream(broker, assign=assigned))
+    assert sorted(query.step()) == [b"0", b"2"]
+    client.publish(topic, b"other", partition=1)
+    assert query.step() == [], "what is not assigned is no news"
+    client.publish(topic, b"more", partition=2)
+    assert query.step() == [b"more"]
+    with pytest.raises(InvalidConfig, match="has 3 partitions"):
+        batch_rows(broker, assign=json.dumps({topic: [3]}))
+
+
+def test_a_stream_says_where_it_begins_by_default(
+    broker: LocalBroker, client: Client, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = new_topic()
+    client.publish(topic, b"x")
+    at = stream(broker, topics=topic).initialOffset()
+    assert f"begins at the earliest messages of {topic}" in caplog.text
+    caplog.clear()
+    stream(broker, topics=topic, startingOffsets="earliest").initialOffset()
+    Query(stream(broker, topics=topic), at).step()
+    assert "begins at" not in caplog.text, "it is said, or begun already"
+
+
+def test_a_kafka_address_is_recognised(broker: LocalBroker) -> None:
+    options = {"servers": broker.bootstrap, "topics": "orders", "timeout": "1"}
+    with pytest.raises(InvalidConfig, match=r"speaks Kafka's protocol\. Give `servers` the HTTP addresses"):
+        BatchReader(SourceOptions.of(options, is_streaming=False)).partitions()
+
+
 def test_a_partition_is_split_for_more_tasks(broker: LocalBroker, client: Client, new_topic: NewTopic) -> None:
     topic = new_topic()
     client.publish_many(topic, [b"%d" % at for at in range(1000)])

@@ -70,6 +70,8 @@ class Flow:
                 self._put(step.name, self._do(step))
         for sink in self.definition.sinks.values():
             with self._blaming(sink.place):
+                if sink.mode == "update" and sink.format == "penstock" and not hasattr(self._spark, "sparkContext"):
+                    raise InvalidPipeline("over Spark Connect, topics take no `mode: update`: use --master.")
                 self.branches.append(Branch(sink, self._shaped(sink, self._tables[sink.rows])))
 
     def _put(self, name: str, rows: DataFrame) -> None:
@@ -171,8 +173,6 @@ class Flow:
         where = str(checkpoint / sink.name)
         writer = branch.rows.writeStream.queryName(sink.name).option("checkpointLocation", where)
         if sink.mode == "update" and sink.format == "penstock":
-            if not hasattr(self._spark, "sparkContext"):
-                raise self._blamed(sink.place, "over Spark Connect, topics take no `mode: update`: use --master.")
             # Spark writes changed rows to Python sinks only batch by batch.
             writer = writer.outputMode("update").foreachBatch(
                 _batch_writer(options, f"{self.definition.name}.{sink.name}")
@@ -207,9 +207,18 @@ def unmet_of(observed: dict[str, Any]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, row in observed.items():
         if name.startswith(f"{_UNMET}:"):
-            for expectation, count in row.asDict().items():
+            for expectation, count in _observed(row).items():
                 found[expectation] = found.get(expectation, 0) + int(count)
     return found
+
+
+def _observed(row: Any) -> dict[str, Any]:
+    """A row of what was observed, by column. Over Connect it comes as its values and the schema that names them."""
+    columns: dict[str, Any] = row.asDict()
+    if columns.keys() == {"values", "schema"} and isinstance(columns["schema"], dict):
+        names = [column["name"] for column in columns["schema"]["fields"]]
+        return dict(zip(names, columns["values"], strict=True))
+    return columns
 
 
 def _letter_headers(rows: DataFrame, reason: str) -> Any:

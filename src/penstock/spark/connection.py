@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from penstock.client.portal import Portal
 from penstock.client.transport import Transport
 from penstock.errors import InvalidConfig
+from penstock.spark.kafka_names import check_servers
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 
@@ -20,8 +21,9 @@ def servers_in(text: str | None) -> tuple[str, ...]:
     servers = tuple(part.strip() for part in (text or "").split(",") if part.strip())
     if not servers:
         raise InvalidConfig("Option 'servers' is missing: the HTTP addresses of nodes, such as http://127.0.0.1:8080.")
+    check_servers(servers)
     for server in servers:
-        if "://" in server and not server.startswith("http://"):
+        if "://" in server and not server.startswith(("http://", "https://")):
             raise InvalidConfig(f"Option 'servers' takes addresses such as http://127.0.0.1:8080, not {server!r}.")
     return servers
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-_STREAM_ONLY = ("group", "maxrecordspertrigger", "maxbytespertrigger")
+_STREAM_ONLY = ("group", "maxrecordspertrigger", "maxbytespertrigger", "maxoffsetspertrigger")
 
 
 class PenstockSource(DataSource):

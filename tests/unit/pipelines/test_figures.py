@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.pipelines.figures import Figures, lag_between
+from penstock.pipelines.flow import unmet_of
 
 
 def offsets(**partitions: int) -> str:
@@ -36,6 +37,14 @@ def test_a_batch_counts_once_also_if_spark_was_idle_under_its_number() -> None:
     assert (figures.batch, figures.rows_per_second) == (57, 0.0)
     figures.note(progress(58, 4, unmet=1))
     assert (figures.batch, figures.rows, figures.unmet, figures.lag) == (58, 14, {"has an id": 3}, 5)
+
+
+def test_rows_that_are_observed_over_connect_come_as_values_and_a_schema() -> None:
+    fields = [{"name": "has an id", "type": "long"}, {"name": "costs something", "type": "long"}]
+    row = SimpleNamespace(asDict=lambda: {"values": [3, 4], "schema": {"type": "struct", "fields": fields}})
+    assert unmet_of({"unmet:orders:0": row}) == {"has an id": 3, "costs something": 4}
+    named = SimpleNamespace(asDict=lambda: {"values": 1, "schema": 2})
+    assert unmet_of({"unmet:orders:0": named}) == {"values": 1, "schema": 2}, "expectations may be called so"
 
 
 def test_a_lag_that_is_not_known_is_none() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.errors import InvalidConfig
 from penstock.spark.reading.options import COLUMNS, Bound, SourceOptions
+from penstock.spark.writing.sink_options import SinkOptions
 
 BASE = {"servers": "http://a:8080, b:8081", "topics": "orders,bills"}
 
@@ -18,7 +19,10 @@ def test_what_is_left_out_has_a_default() -> None:
     options = batch()
     assert options.servers == ("http://a:8080", "b:8081")
     assert (options.topics, options.pattern) == (("orders", "bills"), None)
-    assert (options.starting, options.ending) == (Bound("earliest"), Bound("latest"))
+    assert (options.starting, options.ending) == (
+        Bound("earliest", is_given=False),
+        Bound("latest", is_given=False),
+    )
     assert options.columns == COLUMNS[:-1]
     assert (options.isolation, options.fails_on_data_loss, options.on_error) == ("read_committed", True, "fail")
 
@@ -52,14 +56,20 @@ def test_offsets_are_named_by_partition() -> None:
     [
         ({"topic": "x"}, "no option 'topic'; did you mean 'topics'?"),
         ({"startOffset": "latest"}, "did you mean 'startingOffsets'?"),
-        ({"zzz": "1"}, "it knows columns, deadLetterTopic"),
+        ({"zzz": "1"}, "it knows assign, columns, deadLetterTopic"),
         ({"group": "g"}, "'group' is for streams"),
         ({"maxRecordsPerTrigger": "5"}, "is for streams"),
         ({"servers": ""}, "'servers' is empty"),
         ({"servers": "kafka://a:1"}, "such as http://127.0.0.1:8080"),
+        ({"servers": "ftp://a:1"}, "takes addresses such as http://127.0.0.1:8080"),
+        ({"subscribe": "x"}, "subscribe is another name for topics"),
+        ({"assign": '{"a": [0]}'}, "not by several of them"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -3}}'}, "in milliseconds since 1970"),
+        ({"startingOffsetsByTimestamp": '{"a": {"x": 3}}'}, "'x' is no partition"),
+        ({"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "error"}, "Leave it out"),
         ({"topics": "a b"}, "Option 'topics':"),
         ({"topics": ","}, "names no topic"),
-        ({"topicsPattern": "x"}, "either `topics`"),
+        ({"topicsPattern": "x"}, "not by several of them"),
         ({"path": "x"}, "not by several of them"),
         ({"startingOffsets": "first"}, "is earliest, latest, or JSON"),
         ({"startingOffsets": '{"a": {"x": 1}}'}, "'x' is no partition"),
@@ -67,7 +77,7 @@ def test_offsets_are_named_by_partition() -> None:
         ({"startingOffsets": '{"a": {"0": "soon"}}'}, "'soon' is no offset"),
         ({"startingOffsets": '{"a": 5}'}, "is not:"),
         ({"endingOffsets": "earliest"}, "would read nothing"),
-        ({"startingOffsets": "latest", "startingTimestamp": "5"}, "not both"),
+        ({"startingOffsets": "latest", "startingTimestamp": "5"}, "not two of them"),
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
         ({"startingTimestamp": "2026-01-31T12:00:00"}, "needs a time zone"),
         ({"minPartitions": "0"}, "whole number above 0"),
@@ -91,6 +101,63 @@ def test_mistakes_are_told(options: dict[str, str], told: str) -> None:
     assert told in caught.value.message
 
 
+def of(*, is_streaming: bool = False, **options: str) -> SourceOptions:
+    names = {"servers": "http://a:8080", **{name.replace("__", "."): text for name, text in options.items()}}
+    return SourceOptions.of(names, is_streaming=is_streaming)
+
+
+def test_options_of_the_kafka_connector_mean_the_same() -> None:
+    assert of(subscribe="orders,bills").topics == ("orders", "bills")
+    assert of(subscribePattern="orders.*").pattern == "orders.*"
+    assert of(subscribe="o", maxOffsetsPerTrigger="7", is_streaming=True).max_records == 7
+    assert of(subscribe="o", kafka__isolation__level="read_uncommitted").isolation == "read_uncommitted"
+    some = of(assign='{"orders": [0, 2], "bills": [1]}')
+    assert (some.topics, some.assigned) == (("orders", "bills"), {"orders": {0, 2}, "bills": {1}})
+    bound = of(subscribe="o", startingOffsetsByTimestamp='{"o": {"0": 5, "1": 9}}').starting
+    assert (bound.instant_of("o", 0), bound.instant_of("o", 2), bound.of("o", 2)) == (5, None, "earliest")
+    assert bound.instants == {5, 9}
+    assert of(subscribe="o", endingOffsetsByTimestamp='{"o": {"0": 5}}').ending.instants == {5}
+    assert of(subscribe="o", startingTimestamp="5", startingOffsetsByTimestampStrategy="latest").starting.instants == {
+        5
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("kafka.bootstrap.servers", "give `servers`, the HTTP addresses of nodes, such as http://"),
+        ("bootstrap.servers", "give `servers`"),
+        ("groupIdPrefix", "In place of groupIdPrefix give `group`"),
+        ("kafka.group.id", "give `group`"),
+        ("kafka.security.protocol", "kafka.security.protocol is for a Kafka client"),
+        ("minOffsetsPerTrigger", "give the query a trigger"),
+        ("maxTriggerDelay", "give the query a trigger"),
+        ("maxRecordsPerPartition", "give `minPartitions`"),
+        ("fetchOffset.numRetries", "`timeout` seconds"),
+        ("kafkaConsumer.pollTimeoutMs", "`timeout` seconds"),
+    ],
+)
+def test_other_options_of_the_kafka_connector_are_answered_with_ours(name: str, told: str) -> None:
+    for is_streaming in (True, False):
+        with pytest.raises(InvalidConfig) as caught:
+            SourceOptions.of({**BASE, name: "1"}, is_streaming=is_streaming)
+        assert told in caught.value.message
+    with pytest.raises(InvalidConfig) as caught:
+        SinkOptions.of({"servers": "http://a:8080", "topic": "t", name: "1"}, is_streaming=True)
+    assert told in caught.value.message
+
+
+def test_headers_are_written_without_being_asked_for() -> None:
+    with pytest.raises(InvalidConfig, match="leave out includeHeaders"):
+        SinkOptions.of({"servers": "http://a:8080", "topic": "t", "includeHeaders": "true"}, is_streaming=True)
+
+
+@pytest.mark.parametrize("server", ["kafka://a:9092", "PLAINTEXT://a:9092", "SASL_SSL://a:9093"])
+def test_an_address_of_kafka_is_known_by_its_form(server: str) -> None:
+    with pytest.raises(InvalidConfig, match="speaks Kafka's protocol"):
+        SourceOptions.of({**BASE, "servers": server}, is_streaming=False)
+
+
 def test_streams_have_no_end() -> None:
     with pytest.raises(InvalidConfig, match="'endingOffsets' is for batch reads"):
         SourceOptions.of({**BASE, "endingOffsets": "latest"}, is_streaming=True)
@@ -100,3 +167,9 @@ def test_streams_have_no_end() -> None:
 def test_what_is_needed_is_asked_for(missing: str) -> None:
     with pytest.raises(InvalidConfig, match=missing):
         SourceOptions.of({name: text for name, text in BASE.items() if name != missing}, is_streaming=False)
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", '{"a": []}', '{"a": [-1]}', '{"a b": [1]}', "orders"])
+def test_what_is_assigned_is_json(text: str) -> None:
+    with pytest.raises(InvalidConfig, match="'assign'"):
+        of(assign=text)

@@ -46,12 +46,9 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        instants = [
-            bound.timestamp_ms for bound in (options.starting, options.ending) if bound.timestamp_ms is not None
-        ]
-        reaches = Cluster(options).reaches(timestamps_ms=instants)
+        reaches = Cluster(options).reaches(instants=options.starting.instants | options.ending.instants)
         start = Position("", bound_offsets(options.starting, reaches))
-        end = Position("", bound_offsets(options.ending, reaches, instant=len(instants) - 1))
+        end = Position("", bound_offsets(options.ending, reaches))
         start = _checked(start, reaches, options)
         _check_end(end, reaches)
         return [SpanPartition(span) for span in spans(start, end, reaches, options.min_partitions)]

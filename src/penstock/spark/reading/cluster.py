@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -15,8 +15,9 @@ from urllib.parse import urlencode
 import msgspec
 
 from penstock.client.transport import MSGPACK, unpacked
-from penstock.errors import LeaderNotAvailable, PenstockError, UnknownTopic
+from penstock.errors import InvalidConfig, LeaderNotAvailable, NodesUnreachable, PenstockError, UnknownTopic
 from penstock.spark.connection import transport_to
+from penstock.spark.kafka_names import refuse_kafka
 from penstock.spark.reading.options import SourceOptions
 from penstock.spark.reading.plan import Reaches, Span
 from penstock.spark.reading.positions import Position, Reach, TopicReach
@@ -27,6 +28,7 @@ FETCH_BYTES: Final = 4 * 1024 * 1024  # larger answers cost both ends more, in f
 _FETCH_BYTES_MIN: Final = 256 * 1024
 _SLACK: Final = 1.3  # messages of a span may be larger than others
 _PAUSE_SECONDS: Final = 0.1
+_INSTANTS_MAX: Final = 8  # that a node looks up in one call
 
 
 class _Ends(msgspec.Struct):
@@ -63,11 +65,22 @@ class Cluster:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._portal, self._transport = transport_to(options.servers, timeout_s=options.timeout_s)
+        self._passed_over: dict[tuple[str, int], int] = {}
 
     # -- how far topics reach -----------------------------------------------------------------------------------------
 
-    def reaches(self, *, known: Position | None = None, wait_ms: int = 0, timestamps_ms: Sequence[int] = ()) -> Reaches:
-        """How far the source's topics reach now, in one call; with ``known``, once there is more than that."""
+    def reaches(self, *, known: Position | None = None, wait_ms: int = 0, instants: Iterable[int] = ()) -> Reaches:
+        """How far the source's topics reach now; with ``known``, once there is more than that.
+
+        It is one call, unless so many instants have to be looked up that it takes more.
+        """
+        wanted = sorted(instants)
+        found = self._reaches(known, wait_ms, wanted[:_INSTANTS_MAX])
+        for begin in range(_INSTANTS_MAX, len(wanted), _INSTANTS_MAX):
+            found = _with_located(found, self._reaches(None, 0, wanted[begin : begin + _INSTANTS_MAX]))
+        return found
+
+    def _reaches(self, known: Position | None, wait_ms: int, timestamps_ms: Sequence[int]) -> Reaches:
         deadline = time.monotonic() + self._options.timeout_s
         while True:
             answer = self._ask(known, wait_ms, timestamps_ms)
@@ -78,7 +91,7 @@ class Cluster:
                 if at.log_end_offset is None
             ]
             if not lost:
-                return {topic.topic: self._reach(topic) for topic in answer.topics}
+                return {topic.topic: self._reach(topic, timestamps_ms) for topic in answer.topics}
             if time.monotonic() >= deadline:
                 raise LeaderNotAvailable(
                     f"{', '.join(lost)} cannot be reached: no leader answered within {self._options.timeout_s:g} s."
@@ -95,15 +108,37 @@ class Cluster:
         if wait_ms and known is not None:
             body["wait_ms"] = wait_ms
             body["known"] = [
-                {"topic": topic, "partition": index, "offset": offset} for (topic, index), offset in known.items()
+                {"topic": topic, "partition": index, "offset": offset}
+                for (topic, index), offset in (*known.items(), *self._passed_over.items())
             ]
-        answer = self._portal.call(self._transport.post(_Answer, "v1", "offsets", body=body, wait_s=wait_ms / 1000))
+        refuse_kafka(options.servers if known is None else ())
+        try:
+            answer = self._portal.call(self._transport.post(_Answer, "v1", "offsets", body=body, wait_s=wait_ms / 1000))
+        except NodesUnreachable:
+            refuse_kafka(options.servers, is_any_port=True)
+            raise
         if known is None and answer.missing:
             names = ", ".join(answer.missing)
             raise UnknownTopic(f"There is no topic {names}. Create it, or check the option `topics`.")
+        if options.assigned is not None:
+            self._pass_over(answer, options.assigned)
         return answer
 
-    def _reach(self, topic: _TopicEnds) -> TopicReach:
+    def _pass_over(self, answer: _Answer, assigned: Mapping[str, frozenset[int]]) -> None:
+        """Leave out partitions that are not assigned, and remember how far they are: they are no news."""
+        for topic in answer.topics:
+            wanted = assigned[topic.topic]
+            missing = wanted - {at.partition for at in topic.partitions}
+            if missing:
+                count = len(topic.partitions)
+                raise InvalidConfig(
+                    f"Option 'assign' names {topic.topic}-{min(missing)}, but {topic.topic!r} has {count} partitions."
+                )
+            others = [at for at in topic.partitions if at.partition not in wanted]
+            self._passed_over |= {(topic.topic, at.partition): at.log_end_offset or 0 for at in others}
+            topic.partitions = [at for at in topic.partitions if at.partition in wanted]
+
+    def _reach(self, topic: _TopicEnds, timestamps_ms: Sequence[int]) -> TopicReach:
         is_committed_only = self._options.isolation == "read_committed"
         return TopicReach(
             topic.topic_id,
@@ -113,7 +148,7 @@ class Cluster:
                     (at.last_stable_offset if is_committed_only else at.high_watermark) or 0,
                     at.log_end_offset or 0,
                     at.size_bytes or 0,
-                    tuple(at.located),
+                    dict(zip(timestamps_ms, at.located, strict=True)),
                 )
                 for at in topic.partitions
             },
@@ -165,6 +200,23 @@ class Cluster:
             await self._transport.post(Any, "v1", "groups", group, "offsets", body={"offsets": offsets})
         except PenstockError as error:
             log.warning("The progress of group %r could not be reported: %s", group, error.message)
+
+
+def _with_located(found: Reaches, more: Reaches) -> Reaches:
+    """The same with what else was looked up. Topics that changed between two calls have to be asked for again."""
+    together: dict[str, TopicReach] = {}
+    for name, topic in found.items():
+        other = more.get(name)
+        if other is None or other.topic_id != topic.topic_id or not topic.partitions.keys() <= other.partitions.keys():
+            raise LeaderNotAvailable(f"Topic {name!r} was changed while its offsets were looked up; try again.")
+        together[name] = TopicReach(
+            topic.topic_id,
+            {
+                index: reach._replace(located={**reach.located, **other.partitions[index].located})
+                for index, reach in topic.partitions.items()
+            },
+        )
+    return together
 
 
 def _bytes_for(span: Span, offset: int) -> int:

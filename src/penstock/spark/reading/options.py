@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from penstock.errors import InvalidConfig, InvalidTopicName
 from penstock.model import check_topic_name
 from penstock.spark.connection import DEFAULT_TIMEOUT_SECONDS, servers_in
+from penstock.spark.kafka_names import SAME, instead_of
 
 End = Literal["earliest", "latest"]
 OnError = Literal["fail", "drop", "dead-letter"]
@@ -30,8 +31,11 @@ _BOTH: Final = (
     "servers",
     "topics",
     "topicsPattern",
+    "assign",
     "startingOffsets",
     "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "columns",
     "minPartitions",
     "isolation",
@@ -43,9 +47,9 @@ _BOTH: Final = (
     "timeout",
     "path",
 )
-_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY: Final = ("group", "maxRecordsPerTrigger", "maxBytesPerTrigger")
-_KNOWN: Final = {name.lower(): name for name in (*_BOTH, *_BATCH_ONLY, *_STREAM_ONLY)}
+_KNOWN: Final = {name.lower(): name for name in (*_BOTH, *_BATCH_ONLY, *_STREAM_ONLY)} | SAME
 _NUMBER_MAX: Final = (1 << 63) - 1
 _KAFKA_ENDS: Final[dict[int, End]] = {-2: "earliest", -1: "latest"}
 
@@ -57,11 +61,31 @@ class Bound:
     end: End
     timestamp_ms: int | None = None
     offsets: Mapping[str, Mapping[int, int | End]] | None = None
+    timestamps_ms: Mapping[str, Mapping[int, int]] | None = None
+    is_given: bool = True
 
     def of(self, topic: str, partition: int) -> int | End:
         """The offset or the end that is meant for a partition, where no instant is."""
         named = (self.offsets or {}).get(topic, {})
         return named.get(partition, self.end)
+
+    def instant_of(self, topic: str, partition: int) -> int | None:
+        """The instant that is meant for a partition, if one is."""
+        if self.timestamp_ms is not None:
+            return self.timestamp_ms
+        return (self.timestamps_ms or {}).get(topic, {}).get(partition)
+
+    @property
+    def instants(self) -> frozenset[int]:
+        """Every instant that has to be looked up."""
+        named = {at for partitions in (self.timestamps_ms or {}).values() for at in partitions.values()}
+        return frozenset(named if self.timestamp_ms is None else {self.timestamp_ms})
+
+    @property
+    def partitions(self) -> Iterator[tuple[str, int]]:
+        """The partitions that are named one by one."""
+        for named in (self.offsets or {}, self.timestamps_ms or {}):
+            yield from ((topic, index) for topic, partitions in named.items() for index in partitions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +95,7 @@ class SourceOptions:
     servers: tuple[str, ...]
     topics: tuple[str, ...]
     pattern: str | None
+    assigned: Mapping[str, frozenset[int]] | None  # partitions by topic, if only some are meant
     starting: Bound
     ending: Bound
     columns: tuple[str, ...]
@@ -89,7 +114,7 @@ class SourceOptions:
     def of(cls, given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
         """Check what was given. ``InvalidConfig`` says what is wrong and what would be right."""
         texts = _Texts(given, _BOTH + (_STREAM_ONLY if is_streaming else _BATCH_ONLY), is_streaming=is_streaming)
-        topics, pattern = _topics(texts)
+        topics, pattern, assigned = _topics(texts)
         schema = texts.get("schema")
         on_error = texts.one_of("onError", ("fail", "drop", "dead-letter"), "fail")
         if schema is None and on_error != "fail":
@@ -106,6 +131,7 @@ class SourceOptions:
             servers=servers_in(texts.get("servers")),
             topics=topics,
             pattern=pattern,
+            assigned=assigned,
             starting=_bound(texts, "starting", "earliest"),
             ending=_bound(texts, "ending", "latest"),
             columns=columns,
@@ -130,10 +156,12 @@ class _Texts:
         for name, text in given.items():
             known = _KNOWN.get(name.lower())
             if known is None:
-                raise InvalidConfig(f"The source has no option {name!r}{_nearest(name, allowed)}.")
+                raise InvalidConfig(instead_of(name) or f"The source has no option {name!r}{_nearest(name, allowed)}.")
             if known not in allowed:
                 kind, other = ("streams", "batch reads") if is_streaming else ("batch reads", "streams")
                 raise InvalidConfig(f"Option {known!r} is for {other}; it means nothing for {kind}.")
+            if known in self._texts:
+                raise InvalidConfig(f"{name} is another name for {known}: give one of them.")
             self._texts[known] = str(text).strip()
 
     def get(self, name: str) -> str | None:
@@ -184,18 +212,25 @@ def _nearest(name: str, allowed: Sequence[str]) -> str:
     return f"; did you mean {found!r}?" if found else f"; it knows {', '.join(sorted(set(allowed) - {'path'}))}"
 
 
-def _topics(texts: _Texts) -> tuple[tuple[str, ...], str | None]:
-    """Names, and a pattern for those that are not known yet."""
-    named, pattern = texts.get("topics"), texts.get("topicsPattern")
-    path = texts.get("path")
-    if path is not None and (named or pattern):
-        raise InvalidConfig("Name topics by `topics`, by `topicsPattern`, or by what you load, not by several of them.")
-    named = named or path
-    if (named is None) == (pattern is None):
+Topics = tuple[tuple[str, ...], str | None, Mapping[str, frozenset[int]] | None]
+
+
+def _topics(texts: _Texts) -> Topics:
+    """Names, a pattern for those that are not known yet, and which partitions of them, if not all."""
+    given = {name: texts.get(name) for name in ("topics", "topicsPattern", "assign", "path")}
+    ways = [name for name, text in given.items() if text is not None]
+    if len(ways) > 1:
+        raise InvalidConfig(
+            "Name topics by `topics`, by `topicsPattern`, by `assign`, or by what you load, not by several of them."
+        )
+    if not ways:
         raise InvalidConfig("Give either `topics`, such as orders,bills or orders-*, or `topicsPattern`.")
-    if pattern is not None:
-        return (), pattern
-    assert named is not None
+    if given["topicsPattern"] is not None:
+        return (), given["topicsPattern"], None
+    if given["assign"] is not None:
+        assigned = _assigned(given["assign"])
+        return tuple(assigned), None, assigned
+    named = given["topics"] or given["path"] or ""
     names = tuple(dict.fromkeys(part.strip() for part in named.split(",") if part.strip()))
     if not names:
         raise InvalidConfig("Option 'topics' names no topic.")
@@ -203,8 +238,25 @@ def _topics(texts: _Texts) -> tuple[tuple[str, ...], str | None]:
     if not globs:
         for name in names:
             _check_name(name, "topics")
-        return names, None
-    return (), "|".join(f"(?:{_expression(name)})" for name in names)
+        return names, None, None
+    return (), "|".join(f"(?:{_expression(name)})" for name in names), None
+
+
+def _assigned(text: str) -> dict[str, frozenset[int]]:
+    """``{"topic": [0, 1]}``."""
+    try:
+        found = msgspec.json.decode(text, type=dict[str, list[int]])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfig(
+            f"Option 'assign' is JSON such as {{\"orders\": [0, 1]}}; {text!r} is not: {error}."
+        ) from None
+    for topic, partitions in found.items():
+        _check_name(topic, "assign")
+        if not partitions or min(partitions) < 0:
+            raise InvalidConfig(f"Option 'assign' names partitions from 0 on for each topic; {topic!r} has none.")
+    if not found:
+        raise InvalidConfig("Option 'assign' names no topic.")
+    return {topic: frozenset(partitions) for topic, partitions in found.items()}
 
 
 def _expression(glob: str) -> str:
@@ -243,18 +295,47 @@ def _columns(texts: _Texts) -> tuple[str, ...]:
 
 def _bound(texts: _Texts, which: Literal["starting", "ending"], default: End) -> Bound:
     offsets, instant = texts.get(f"{which}Offsets"), texts.get(f"{which}Timestamp")
-    if offsets is not None and instant is not None:
-        raise InvalidConfig(f"Give {which}Offsets or {which}Timestamp, not both.")
+    instants = texts.get(f"{which}OffsetsByTimestamp")
+    if sum(given is not None for given in (offsets, instant, instants)) > 1:
+        raise InvalidConfig(f"Give {which}Offsets, {which}Timestamp or {which}OffsetsByTimestamp, not two of them.")
+    if which == "starting":
+        _check_strategy(texts)
     if instant is not None:
         return Bound(default, timestamp_ms=_instant(instant, f"{which}Timestamp"))
+    if instants is not None:
+        return Bound(default, timestamps_ms=_instants(instants, f"{which}OffsetsByTimestamp"))
     if offsets is None:
-        return Bound(default)
+        return Bound(default, is_given=False)
     if offsets.lower() in {"earliest", "latest"}:
         end: End = "earliest" if offsets.lower() == "earliest" else "latest"
         if which == "ending" and end == "earliest":
             raise InvalidConfig("endingOffsets=earliest would read nothing; use latest or offsets.")
         return Bound(end)
     return Bound(default, offsets=_offsets(offsets, f"{which}Offsets"))
+
+
+def _check_strategy(texts: _Texts) -> None:
+    """Of what Kafka's connector may do where no message is as late as an instant, we do one thing."""
+    strategy = texts.get("startingOffsetsByTimestampStrategy")
+    if strategy is not None and strategy.lower() != "latest":
+        raise InvalidConfig(
+            "Where no message is as late as an instant, reading begins at the end: startingOffsetsByTimestampStrategy "
+            f"is latest, not {strategy!r}. Leave it out."
+        )
+
+
+def _instants(text: str, option: str) -> dict[str, dict[int, int]]:
+    """``{"topic": {"0": 1000, "1": 2000}}``, in milliseconds since 1970."""
+    wrong = f'Option {option!r} is JSON such as {{"orders": {{"0": 1769857200000}}}}, in milliseconds since 1970'
+    try:
+        found = msgspec.json.decode(text, type=dict[str, dict[str, Annotated[int, msgspec.Meta(ge=0)]]])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"{wrong}; {text!r} is not: {error}.") from None
+    for topic, partitions in found.items():
+        for index in partitions:
+            if not (index.isascii() and index.isdigit()):
+                raise InvalidConfig(f"{wrong}; {index!r} is no partition of {topic!r}.")
+    return {topic: {int(index): at for index, at in partitions.items()} for topic, partitions in found.items()}
 
 
 def _instant(text: str, option: str) -> int:

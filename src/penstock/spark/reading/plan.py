@@ -30,26 +30,26 @@ class Span(NamedTuple):
         return f"offsets {self.begin} to {self.end} of {self.topic}-{self.partition}"
 
 
-def bound_offsets(bound: Bound, reaches: Reaches, instant: int = 0) -> dict[str, TopicPosition]:
-    """The offsets that a bound stands for; ``instant`` is which of the instants looked up is meant."""
-    for topic, partitions in (bound.offsets or {}).items():
+def bound_offsets(bound: Bound, reaches: Reaches) -> dict[str, TopicPosition]:
+    """The offsets that a bound stands for, where its instants were looked up."""
+    for topic, index in bound.partitions:
         if topic not in reaches:
             raise InvalidConfig(f"Offsets are given for {topic!r}, which is not among the topics to be read.")
-        for index in partitions:
-            if index not in reaches[topic].partitions:
-                count = len(reaches[topic].partitions)
-                raise InvalidConfig(f"Offsets are given for {topic}-{index}, but {topic!r} has {count} partitions.")
+        if index not in reaches[topic].partitions:
+            count = len(reaches[topic].partitions)
+            raise InvalidConfig(f"Offsets are given for {topic}-{index}; {topic!r} has {count} partitions to be read.")
     return {
         name: TopicPosition(
             topic.topic_id,
-            {at: _bound_offset(bound, name, at, reach, instant) for at, reach in topic.partitions.items()},
+            {at: _bound_offset(bound, name, at, reach) for at, reach in topic.partitions.items()},
         )
         for name, topic in reaches.items()
     }
 
 
-def _bound_offset(bound: Bound, topic: str, index: int, reach: Reach, instant: int) -> int:
-    if bound.timestamp_ms is not None:
+def _bound_offset(bound: Bound, topic: str, index: int, reach: Reach) -> int:
+    instant = bound.instant_of(topic, index)
+    if instant is not None:
         return min(reach.located[instant], reach.end)
     place = bound.of(topic, index)
     if place == "earliest":
@@ -73,7 +73,7 @@ def losses(start: Position, reaches: Reaches) -> Iterator[str]:
         for index, offset in known.offsets.items():
             reach = now.partitions.get(index)
             if reach is None:
-                yield f"Partition {name}-{index} is gone."
+                yield f"Partition {name}-{index} is gone or no longer assigned."
             elif offset < reach.start:
                 yield f"Offsets {offset} to {reach.start - 1} of {name}-{index} were deleted before they were read."
             elif offset > reach.log_end:

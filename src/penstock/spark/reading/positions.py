@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,7 +27,7 @@ class Reach(NamedTuple):
     end: int
     log_end: int
     size_bytes: int
-    located: tuple[int, ...] = ()
+    located: Mapping[int, int] = MappingProxyType({})  # the first offset at or after each instant asked for
 
     @property
     def message_bytes(self) -> float:

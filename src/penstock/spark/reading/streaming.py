@@ -32,6 +32,10 @@ from penstock.spark.reading.span_reader import HOW_TO_GO_ON
 log = logging.getLogger(__name__)
 
 _WAIT_MS: Final = 200
+BEGINS_AT_EARLIEST: Final = (
+    "The stream begins at the earliest messages of %s, since startingOffsets is not given. For new messages only, as "
+    "Spark's Kafka connector does, give startingOffsets=latest before the first run."
+)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -55,12 +59,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         options = self._options
-        instant = options.starting.timestamp_ms
-        reaches = self._ask().reaches(timestamps_ms=[] if instant is None else [instant])
+        reaches = self._ask().reaches(instants=options.starting.instants)
         group = options.group or f"spark-{uuid.uuid4().hex[:12]}"
         start = Position(group, bound_offsets(options.starting, reaches))
         if options.starting.offsets is not None:
             self._judge(start, reaches)
+        if not options.starting.is_given:
+            log.warning(BEGINS_AT_EARLIEST, ", ".join(sorted(reaches)))
         return start.form()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802

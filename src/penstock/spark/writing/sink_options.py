@@ -14,6 +14,7 @@ from penstock.errors import InvalidConfig, InvalidTopicName
 from penstock.model import check_topic_name
 from penstock.records import Codec
 from penstock.spark.connection import servers_in
+from penstock.spark.kafka_names import instead_of
 from penstock.spark.reading.options import nearest_of
 
 Delivery = Literal["exactly-once", "at-least-once"]
@@ -27,6 +28,9 @@ _STAGING_TIMEOUT_SECONDS: Final = 300.0
 _STAGING_TIMEOUT_SECONDS_MAX: Final = 900.0
 _BATCH_BYTES: Final = 1_000_000  # a topic takes 1 MiB unless it is set otherwise
 _BATCH_BYTES_MAX: Final = 8_000_000
+_KAFKA: Final = {
+    "includeheaders": "The sink always writes a column `headers` where there is one: leave out includeHeaders."
+}
 _TRANSACTION: Final = re.compile(r"[A-Za-z0-9._:@/+=-]{1,180}")
 
 
@@ -88,7 +92,9 @@ def _known(given: Mapping[str, str], *, is_streaming: bool) -> dict[str, str]:
         if known is None:
             nearest = nearest_of(name, allowed)
             hint = f"did you mean {nearest!r}?" if nearest else f"it knows {', '.join(sorted(set(allowed) - {'path'}))}"
-            raise InvalidConfig(f"The sink has no option {name!r}; {hint}")
+            raise InvalidConfig(
+                _KAFKA.get(name.lower()) or instead_of(name) or f"The sink has no option {name!r}; {hint}"
+            )
         if known not in allowed:
             raise InvalidConfig(f"Option {known!r} is for batch writes; a stream has its query and batch for that.")
         texts[known] = str(text).strip()
