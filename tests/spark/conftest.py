@@ -41,7 +41,7 @@ def spark(connect_port: int) -> Iterator[Any]:
 
 
 @pytest.fixture
-def remote(spark: Any, connect_port: int) -> Iterator[Any]:  # noqa: ARG001  # its JVM is the server
+def remote(spark: Any, connect_port: int) -> Iterator[Any]:  # its JVM is the server
     """A session by Connect. PySpark's functions are made for one kind of session at a time, as the environment says."""
     from pyspark.sql.connect.session import SparkSession
 

@@ -14,6 +14,7 @@ import pytest
 from tests.support.node import Node
 
 from penstock.client.blocking import Client
+from penstock.client.drafts import Draft
 from penstock.testing.local import LocalBroker
 
 NewTopic = Callable[..., str]
@@ -21,6 +22,7 @@ NewTopic = Callable[..., str]
 # Spark starts a JVM and a handful of Python processes before it does anything: minutes on a machine that is busy.
 pytestmark = pytest.mark.timeout(900)
 _PATIENCE_S = 300.0
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def test_a_topic_is_a_table(spark: Any, broker: LocalBroker, client: Client, new_topic: NewTopic) -> None:
@@ -37,6 +39,40 @@ def test_a_topic_is_a_table(spark: Any, broker: LocalBroker, client: Client, new
     assert parsed.rdd.getNumPartitions() == 4
     counted = parsed.groupBy("value.city").agg({"value.id": "sum"}).collect()
     assert {row[0]: row[1] for row in counted} == {"Oslo": 998_000, "Rome": 3_000_000}
+
+
+@pytest.mark.parametrize("is_on", ["true", "false"])
+def test_filters_are_pushed_down_where_the_session_lets_them(
+    spark: Any, broker: LocalBroker, client: Client, new_topic: NewTopic, is_on: str
+) -> None:
+    topic = new_topic(3)
+    for partition in range(3):
+        drafts = [Draft(b"%d" % at, timestamp=1000.0 + at) for at in range(100)]
+        client.publish_many(topic, drafts, partition=partition)
+    spark.conf.set(_PUSHDOWN, is_on)
+    try:
+        rows = spark.read.format("penstock").option("servers", broker.url).load(topic)
+        some = rows.where("partition = 1 AND offset >= 90 AND timestamp >= timestamp_seconds(1095)")
+        assert sorted(int(row.value) for row in some.select("value").collect()) == [95, 96, 97, 98, 99]
+        plan = some._jdf.queryExecution().optimizedPlan().toString()
+        assert ("PushedFilters" in some._jdf.queryExecution().executedPlan().toString()) == (is_on == "true")
+        assert ("partition" in plan.split("Filter", 1)[1].split("\n", 1)[0]) == (is_on == "false"), plan
+        named = rows.where("offset IN (3, 7) AND partition <> 0")
+        assert sorted((row.partition, row.offset) for row in named.collect()) == [(1, 3), (1, 7), (2, 3), (2, 7)]
+    finally:
+        spark.conf.set(_PUSHDOWN, "true")
+
+
+def test_a_schema_names_the_columns_that_are_wanted(
+    spark: Any, broker: LocalBroker, client: Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic(40)
+    for partition in range(40):
+        client.publish(topic, b"x", partition=partition)
+    table = spark.read.format("penstock").option("servers", broker.url)
+    rows = table.schema("partition INT").load(topic)
+    assert (rows.columns, rows.count()) == (["partition"], 40)
+    assert rows.rdd.getNumPartitions() == 2, "small partitions share tasks"
 
 
 def test_mistakes_are_told_in_words(spark: Any, broker: LocalBroker, new_topic: NewTopic) -> None:

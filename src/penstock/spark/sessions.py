@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _ALWAYS: Final = {
     # Arrow batches between the JVM and Python go through a Unix socket: 40 ms less for every micro-batch.
     "spark.python.unix.domain.socket.enabled": "true",
+    # Off unless it is asked for. Where it is on, only what a query's filters leave is read; other sources see no change.
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",

@@ -7,7 +7,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.reading.plan import advance, losses, share, spans
+from penstock.spark.reading.plan import Span, advance, losses, share, spans, split, tasks
 from penstock.spark.reading.positions import Position, Reach, TopicPosition, TopicReach, position_of
 
 counts = st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 4)), st.integers(0, 10**12), max_size=8)
@@ -44,7 +44,10 @@ def test_step_by_step_everything_is_read_once(
     seen: list[tuple[int, int]] = []
     while True:
         then = advance(at, reaches, max_records=limit, max_bytes=max_bytes)
-        planned = spans(at, then, reaches, min_partitions)
+        planned = split(spans(at, then, reaches), min_partitions)
+        shared = tasks(planned, min_partitions)
+        assert [span for some in shared for span in some] == planned
+        assert len(shared) >= min(min_partitions, len(planned))
         if not planned:
             break
         size = sum(span.end - span.begin for span in planned)
@@ -53,6 +56,22 @@ def test_step_by_step_everything_is_read_once(
         seen += [(span.partition, offset) for span in planned for offset in range(span.begin, span.end)]
         at = position_of(json.loads(json.dumps(then.form())))
     assert sorted(seen) == [(index, offset) for index, end in enumerate(ends) for offset in range(end)]
+
+
+def span(partition: int, messages: int, message_bytes: float = 100.0) -> Span:
+    return Span("t", "id", partition, 0, messages, message_bytes)
+
+
+def test_small_partitions_share_a_task() -> None:
+    small = [span(at, 1) for at in range(50)]
+    assert [len(some) for some in tasks(small)] == [32, 18]
+    assert len(tasks(small, 50)) == 50, "who wants more tasks gets them"
+    assert [len(some) for some in tasks(small, 49)] == [2] + [1] * 48
+    large = [span(at, 100_000) for at in range(3)]
+    assert [len(some) for some in tasks(large)] == [1, 1, 1]
+    assert [len(some) for some in tasks([*small[:2], *large[:1], *small[:2]])] == [2, 1, 2]
+    assert len(tasks([span(at, 1, 0.0) for at in range(3)])) == 3, "it is not known how large they are"
+    assert tasks([]) == []
 
 
 def test_a_watermark_that_is_not_known_yet_loses_nothing() -> None:

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.errors import DataLost, InvalidConfig
 from penstock.spark.reading.cluster import Cluster
+from penstock.spark.reading.filters import Narrowed, narrow
 from penstock.spark.reading.frame import Frame
 from penstock.spark.reading.options import SourceOptions
-from penstock.spark.reading.plan import Reaches, Span, bound_offsets, follow, losses, spans
+from penstock.spark.reading.plan import Reaches, Span, bound_offsets, follow, losses, spans, split, tasks
 from penstock.spark.reading.positions import Position
 from penstock.spark.reading.span_reader import HOW_TO_GO_ON, SpanReader
 
 
-class SpanPartition(InputPartition):
+class TaskSpans(InputPartition):
     """One task's work."""
 
-    def __init__(self, span: Span) -> None:
-        super().__init__(span)
-        self.span = span
+    def __init__(self, spans: tuple[Span, ...]) -> None:
+        super().__init__(spans)
+        self.spans = spans
 
 
 def read_spans(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """What a task gives to Spark; runs in a worker."""
-    if not isinstance(partition, SpanPartition):
+    if not isinstance(partition, TaskSpans):
         return  # Spark makes one of its own where there is nothing to read
     values = None
     if options.schema is not None:
@@ -35,7 +36,7 @@ def read_spans(options: SourceOptions, partition: InputPartition) -> Iterator[pa
         )
 
         values = ValueReader(options)
-    yield from SpanReader(options, Frame(options, values)).read(partition.span)
+    yield from SpanReader(options, Frame(options, values)).read_all(partition.spans)
 
 
 class BatchReader(DataSourceReader):
@@ -43,18 +44,34 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._narrowed = Narrowed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._options
-        reaches = Cluster(options).reaches(instants=options.starting.instants | options.ending.instants)
+        options, narrowed = self._options, self._narrowed
+        bounds = options.starting.instants | options.ending.instants | narrowed.instants
+        reaches = Cluster(options).reaches(instants=bounds)
         start = Position("", bound_offsets(options.starting, reaches))
         end = Position("", bound_offsets(options.ending, reaches))
         start = _checked(start, reaches, options)
         _check_end(end, reaches)
-        return [SpanPartition(span) for span in spans(start, end, reaches, options.min_partitions)]
+        found = spans(start, end, reaches)
+        wanted = [part for span in found if (part := narrowed.part_of(span, reaches)) is not None]
+        return [TaskSpans(some) for some in tasks(split(wanted, options.min_partitions), options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_spans(self._options, partition)
+
+
+class FilteredReader(BatchReader):
+    """Reads only where filters of the query may hold.
+
+    Spark gives it filters where they may be pushed down, and refuses a reader that takes any where they may not.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what tells which offsets to read; what is returned, Spark looks at once more in every row."""
+        self._narrowed, left = narrow(filters)
+        return left
 
 
 def _checked(start: Position, reaches: Reaches, options: SourceOptions) -> Position:

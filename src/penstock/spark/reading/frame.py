@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -48,14 +49,20 @@ def schema_of(options: SourceOptions) -> StructType:
     return StructType([StructField(name, types[name]) for name in options.columns])
 
 
-def check_schema(given: StructType, options: SourceOptions) -> None:
-    """Refuse a schema of the user's own that is not the source's; Spark would find out at the first row."""
+def with_columns(given: StructType, options: SourceOptions) -> SourceOptions:
+    """Options with the columns of a schema that the user gave, if it is a part of the source's own.
+
+    Any other is refused; Spark would find out at the first row.
+    """
     own = schema_of(options)
-    if [(field.name, field.dataType) for field in given] != [(field.name, field.dataType) for field in own]:
-        raise InvalidConfig(
-            f"The source's rows are {own.simpleString()}; leave out `.schema(...)`. To have values parsed, give "
-            f'`.option("schema", ...)`; to have fewer columns, `.option("columns", ...)`.'
-        )
+    types = {field.name: field.dataType for field in own}
+    names = tuple(field.name for field in given)
+    if names and len(set(names)) == len(names) and all(types.get(field.name) == field.dataType for field in given):
+        return replace(options, columns=names, schema=options.schema if "value" in names else None)
+    raise InvalidConfig(
+        f"The source's rows are {own.simpleString()}; leave out `.schema(...)`, or name some of these columns in it. "
+        'To have values parsed, give `.option("schema", ...)`.'
+    )
 
 
 class Frame:
@@ -79,7 +86,7 @@ class Frame:
         columns: dict[str, Any] = dict(decoded.columns)
         if self._values is not None:
             columns = self._values.parse(span, columns, self.schema.field("value").type)
-        count = len(next(iter(columns.values()))) if columns else len(decoded.offsets)
+        count = len(next(iter(columns.values()))) if columns else decoded.rows
         if "topic" in self.schema.names:
             columns["topic"] = pa.repeat(pa.scalar(span.topic, type=pa.string()), count)
         if "partition" in self.schema.names:

@@ -5,15 +5,19 @@ Whatever a query knows and the log no longer has is told as a loss; nothing is s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import InvalidConfig
 from penstock.spark.reading.options import Bound
 from penstock.spark.reading.positions import Position, Reach, TopicPosition, TopicReach
 
 Reaches = Mapping[str, TopicReach]
+
+_TASK_BYTES: Final = 2 * 1024 * 1024  # to read so much takes as long as to begin a task
+_TASK_SPANS: Final = 32  # each of them is a call to a node
 
 
 class Span(NamedTuple):
@@ -25,6 +29,11 @@ class Span(NamedTuple):
     begin: int
     end: int
     message_bytes: float = 0.0  # on the average; 0 if that is not known
+
+    @property
+    def size_bytes(self) -> float:
+        """What there is to read, about; without end if that is not known."""
+        return (self.end - self.begin) * self.message_bytes if self.message_bytes else math.inf
 
     def __str__(self) -> str:
         return f"offsets {self.begin} to {self.end} of {self.topic}-{self.partition}"
@@ -154,12 +163,12 @@ def _share_bytes(waiting: dict[tuple[str, int], int], reaches: Reaches, max_byte
     return share(waiting, max(int(sum(waiting.values()) * max_bytes / total), 1))
 
 
-def spans(start: Position, end: Position, reaches: Reaches, min_partitions: int | None = None) -> list[Span]:
-    """What lies between two positions, in at least so many parts if there are that many messages.
+def spans(start: Position, end: Position, reaches: Reaches) -> list[Span]:
+    """What lies between two positions, a span for each partition.
 
     Partitions that came meanwhile are read from 0 on. ``reaches`` tells how large messages are, where it is known.
     """
-    whole: list[Span] = []
+    found: list[Span] = []
     for (topic, index), last in end.items():
         topic_id = end.topics[topic].topic_id
         known = start.topics.get(topic)
@@ -168,7 +177,12 @@ def spans(start: Position, end: Position, reaches: Reaches, min_partitions: int 
         begin = known.offsets.get(index, 0)
         reach = reaches[topic].partitions.get(index) if topic in reaches else None
         if last > begin:
-            whole.append(Span(topic, topic_id, index, begin, last, reach.message_bytes if reach else 0.0))
+            found.append(Span(topic, topic_id, index, begin, last, reach.message_bytes if reach else 0.0))
+    return found
+
+
+def split(whole: list[Span], min_partitions: int | None) -> list[Span]:
+    """The same in at least so many parts, if there are that many messages."""
     if min_partitions is None or len(whole) >= min_partitions:
         return whole
     total = sum(span.end - span.begin for span in whole)
@@ -179,3 +193,22 @@ def spans(start: Position, end: Position, reaches: Reaches, min_partitions: int 
         bounds = [span.begin + size * at // count for at in range(count + 1)]
         parts += [span._replace(begin=begin, end=end) for begin, end in pairwise(bounds)]
     return parts
+
+
+def tasks(parts: Sequence[Span], min_partitions: int | None = None) -> list[tuple[Span, ...]]:
+    """Spans shared out among tasks: small neighbours go together, for a task costs more than they do.
+
+    There are at least ``min_partitions`` tasks, if there are as many spans.
+    """
+    spare = len(parts) - max(min_partitions or 0, 1)  # how many spans may join another's task
+    found: list[list[Span]] = []
+    size = 0.0
+    for span in parts:
+        if found and spare > 0 and size + span.size_bytes <= _TASK_BYTES and len(found[-1]) < _TASK_SPANS:
+            found[-1].append(span)
+            size += span.size_bytes
+            spare -= 1
+        else:
+            found.append([span])
+            size = span.size_bytes
+    return [tuple(some) for some in found]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from typing import Final
 
 import pyarrow as pa
@@ -28,6 +30,7 @@ from penstock.spark.reading.plan import Span
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS: Final = 0.05
+_AHEAD: Final = 8  # spans of a task whose first messages are asked for at once; a task has several if they are small
 _LOST: Final = (OffsetOutOfRange, UnknownTopic, UnknownPartition, CorruptRecords)
 HOW_TO_GO_ON: Final = (
     "Nothing was skipped. If you can do without what is lost, set failOnDataLoss=false; to begin anew, use another "
@@ -43,10 +46,20 @@ class SpanReader:
         self._frame = frame
         self._cluster = Cluster(options)
 
-    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+    def read_all(self, spans: Sequence[Span]) -> Iterator[pa.RecordBatch]:
+        """The messages of some spans, one after the other; those of several are fetched at once."""
+        begun: deque[Future[Fetched]] = deque()
+        try:
+            for at, span in enumerate(spans):
+                begun.extend(self._cluster.fetch(each, each.begin) for each in spans[at + len(begun) : at + _AHEAD])
+                yield from self._read(span, begun.popleft())
+        finally:
+            for coming in begun:
+                coming.cancel()
+
+    def _read(self, span: Span, coming: Future[Fetched]) -> Iterator[pa.RecordBatch]:
         """The messages of a span. While some are decoded, the next are on their way."""
         offset = span.begin
-        coming = self._cluster.fetch(span, offset)
         try:
             while offset < span.end:
                 try:
@@ -102,8 +115,7 @@ class SpanReader:
         try:
             for decoded in parts:
                 yield decoded
-                if len(decoded.offsets):
-                    reached = int(decoded.offsets[-1]) + 1
+                reached = max(reached, decoded.last_offset + 1)
         except CorruptRecords as error:
             told = f"Of {span}, a batch cannot be decoded: {error.message}"
             if self._options.fails_on_data_loss:

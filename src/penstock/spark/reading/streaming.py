@@ -22,10 +22,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.errors import DataLost, InvalidConfig
-from penstock.spark.reading.batch import SpanPartition, read_spans
+from penstock.spark.reading.batch import TaskSpans, read_spans
 from penstock.spark.reading.cluster import Cluster
 from penstock.spark.reading.options import SourceOptions
-from penstock.spark.reading.plan import Reaches, advance, bound_offsets, losses, spans
+from penstock.spark.reading.plan import Reaches, advance, bound_offsets, losses, spans, split, tasks
 from penstock.spark.reading.positions import Position, TopicReach, position_of
 from penstock.spark.reading.span_reader import HOW_TO_GO_ON
 
@@ -98,8 +98,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- work ---------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        found = spans(position_of(start), position_of(end), self._reaches, self._options.min_partitions)
-        return [SpanPartition(span) for span in found]
+        count = self._options.min_partitions
+        found = split(spans(position_of(start), position_of(end), self._reaches), count)
+        return [TaskSpans(some) for some in tasks(found, count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_spans(self._options, partition)
