@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +18,7 @@ from penstock.cli.options import output_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
 from penstock.cli.rest import Rest
 from penstock.cli.runs import LOG_TOPIC, QUERY_COLUMNS, Reports, display_of, query_row
+from penstock.cli.startup_noise import startup_noise_held
 from penstock.extras import needs
 
 if TYPE_CHECKING:
@@ -25,6 +28,14 @@ if TYPE_CHECKING:
     from penstock.pipelines.run import Run
 
 _PAGE: Final = 1_000
+
+# How a run ends for an error of ours; for any other, it failed.
+_EXITS: Final = {
+    "invalid_pipeline": Exit.USAGE,
+    "invalid_config": Exit.USAGE,
+    "unknown_topic": Exit.NOT_FOUND,
+    "nodes_unreachable": Exit.UNAVAILABLE,
+}
 
 _YAML: Final = """\
 # Run it:  penstock pipeline run {file}
@@ -113,15 +124,21 @@ def init(file: Path, name: str | None, uses: str | None) -> int:
 @click.option("--deep", is_flag=True, help="Also ask Spark: SQL, columns, topics. Takes some seconds.")
 @click.option("--servers", help="The nodes, in place of those in the file.")
 @click.option("--master", default="local[1]", show_default=True, help="With --deep: where Spark runs.")
-def check(file: Path, deep: bool, servers: str | None, master: str) -> int:
+@click.option("--debug", is_flag=True, help="With --deep: show all that Spark prints.")
+def check(file: Path, deep: bool, servers: str | None, master: str, debug: bool) -> int:
     """Find everything that is wrong with a pipeline, without running it."""
     definition = _load(file, servers)
+    if deep:
+        _check_topics(definition, is_elsewhere=False)
     if deep and not definition.uses:
+        from penstock.errors import InvalidPipeline
         from penstock.pipelines.flow import Flow
 
-        spark = _session(definition, master, None)
+        spark = _session(definition, master, None, debug=debug)
         try:
             Flow(definition, spark)
+        except InvalidPipeline as error:
+            raise CommandError(error.message, Exit.USAGE) from error
         finally:
             spark.stop()
     parts = [count_of(len(definition.sources), "source"), count_of(len(definition.steps), "step")]
@@ -141,9 +158,11 @@ def check(file: Path, deep: bool, servers: str | None, master: str) -> int:
 @click.option("--remote", help="A Spark Connect server, such as sc://host:15002, in place of --master.")
 @click.option("--once", "mode", flag_value="once", help="Do what there is now, then end.")
 @click.option("--continuous", "mode", flag_value="continuous", help="Go on for ever, one batch after the other.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Where to remember how far it is.")
+@click.option("--checkpoint", metavar="PLACE", help="Where to remember how far it is: a path, or a URI of Spark's.")
+@click.option("--restart", is_flag=True, help="Forget how far it was and begin anew; rows may be written again.")
 @click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
 @click.option("--no-report", is_flag=True, help="Do not tell the cluster about it.")
+@click.option("--debug", is_flag=True, help="Show all that Spark prints, and the trace of an error.")
 @output_option
 def run(
     file: Path,
@@ -151,9 +170,11 @@ def run(
     master: str,
     remote: str | None,
     mode: str | None,
-    checkpoint: Path | None,
+    checkpoint: str | None,
+    restart: bool,
     settings: tuple[str, ...],
     no_report: bool,
+    debug: bool,
     output: str | None,
 ) -> int:
     """Run the pipeline of FILE until it has done everything (--once), fails, or is told to stop.
@@ -161,19 +182,22 @@ def run(
     On SIGTERM or Ctrl-C it ends after the batch that it is at; begun again, it goes on from there.
     """
     from penstock.cli.options import assignments_of
+    from penstock.pipelines.places import absolute
     from penstock.pipelines.run import Run
 
     definition = _load(file, servers)
     definition.spark |= assignments_of(settings, "--conf")
     reports = None if no_report else Reports(definition)
+    _check_topics(definition, is_elsewhere=remote is not None)
+    spark = _session(definition, master, remote, debug=debug)
     with display_of(definition, is_table=is_for_people(output)) as display:
-        spark = _session(definition, master, remote)
         try:
             job = Run(
                 definition,
                 spark,
                 trigger=_trigger(mode),
-                checkpoint=checkpoint,
+                checkpoint=None if checkpoint is None else absolute(checkpoint, Path.cwd()),
+                is_restart=restart,
                 report=reports.send if reports else lambda _: False,
                 watch=display.show,
                 tell=display.tell,
@@ -186,7 +210,11 @@ def run(
         queries = [figures.view() for figures in status.figures]
         echo_json({"pipeline": definition.name, "state": status.state, "error": status.error, "queries": queries})
     if status.state == "failed":
-        raise CommandError(f"Pipeline {definition.name} failed: {status.error}", Exit.FAILURE)
+        if debug:
+            click.echo(status.trace, err=True)
+        hint = "" if debug or not status.trace else " (--debug shows the trace.)"
+        exit_code = _EXITS.get(status.code, Exit.FAILURE)
+        raise CommandError(f"Pipeline {definition.name} failed: {status.error}{hint}", exit_code)
     return Exit.OK
 
 
@@ -333,15 +361,37 @@ def _trigger(mode: str | None) -> Trigger | None:
     return None if mode is None else Trigger(kinds[mode])
 
 
-def _session(definition: Definition, master: str, remote: str | None) -> SparkSession:
+def _check_topics(definition: Definition, *, is_elsewhere: bool) -> None:
+    """Find out what can be found out without Spark, which takes its time and says things at length."""
+    from penstock.errors import PenstockError
+    from penstock.pipelines.preflight import check_topics
+
+    try:
+        check_topics(definition, is_elsewhere=is_elsewhere, tell=lambda line: click.echo(line, err=True))
+    except PenstockError as error:
+        raise CommandError(error.message, _EXITS.get(error.code, Exit.FAILURE)) from error
+
+
+def _session(definition: Definition, master: str, remote: str | None, *, debug: bool) -> SparkSession:
+    from penstock.errors import PenstockError
+
     with needs("spark", "A pipeline"):
         import pyspark  # noqa: F401
     if remote is None:
         from penstock.spark import session
 
         settings: dict[str, Any] = dict(definition.spark)
-        spark = session(f"penstock-{definition.name}", master, **settings)
-        spark.sparkContext.setLogLevel("ERROR")  # what it warns of is not for whoever runs a pipeline
+        with nullcontext() if debug else startup_noise_held():
+            try:
+                spark = session(f"penstock-{definition.name}", master, **settings)
+            except PenstockError:
+                raise
+            except Exception as error:
+                raise CommandError(f"Spark did not start: {str(error).strip().splitlines()[0]}") from error
+            if not debug:
+                # Spark logs every error that it also raises, with its trace.
+                spark.sparkContext.setLogLevel("OFF")
+                logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         return spark
     from pyspark.sql import SparkSession
 

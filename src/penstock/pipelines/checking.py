@@ -30,6 +30,7 @@ _HEAD: Final = ("pipeline", "servers", "checkpoint", "trigger", "spark")
 _BODY: Final = ("sources", "steps", "expectations", "sinks")
 _READY: Final = ("uses", "with")
 _SINK_COLUMNS: Final = ("key", "value", "headers", "partition", "timestamp", "priority", "deliver_at", "topic")
+_TOPICS: Final = {"topics", "topicspattern", "subscribe", "subscribepattern", "assign"}
 _MODES: Final = ("append", "update", "complete")
 _INTERVAL: Final = re.compile(
     r"\d+(\.\d+)?\s*(ms|s|m|h|d|milliseconds?|seconds?|minutes?|hours?|days?|weeks?)", re.IGNORECASE
@@ -96,7 +97,7 @@ class _Check:
         kind = self._text(entries.pop("format", None), "penstock")
         watermark = self._watermark(entries.pop("watermark")) if "watermark" in entries else None
         is_stream = self._flag(entries.pop("stream", None), default=kind == "penstock")
-        if kind == "penstock" and not entries.keys() & {"topics", "topicsPattern"}:
+        if kind == "penstock" and not {name.lower() for name in entries} & _TOPICS:
             self._faults.add(text.place, f"source {name!r} names no topic: add `topics: NAME`.")
         if watermark is not None and not is_stream:
             self._faults.add(

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.errors import InvalidPipeline
@@ -25,6 +24,7 @@ from penstock.pipelines.definition import (
     Trigger,
     TriggerKind,
 )
+from penstock.pipelines.places import beside, within
 from penstock.pipelines.text import Place, Problem
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Flow:
         self._spark = spark
         self._tables: dict[str, DataFrame] = {}
         self.branches: list[Branch] = []
+        self.begins: list[str] = []  # sources that begin at the earliest messages, because their file does not say
         self._build()
 
     # -- tables -------------------------------------------------------------------------------------------------------
@@ -88,6 +89,9 @@ class Flow:
         reader = reader.format(source.format)
         if source.format == "penstock":
             options.setdefault("servers", self.definition.servers)
+            if source.is_stream and not any(name.lower().startswith("starting") for name in options):
+                options["startingOffsets"] = "earliest"
+                self.begins.append(source.name)
         elif "schema" in options:
             reader = reader.schema(options.pop("schema"))
         if "path" in options:
@@ -150,7 +154,7 @@ class Flow:
 
     # -- queries ------------------------------------------------------------------------------------------------------
 
-    def start(self, checkpoint: Path, trigger: Trigger) -> list[StreamingQuery]:
+    def start(self, checkpoint: str, trigger: Trigger) -> list[StreamingQuery]:
         """Begin to run, one query for each sink; all of them or none."""
         started: list[StreamingQuery] = []
         try:
@@ -163,14 +167,14 @@ class Flow:
             raise
         return started
 
-    def _start(self, branch: Branch, checkpoint: Path, trigger: Trigger) -> StreamingQuery:
+    def _start(self, branch: Branch, checkpoint: str, trigger: Trigger) -> StreamingQuery:
         sink = branch.sink
         options = dict(sink.options)
         if sink.format == "penstock":
             options.setdefault("servers", self.definition.servers)
         if "path" in options:
             options["path"] = beside(self.definition, options["path"])
-        where = str(checkpoint / sink.name)
+        where = within(checkpoint, sink.name)
         writer = branch.rows.writeStream.queryName(sink.name).option("checkpointLocation", where)
         if sink.mode == "update" and sink.format == "penstock":
             # Spark writes changed rows to Python sinks only batch by batch.
@@ -232,13 +236,6 @@ def _letter_headers(rows: DataFrame, reason: str) -> Any:
         for name, text in texts.items()
     ]
     return sql.concat("_headers", sql.array(*pairs)) if "_headers" in rows.columns else sql.array(*pairs)
-
-
-def beside(definition: Definition, path: str) -> str:
-    """A path as it is meant in a pipeline's file: from where the file is. Addresses stay as they are."""
-    if re.match(r"[a-z][a-z0-9+.-]*:", path) or path.startswith("/") or not definition.file:
-        return path
-    return str(Path(definition.file).resolve().parent / path)
 
 
 def triggered(writer: DataStreamWriter, trigger: Trigger) -> DataStreamWriter:

@@ -11,6 +11,7 @@ import re
 import socket
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock import errors
 from penstock.errors import PenstockError
 from penstock.pipelines.definition import Definition, Trigger
 from penstock.pipelines.figures import Figures
 from penstock.pipelines.flow import Flow
+from penstock.pipelines.places import Checkpoint, beside
 from penstock.pipelines.ready import READY
 from penstock.pipelines.ready.kind import Surroundings
 
@@ -37,10 +40,10 @@ _BATCH_PATIENCE_S: Final = 60.0  # a stop waits for so long for the batch that i
 _ERROR_CHARS_MAX: Final = 4_000
 _STARTS_MAX: Final = 5
 _TOO_SLOW: Final = "Python worker failed to connect back"
-_OUR_WORDS: Final = (
-    re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE|\n|$)"),  # an expectation
-    re.compile(r"^penstock\.errors\.[\w.]+: (.*)$", re.MULTILINE),  # source or sink
-)
+_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE|\n|$)")  # an expectation
+_OURS: Final = re.compile(r"^penstock\.errors\.(?:\w+\.)*(\w+): (.*)$", re.MULTILINE)  # source or sink
+_TRACEBACK: Final = "Traceback (most recent call last):\n"
+_IS_OF_CHECKPOINT: Final = re.compile(r"checkpoint|STATE_STORE|STATEFUL_OPERATOR|state schema", re.IGNORECASE)
 _END: Final = re.compile(r"JVM stacktrace|=== Streaming Query ===|Driver stacktrace|\n\s*at ")
 
 
@@ -51,6 +54,8 @@ class Status:
     state: str
     figures: list[Figures]
     error: str | None = None
+    code: str = ""  # of a `PenstockError`, if it failed for one
+    trace: str = ""  # of what it failed for
 
 
 class Run:
@@ -62,7 +67,8 @@ class Run:
         spark: SparkSession,
         *,
         trigger: Trigger | None = None,
-        checkpoint: Path | None = None,
+        checkpoint: str | None = None,
+        is_restart: bool = False,
         report: Callable[[dict[str, Any]], bool] = lambda _: False,
         watch: Callable[[Status], None] = lambda _: None,
         tell: Callable[[str], None] = log.info,
@@ -71,7 +77,8 @@ class Run:
         self._definition = definition
         self._spark = spark
         self._trigger = trigger or definition.trigger
-        self._checkpoint = checkpoint or checkpoint_of(definition)
+        self._checkpoint = Checkpoint(checkpoint or checkpoint_of(definition), spark)
+        self._is_restart = is_restart
         self._report, self._watch, self._tell = report, watch, tell
         self._started_at = datetime.now(UTC)
         self._stopping = threading.Event()
@@ -100,22 +107,37 @@ class Run:
         try:
             self._begin()
             return self._watch_queries()
-        except PenstockError as error:
-            return Status("failed", self._all(), error.message)
-        except Exception as error:  # whatever a step does, or Spark
-            log.debug("The pipeline failed.", exc_info=True)
-            return Status("failed", self._all(), _words_of(error))
+        except Exception as error:  # ours, or whatever a step does, or Spark
+            return self._failed(error)
         finally:
             self._end_queries()
 
+    def _failed(self, error: Exception) -> Status:
+        """The outcome for an error; where it is about the checkpoint, with what to do about that."""
+        words, code = (error.message, error.code) if isinstance(error, PenstockError) else _words_of(error)
+        if _IS_OF_CHECKPOINT.search(words):
+            words += (
+                f" The checkpoint is {self._checkpoint.place}. To forget it and begin anew, run the pipeline with "
+                "--restart: what was written before stays, and rows may be written again."
+            )
+        return Status("failed", self._all(), words, code, "".join(traceback.format_exception(error)))
+
     def _begin(self) -> None:
         definition = self._definition
+        if self._is_restart:
+            self._is_restart = False  # once, however often it is tried
+            if self._checkpoint.forget():
+                self._tell(f"The checkpoint {self._checkpoint.place} is forgotten; the pipeline begins anew.")
         if definition.uses:
             ready = READY[definition.uses]
-            around = Surroundings(self._spark, definition, self._checkpoint, self._trigger, self._tell)
+            around = Surroundings(self._spark, definition, self._checkpoint.place, self._trigger, self._tell)
             queries = ready.start(ready.check(definition), around)
         else:
-            queries = Flow(definition, self._spark).start(self._checkpoint, self._trigger)
+            flow = Flow(definition, self._spark)
+            if flow.begins and hasattr(self._spark, "sparkContext") and self._checkpoint.is_new:
+                names = ", ".join(flow.begins)
+                self._tell(f"First run: {names} from the earliest message on (startingOffsets: latest: only new ones).")
+            queries = flow.start(self._checkpoint.place, self._trigger)
         for query in queries:
             name = query.name or str(query.id)
             self._queries[name] = query
@@ -128,7 +150,7 @@ class Run:
             for query in self._queries.values():
                 error = query.exception()
                 if error is not None:
-                    return Status("failed", self._all(), _words_of(error))
+                    return self._failed(error)
             if not is_any_active:
                 return Status("finished", self._all())
             if self._stopping.is_set():
@@ -187,19 +209,29 @@ class Run:
             self.stop()
 
 
-def checkpoint_of(definition: Definition) -> Path:
+def checkpoint_of(definition: Definition) -> str:
     """Where a pipeline remembers how far it is: beside its file, unless it says otherwise."""
-    beside = Path(definition.file or ".").resolve().parent
     if definition.checkpoint:
-        return beside / definition.checkpoint
-    return beside / ".penstock" / "checkpoints" / definition.name
+        return beside(definition, definition.checkpoint)
+    directory = Path(definition.file or ".").resolve().parent
+    earlier = directory / ".penstock" / "checkpoints" / definition.name  # among the data of `penstock dev`
+    return str(earlier if earlier.exists() else directory / ".penstock-checkpoints" / definition.name)
 
 
-def _words_of(error: BaseException) -> str:
-    """What went wrong, without plans and stacks: in our own words, if it was one of us who said so."""
+def _words_of(error: BaseException) -> tuple[str, str]:
+    """What went wrong in one line, without plans and stacks, and the code of our error if it is one of those."""
     words = str(error)
-    for pattern in _OUR_WORDS:
-        found = pattern.findall(words)
-        if found:
-            return str(found[-1]).strip()[:_ERROR_CHARS_MAX]
-    return _END.split(words, maxsplit=1)[0].strip()[:_ERROR_CHARS_MAX] or type(error).__name__
+    raised = _RAISED.findall(words)
+    if raised:
+        return str(raised[-1]).strip()[:_ERROR_CHARS_MAX], ""
+    ours = _OURS.findall(words)
+    if ours:
+        name, message = ours[-1]
+        return str(message).strip()[:_ERROR_CHARS_MAX], str(getattr(getattr(errors, name, None), "code", ""))
+    if _TRACEBACK in words:  # of a step in Python: its last line is the error
+        lines = words.rsplit(_TRACEBACK, 1)[1].splitlines()
+        last = next((line for line in lines if line and not line.startswith((" ", "\t"))), "")
+        if last:
+            return last.strip()[:_ERROR_CHARS_MAX], ""
+    first = next((line.strip() for line in _END.split(words, maxsplit=1)[0].splitlines() if line.strip()), "")
+    return first[:_ERROR_CHARS_MAX] or type(error).__name__, ""

@@ -14,6 +14,7 @@ from penstock.errors import InvalidConfig
 from penstock.spark.kafka_names import check_servers
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
+DAEMON: Final = "penstock.spark.machine.daemon"  # starts Spark's workers where the session is ours
 
 
 def servers_in(text: str | None) -> tuple[str, ...]:
@@ -55,4 +56,4 @@ def transport_to(servers: Sequence[str], *, timeout_s: float = DEFAULT_TIMEOUT_S
 def is_kept_worker() -> bool:
     """Whether this is one of Spark's processes that are used again for task after task."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == "pyspark.daemon"
+    return spec is not None and spec.name in ("pyspark.daemon", DAEMON)

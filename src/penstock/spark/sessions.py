@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidConfig
+from penstock.spark.connection import DAEMON
 from penstock.spark.machine.java import ensure_java
 from penstock.spark.machine.python import ensure_python
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _ALWAYS: Final = {
     # Arrow batches between the JVM and Python go through a Unix socket: 40 ms less for every micro-batch.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Off unless it is asked for. Where it is on, only what a query's filters leave is read; other sources see no change.
+    # Only what a query's filters leave is read. Other sources see no change.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
@@ -25,6 +26,7 @@ _LOCAL: Final = {
     # Names of machines that do not resolve keep a local session from starting.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.daemon.module": DAEMON,
     # Files of a checkpoint are written aside and renamed into place. With checksums beside them, Hadoop starts twenty
     # processes (`readlink`, `chmod`) for each micro-batch, and without them ten; and there is only one thing to rename.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.exits import CommandError
+from penstock.cli.exits import CommandError, Exit
 from penstock.cli.pipeline import pipeline
 from penstock.cli.runs import Reports
 from penstock.pipelines.definition import Definition
@@ -63,3 +66,81 @@ def test_what_a_run_says_is_seen_and_a_stop_reaches_it(broker: LocalBroker, caps
     alone = Reports(Definition(name="orders", servers="http://127.0.0.1:1"))
     assert [alone.send(report("run-3", "starting")) for _ in range(2)] == [False, False]
     assert capsys.readouterr().err.count("could not be told") == 1
+
+
+YAML = """pipeline: p
+servers: SERVERS
+sources:
+  orders: {topics: TOPIC, schema: "id STRING"}
+sinks:
+  all: {from: orders, topic: large-orders}
+"""
+
+
+def run(path: Path, text: str) -> CommandError:
+    """Run a pipeline that has to be refused before a Spark is needed."""
+    path.write_text(text)
+    done = CliRunner().invoke(pipeline, ["run", str(path), "--once"], standalone_mode=False)
+    assert isinstance(done.exception, CommandError), done.exception
+    assert len(done.exception.message.splitlines()) == 1
+    return done.exception
+
+
+def test_what_is_wrong_is_said_before_spark_starts(
+    broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_session(*_: object, **__: object) -> None:
+        pytest.fail("Spark is not needed for that")
+
+    monkeypatch.setattr("penstock.cli.pipeline._session", no_session)
+    path, text = tmp_path / "p.yaml", YAML.replace("SERVERS", broker.url)
+    told = run(path, text.replace("TOPIC", "nowhere"))
+    assert (told.exit_code, told.message) == (
+        Exit.NOT_FOUND,
+        f"{path}:4:11: There is no topic nowhere. Create it, or check the option `topics`.",
+    )
+    told = run(path, text.replace("topics: TOPIC", "subscribe: x, kafka.bootstrap.servers: 'a:9092'"))
+    assert told.exit_code == Exit.USAGE
+    assert "p.yaml:4:11: Penstock is read and written over HTTP" in told.message
+    told = run(path, text.replace("from: orders", "from: orders, kafka.acks: all").replace("TOPIC", "orders"))
+    assert (told.exit_code, "p.yaml:6:8: kafka.acks is for a Kafka client" in told.message) == (Exit.USAGE, True)
+    told = run(path, YAML.replace("SERVERS", broker.bootstrap).replace("TOPIC", "orders"))
+    assert (told.exit_code, "speaks Kafka's protocol" in told.message) == (Exit.USAGE, True)
+    told = run(path, f"pipeline: a\nservers: {broker.url}\nuses: archive\nwith: {{topics: nowhere, lake: lake}}\n")
+    assert (told.exit_code, "There is no topic nowhere." in told.message) == (Exit.NOT_FOUND, True)
+    monkeypatch.setattr("penstock.pipelines.preflight._TIMEOUT", "1")
+    told = run(path, YAML.replace("SERVERS", "http://127.0.0.1:1").replace("TOPIC", "orders"))
+    assert (told.exit_code, "127.0.0.1:1" in told.message) == (Exit.UNAVAILABLE, True)
+
+
+_STARTING = """
+import subprocess, sys
+from penstock.cli.startup_noise import startup_noise_held
+script = "echo noise >&2; echo; read x; echo later >&2"
+try:
+    with startup_noise_held():
+        child = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        child.stdout.readline()
+        if sys.argv[1] == "fails":
+            raise RuntimeError
+except RuntimeError:
+    pass
+child.communicate(b"x")
+while sys.stdin.readline():  # what the child printed comes through a thread
+    pass
+"""
+
+
+@pytest.mark.parametrize(("how", "words"), [("starts", "later\n"), ("fails", "noise\nlater\n")])
+def test_what_a_program_prints_at_its_start_is_shown_only_if_it_fails(how: str, words: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _STARTING, how], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    told = ""
+    while not told.endswith("later\n"):
+        told += process.stderr.readline()
+    process.stdin.close()
+    assert process.wait(60) == 0
+    assert told == words

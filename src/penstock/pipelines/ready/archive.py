@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from penstock.pipelines.flow import beside, triggered
+from penstock.pipelines.definition import Definition, Source
+from penstock.pipelines.flow import triggered
+from penstock.pipelines.places import beside, on_this_machine, within
 from penstock.pipelines.ready.kind import Option, ReadyPipeline, Surroundings
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Archive(ReadyPipeline):
     help = "Topics to a lake of Parquet files by topic, date and hour."
     options: ClassVar[Mapping[str, Option]] = {
         "topics": Option("the topics, with commas between; * stands for any text", list),
-        "lake": Option("the directory of the lake, which all of Spark can reach"),
+        "lake": Option("the directory of the lake, which all of Spark can reach", is_local=True),
         "startingOffsets": Option("where to begin without a checkpoint", default="earliest"),
         "maxRecordsPerTrigger": Option("how many messages a batch takes at most", int, default=1_000_000),
         "writers": Option("how many tasks write, each its own files; 0: one for each partition", int, default=0),
@@ -31,26 +32,31 @@ class Archive(ReadyPipeline):
         "graceMinutes": Option("how long files that were merged stay for those who still read them", int, default=60),
     }
 
+    def sources(self, options: Mapping[str, Any], definition: Definition) -> list[Source]:
+        given = {
+            "servers": definition.servers,
+            "topics": ",".join(options["topics"]),
+            "columns": _COLUMNS,
+            "startingOffsets": options["startingOffsets"],
+            "maxRecordsPerTrigger": str(options["maxRecordsPerTrigger"]),
+            "group": f"archive-{definition.name}",
+        }
+        return [Source(name=self.name, options=given)]
+
     def start(self, options: Mapping[str, Any], surroundings: Surroundings) -> list[StreamingQuery]:
         """Begin to archive."""
         from penstock.pipelines.lake.archiving import Archiver
         from penstock.pipelines.lake.compaction import Limits
 
-        spark, servers = surroundings.spark, surroundings.definition.servers
-        source = {
-            "servers": servers,
-            "topics": ",".join(options["topics"]),
-            "columns": _COLUMNS,
-            "startingOffsets": options["startingOffsets"],
-            "maxRecordsPerTrigger": str(options["maxRecordsPerTrigger"]),
-            "group": f"archive-{surroundings.definition.name}",
-        }
-        lake = Path(beside(surroundings.definition, options["lake"]))
+        spark = surroundings.spark
+        (read,) = self.sources(options, surroundings.definition)
+        source = dict(read.options)
+        lake = on_this_machine(beside(surroundings.definition, options["lake"]), "A lake")
         limits = Limits(small_bytes=options["smallMegabytes"] * _MIB, grace_ms=options["graceMinutes"] * 60_000)
         archiver = Archiver(lake, source, limits, writers=options["writers"], compact_every=options["compactEvery"])
         if options["compact"]:
             surroundings.tell(f"Merged {archiver.tidy(spark):,} small files of {lake}.")
         rows = spark.readStream.format("penstock").options(**source).load()
         writer = rows.writeStream.queryName(self.name).foreachBatch(archiver)
-        writer = writer.option("checkpointLocation", str(surroundings.checkpoint / self.name))
+        writer = writer.option("checkpointLocation", within(surroundings.checkpoint, self.name))
         return [triggered(writer, surroundings.trigger).start()]

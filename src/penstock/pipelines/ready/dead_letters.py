@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from penstock.pipelines.flow import beside
+from penstock.pipelines.places import beside, on_this_machine
 from penstock.pipelines.ready.dead_letter_page import Group, Sample, page_of
 from penstock.pipelines.ready.kind import Option, ReadyPipeline, Surroundings
 
@@ -22,7 +21,7 @@ class DeadLetters(ReadyPipeline):
     name = "dead-letters"
     help = "A report on dead letters: failure groups over time, top reasons, samples."
     options: ClassVar[Mapping[str, Option]] = {
-        "path": Option("the directory of the report; what is there of an earlier one is replaced"),
+        "path": Option("the directory of the report; what is there of an earlier one is replaced", is_local=True),
         "topics": Option("dead-letter topics", list, default=["*.dlq"]),
         "since": Option("leave out what came before this instant, such as 2026-01-31T12:00:00Z", default=""),
         "bucket": Option("how fine time is", default="hour", choices=("minute", "hour", "day")),
@@ -35,7 +34,7 @@ class DeadLetters(ReadyPipeline):
         source |= {"startingTimestamp": options["since"]} if options["since"] else {}
         read = surroundings.spark.read.format("penstock").options(includeHeaders="true", **source)
         letters = _letters(read.load(), options["bucket"]).cache()
-        path = Path(beside(surroundings.definition, options["path"]))
+        path = on_this_machine(beside(surroundings.definition, options["path"]), "A report")
         try:
             tables = _tables(letters, options["samples"])
             for name, rows in tables.items():

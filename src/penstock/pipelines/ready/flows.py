@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidPipeline
 from penstock.pipelines.checking import definition_of
-from penstock.pipelines.definition import PythonStep
+from penstock.pipelines.definition import Definition, PythonStep, Source
 from penstock.pipelines.flow import Flow
 from penstock.pipelines.ready.kind import Option, ReadyPipeline, Surroundings
 from penstock.pipelines.text import Place, Text
@@ -29,11 +29,16 @@ class FlowPipeline(ReadyPipeline):
     """Says in `document` what the file of a pipeline would say."""
 
     def start(self, options: Mapping[str, Any], surroundings: Surroundings) -> list[StreamingQuery]:
-        definition = surroundings.definition
+        made = self._definition(options, surroundings.definition)
+        return Flow(made, surroundings.spark).start(surroundings.checkpoint, surroundings.trigger)
+
+    def sources(self, options: Mapping[str, Any], definition: Definition) -> list[Source]:
+        return list(self._definition(options, definition).sources.values())
+
+    def _definition(self, options: Mapping[str, Any], definition: Definition) -> Definition:
         head = {"pipeline": definition.name, "servers": definition.servers}
         document = Text.of(head | self.document(options), _PLACE)
-        made = definition_of(document, definition.file or definition.name, self.steps(options))
-        return Flow(made, surroundings.spark).start(surroundings.checkpoint, surroundings.trigger)
+        return definition_of(document, definition.file or definition.name, self.steps(options))
 
     @abstractmethod
     def document(self, options: Mapping[str, Any]) -> dict[str, Any]:

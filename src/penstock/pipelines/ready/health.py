@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.errors import InvalidPipeline, PenstockError
 from penstock.pipelines.definition import Trigger, TriggerKind
-from penstock.pipelines.flow import beside, triggered
+from penstock.pipelines.flow import triggered
+from penstock.pipelines.places import beside, within
 from penstock.pipelines.ready.kind import Option, ReadyPipeline, Surroundings
 from penstock.spark.connection import transport_to
 
@@ -44,7 +45,7 @@ class Health(ReadyPipeline):
         if trigger.kind is not TriggerKind.EVERY:
             trigger = Trigger(TriggerKind.EVERY, options["every"])
         ticks = spark.readStream.format("rate").load().writeStream.queryName(self.name).foreachBatch(sampler)
-        ticks = ticks.option("checkpointLocation", str(surroundings.checkpoint / self.name))
+        ticks = ticks.option("checkpointLocation", within(surroundings.checkpoint, self.name))
         return [triggered(ticks, trigger).start()]
 
 

@@ -6,11 +6,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.errors import InvalidPipeline
-from penstock.pipelines.definition import Definition, Trigger
+from penstock.pipelines.definition import Definition, Source, Trigger
+from penstock.pipelines.places import HOW_TO_REACH, local_path
 from penstock.pipelines.text import Faults, Text, did_you_mean
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Option:
     default: Any = REQUIRED
     pattern: str | None = None  # that a text has to match as a whole
     choices: tuple[str, ...] = ()
+    is_local: bool = False  # a directory that we write to ourselves: on this machine, or mounted on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Surroundings:
 
     spark: SparkSession
     definition: Definition
-    checkpoint: Path
+    checkpoint: str
     trigger: Trigger
     tell: Callable[[str], None]
 
@@ -54,6 +55,10 @@ class ReadyPipeline(ABC):
     @abstractmethod
     def start(self, options: Mapping[str, Any], surroundings: Surroundings) -> list[StreamingQuery]:
         """Begin, with options that were checked."""
+
+    def sources(self, options: Mapping[str, Any], definition: Definition) -> list[Source]:  # noqa: ARG002
+        """What it reads of topics, as far as that is known before it begins."""
+        return []
 
     def check(self, definition: Definition) -> dict[str, Any]:
         """The options of a definition as values; `InvalidPipeline` names the line of whatever is wrong."""
@@ -88,6 +93,8 @@ def _value(text: Text, name: str, option: Option, faults: Faults) -> Any:
         faults.add(text.place, f"{name} is {_WORDS[option.kind]}, not {text.kind}.")
     elif option.choices and value not in option.choices:
         faults.add(text.place, f"{name} is one of {', '.join(option.choices)}, not {value!r}.")
+    elif option.is_local and local_path(str(value)) is None:
+        faults.add(text.place, f"{name} cannot be at {value}: give a path or a file:/// URI. {HOW_TO_REACH}")
     elif option.pattern is not None and not re.fullmatch(option.pattern, str(value)):
         faults.add(text.place, f"{value!r} is not what {name} takes: {option.help}")
     return value

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
 from penstock.errors import InvalidLake, InvalidPipeline, UnknownTopic
-from penstock.pipelines.flow import beside
 from penstock.pipelines.lake.catalog import CHECKSUM, Catalog
 from penstock.pipelines.lake.reading import check_files, files_between, rows_between
+from penstock.pipelines.places import PLAN, Checkpoint, beside, on_this_machine, within
 from penstock.pipelines.ready.kind import Option, ReadyPipeline, Surroundings
 from penstock.pipelines.ready.restore_plan import Plan, Portion, Target, plan_of
 from penstock.spark.connection import transport_to
@@ -27,15 +26,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-_PLAN: Final = "plan.json"
-
 
 class _Topic(msgspec.Struct, frozen=True):
     settings: dict[str, str]
 
 
 _COMMON: Final = {
-    "lake": Option("the directory of the lake"),
+    "lake": Option("the directory of the lake", is_local=True),
     "topics": Option("which topics of the lake, with commas between; all, if not given", list, default=[]),
     "from": Option("begin at the first message at or after this instant, such as 2026-01-31T12:00:00Z", default=""),
     "until": Option("end before the first message at or after this instant", default=""),
@@ -90,7 +87,7 @@ class _Job:
         self._around = surroundings
         self._spark = surroundings.spark
         self._servers = surroundings.definition.servers
-        self._catalog = Catalog.load(Path(beside(surroundings.definition, options["lake"])))
+        self._catalog = Catalog.load(on_this_machine(beside(surroundings.definition, options["lake"]), "A lake"))
         self._keeps_timestamps = kind.timestamps(options) == "keep"
 
     def run(self) -> None:
@@ -106,13 +103,15 @@ class _Job:
     # -- what to do ---------------------------------------------------------------------------------------------------
 
     def _plan(self) -> Plan:
-        path = self._around.checkpoint / _PLAN
+        checkpoint = Checkpoint(self._around.checkpoint, self._spark)
         wanted = {name: value for name, value in self._options.items() if name != "check"}
-        if path.exists():
-            plan = msgspec.json.decode(path.read_bytes(), type=Plan)
+        known = checkpoint.read(PLAN)
+        if known is not None:
+            plan = msgspec.json.decode(known, type=Plan)
             if plan.options != msgspec.to_builtins(wanted):
                 raise InvalidPipeline(
-                    f"{path} is of a {self._kind.name} with other options. Give this one another name or checkpoint."
+                    f"{within(checkpoint.place, PLAN)} is of a {self._kind.name} with other options. Give this one "
+                    "another name or checkpoint, or run it with --restart."
                 )
             return plan
         if self._catalog.is_empty:
@@ -121,10 +120,7 @@ class _Job:
         if self._options["check"]:
             check_files(self._spark, self._catalog.lake, files_between(self._catalog, plan.spans()))
         plan = msgspec.structs.replace(plan, targets=[self._prepared(target) for target in plan.targets])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        written = path.with_suffix(".new")
-        written.write_bytes(msgspec.json.encode(plan))
-        written.rename(path)
+        checkpoint.write(PLAN, msgspec.json.encode(plan))
         return plan
 
     def _prepared(self, target: Target) -> Target:
