@@ -175,10 +175,13 @@ strict.sink("large", topic="TOPIC-large", key="id")
 """
 
 
+@pytest.mark.parametrize(
+    "place", ["classic", pytest.param("connect", marks=pytest.mark.soak)], indirect=True
+)  # by Connect, each batch takes a process of its own
 def test_an_archive_brings_topics_back_to_a_point_in_time(
     place: Place, broker: LocalBroker, client: Client, new_topic: NewTopic
 ) -> None:
-    topic = new_topic(3)
+    topic = new_topic(3, max_message_bytes=3_000_000, retention_ms=900_000_000, queue_tries=7)
     begin_ms = int(time.time() * 1000) - 3 * 3_600_000
     cut_ms = begin_ms + 800 * 10_000
     _produce(broker, topic, range(1000), begin_ms)
@@ -187,7 +190,7 @@ def test_an_archive_brings_topics_back_to_a_point_in_time(
 pipeline: archive-{topic}
 servers: SERVERS
 uses: archive
-with: {{topics: {topic}, lake: lake, maxRecordsPerTrigger: 600, compactEvery: 2}}
+with: {{topics: {topic}, lake: lake, maxRecordsPerTrigger: 200, compactEvery: 5}}
 trigger: available-now
 """
     assert place.run("archive.yaml", archive).error is None
@@ -195,7 +198,7 @@ trigger: available-now
     assert sum(file.rows for file in catalog.files.values()) == 1000
     assert catalog.removed, "small files were merged"
     # Whoever archives the same again, from another checkpoint, adds nothing.
-    again = archive.replace("archive-", "again-").replace("maxRecordsPerTrigger: 600, ", "")
+    again = archive.replace("archive-", "again-").replace("maxRecordsPerTrigger: 200, ", "")
     assert place.run("again.yaml", again).error is None
     assert sum(file.rows for file in Catalog.load(place.directory / "lake").files.values()) == 1000
 
@@ -215,6 +218,8 @@ with: {{topics: {topic}, lake: lake, until: {cut_ms}, portionRows: 500}}
     assert sum(len(some) for some in after.values()) == 800
     configs = httpx.get(f"{broker.url}/v1/topics/{topic}").json()["configs"]
     assert configs["retention.ms"] == "-1", "or old messages would go at once"
+    assert (configs["max.message.bytes"], configs["queue.tries"]) == ("3000000", "7")
+    assert any("retention.ms=900000000" in line for line in place.told)
 
     replay = f"""
 pipeline: replay-{topic}
@@ -232,13 +237,13 @@ with: {{topics: {topic}, lake: lake, topic: {topic}, timestamps: now, until: {cu
 
 
 def _produce(broker: LocalBroker, topic: str, numbers: range, begin_ms: int) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "message.max.bytes": 3_000_000})
     dice = random.Random(7)
     for at in numbers:
         producer.produce(
             topic,
             key=None if at % 7 == 0 else b"key-%d" % dice.randrange(50),
-            value=None if at % 11 == 0 else dice.randbytes(dice.randrange(300)),
+            value=b"x" * 2_000_000 if at == 500 else None if at % 11 == 0 else dice.randbytes(dice.randrange(300)),
             headers=[("number", b"%d" % at), ("number", None), ("empty", b"")] if at % 3 else None,
             partition=dice.randrange(3),
             timestamp=begin_ms + at * 10_000,

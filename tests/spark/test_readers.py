@@ -105,7 +105,7 @@ def test_a_row_is_the_whole_message(broker: LocalBroker, client: Client, new_top
 
 
 def test_batches_end_where_they_are_told_to(broker: LocalBroker, client: Client, new_topic: NewTopic) -> None:
-    topic = new_topic(2)
+    topic = new_topic(2, retention_ms=-1)  # messages of long ago
     for partition in (0, 1):
         drafts = [Draft(b"%d" % at, timestamp=1000.0 + at) for at in range(100)]
         client.publish_many(topic, drafts, partition=partition)
@@ -122,7 +122,7 @@ def test_batches_end_where_they_are_told_to(broker: LocalBroker, client: Client,
 
 
 def test_instants_may_differ_by_partition(broker: LocalBroker, client: Client, new_topic: NewTopic) -> None:
-    topic = new_topic(12)
+    topic = new_topic(12, retention_ms=-1)  # messages of long ago
     for partition in range(12):
         client.publish_many(topic, [Draft(b"%d" % at, timestamp=1000.0 + at) for at in range(20)], partition=partition)
     begins = {str(at): 1_000_000 + 1000 * (at + 1) for at in range(11)}  # more than a node looks up in one call

@@ -45,7 +45,7 @@ def test_a_topic_is_a_table(spark: Any, broker: LocalBroker, client: Client, new
 def test_filters_are_pushed_down_where_the_session_lets_them(
     spark: Any, broker: LocalBroker, client: Client, new_topic: NewTopic, is_on: str
 ) -> None:
-    topic = new_topic(3)
+    topic = new_topic(3, retention_ms=-1)  # messages of long ago
     for partition in range(3):
         drafts = [Draft(b"%d" % at, timestamp=1000.0 + at) for at in range(100)]
         client.publish_many(topic, drafts, partition=partition)

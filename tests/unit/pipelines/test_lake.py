@@ -17,6 +17,7 @@ from penstock.errors import InvalidLake
 from penstock.pipelines.lake.catalog import Catalog, DataFile, Entry, Range, TopicFact, write_entry
 from penstock.pipelines.lake.compaction import Limits, mergeable, sweep
 from penstock.pipelines.lake.merging import merge, merged_ranges
+from penstock.pipelines.lake.settings import restored
 from penstock.pipelines.lake.writing import ROW_SCHEMA, Batch, BatchFiles
 
 HOUR_MS = 3_600_000
@@ -89,9 +90,10 @@ def test_merged_files_give_way_and_a_topic_made_anew_is_another_generation(tmp_p
     assert list(catalog.files) == ["c"]
     assert catalog.removed == {"a": 2, "b": 2}
     assert catalog.reached == {("orders", 0, 0): 10}
-    assert catalog.fact_of("orders", "id-0", 4) == msgspec.structs.replace(FACT, partitions=4)
-    assert catalog.fact_of("orders", "id-1", 1).generation == 1
-    assert catalog.fact_of("bills", "id-2", 1).generation == 0
+    large = {"max.message.bytes": "5000000"}
+    assert catalog.fact_of("orders", "id-0", 4, large) == msgspec.structs.replace(FACT, partitions=4, settings=large)
+    assert catalog.fact_of("orders", "id-1", 1, {}).generation == 1
+    assert catalog.fact_of("bills", "id-2", 1, {}).generation == 0
 
 
 def test_a_catalog_that_cannot_be_read_is_told_by_its_file(tmp_path: Path) -> None:
@@ -172,3 +174,36 @@ def test_executors_load_the_client_and_nothing_of_the_broker() -> None:
         *("broker", "cli", "cluster", "grpc", "http", "kafka", "peers", "quorum", "server", "storage", "testing"),
     }
     assert "client" in done.stdout.split()
+
+
+def test_an_entry_from_before_settings_were_kept_is_read() -> None:
+    earlier = b'{"name": "orders", "id": "id-0", "generation": 0, "partitions": 2}'
+    assert msgspec.json.decode(earlier, type=TopicFact) == FACT
+
+
+def test_a_restored_topic_gets_what_does_no_harm_to_old_messages() -> None:
+    kept = {
+        "max.message.bytes": "5000000",
+        "retention.ms": "3600000",
+        "retention.bytes": "1000",
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "compact",
+        "queue.tries": "7",
+        "min.insync.replicas": "3",
+    }
+    first, last, withheld = restored(kept, keeps_timestamps=True)
+    assert first == {
+        "max.message.bytes": "5000000",
+        "queue.tries": "7",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+    }
+    assert last == {"cleanup.policy": "compact"}
+    assert withheld == {
+        "retention.ms": "3600000",
+        "retention.bytes": "1000",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    first, last, withheld = restored(kept, keeps_timestamps=False)
+    assert (first["retention.ms"], first["cleanup.policy"], last, withheld) == ("3600000", "compact", {}, {})
+    assert "min.insync.replicas" not in first, "it is the cluster's"

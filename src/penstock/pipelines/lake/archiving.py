@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.pipelines.lake.catalog import CHECKSUM, Catalog, Entry, TopicFact
 from penstock.pipelines.lake.compaction import Limits, compact
+from penstock.pipelines.lake.settings import kept_settings
 from penstock.pipelines.lake.sink import write_to_lake
 from penstock.pipelines.lake.writing import Batch
 from penstock.spark.reading.cluster import Cluster
@@ -63,9 +64,12 @@ class Archiver:
         return compact(spark, Catalog.load(self._lake), self._limits, _now_ms())
 
     def _facts(self, catalog: Catalog) -> dict[str, TopicFact]:
-        reaches = Cluster(SourceOptions.of(self._source, is_streaming=True)).reaches()
+        options = SourceOptions.of(self._source, is_streaming=True)
+        reaches = Cluster(options).reaches()
         return {
-            name: catalog.fact_of(name, reach.topic_id, max(reach.partitions, default=-1) + 1)
+            name: catalog.fact_of(
+                name, reach.topic_id, max(reach.partitions, default=-1) + 1, kept_settings(options.servers, name)
+            )
             for name, reach in reaches.items()
         }
 

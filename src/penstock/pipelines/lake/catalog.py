@@ -54,6 +54,7 @@ class TopicFact(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     generation: int
     partitions: int
+    settings: dict[str, str] = {}  # that the topic had of its own; empty in lakes of before they were kept
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,13 +110,14 @@ class Catalog:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def fact_of(self, topic: str, topic_id: str, partitions: int) -> TopicFact:
-        """The topic as the catalog has it, or as its next generation."""
+    def fact_of(self, topic: str, topic_id: str, partitions: int, settings: dict[str, str]) -> TopicFact:
+        """The topic as it is now, as the generation that the catalog has it in, or as its next one."""
         known = [fact for (name, _), fact in self.topics.items() if name == topic]
         for fact in known:
             if fact.id == topic_id:
-                return msgspec.structs.replace(fact, partitions=max(partitions, fact.partitions))
-        return TopicFact(name=topic, id=topic_id, generation=len(known), partitions=partitions)
+                count = max(partitions, fact.partitions)
+                return msgspec.structs.replace(fact, partitions=count, settings=settings)
+        return TopicFact(name=topic, id=topic_id, generation=len(known), partitions=partitions, settings=settings)
 
     def names(self) -> list[str]:
         return sorted({name for name, _ in self.topics})

@@ -15,10 +15,11 @@ import msgspec
 from penstock.errors import InvalidLake, InvalidPipeline, UnknownTopic
 from penstock.pipelines.lake.catalog import CHECKSUM, Catalog
 from penstock.pipelines.lake.reading import check_files, files_between, rows_between
+from penstock.pipelines.lake.settings import change_settings, restored, settings_of
 from penstock.pipelines.places import PLAN, Checkpoint, beside, on_this_machine, within
 from penstock.pipelines.ready.kind import Option, ReadyPipeline, Surroundings
 from penstock.pipelines.ready.restore_plan import Plan, Portion, Target, plan_of
-from penstock.spark.connection import transport_to
+from penstock.spark.connection import servers_in, transport_to
 from penstock.spark.reading.cluster import Cluster
 from penstock.spark.reading.options import SourceOptions
 
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-class _Topic(msgspec.Struct, frozen=True):
-    settings: dict[str, str]
-
+_SIZE: Final = "max.message.bytes"
 
 _COMMON: Final = {
     "lake": Option("the directory of the lake", is_local=True),
@@ -87,6 +86,7 @@ class _Job:
         self._around = surroundings
         self._spark = surroundings.spark
         self._servers = surroundings.definition.servers
+        self._servers_list = servers_in(self._servers)
         self._catalog = Catalog.load(on_this_machine(beside(surroundings.definition, options["lake"]), "A lake"))
         self._keeps_timestamps = kind.timestamps(options) == "keep"
 
@@ -99,6 +99,9 @@ class _Job:
         if self._options["check"]:
             rows = self._check(plan)
             tell(f"{rows:,} messages are there, with the counts and checksums of the lake.")
+        for target in plan.targets:
+            if target.last:
+                change_settings(self._servers_list, target.name, target.last)
 
     # -- what to do ---------------------------------------------------------------------------------------------------
 
@@ -128,7 +131,7 @@ class _Job:
         try:
             ends = self._ends(target.name)
         except UnknownTopic:
-            self._create(target)
+            target = self._created(target)
             ends = self._ends(target.name)
         if len(ends) < target.partitions:
             raise InvalidPipeline(
@@ -139,26 +142,35 @@ class _Job:
             raise InvalidPipeline(
                 f"Topic {target.name} has messages already. Delete it, choose another one, or say `append: true`."
             )
-        if self._keeps_timestamps:
-            self._check_retention(target)
+        self._check_settings(target)
         return msgspec.structs.replace(target, begins=ends)
 
-    def _create(self, target: Target) -> None:
-        # Messages come with the timestamps that they had, so retention would remove old ones as soon as they are there.
-        configs = {"retention.ms": "-1"} if self._keeps_timestamps else {}
-        portal, transport = transport_to(tuple(self._servers.split(",")))
-        body = {"name": target.name, "partitions": target.partitions, "configs": configs}
+    def _created(self, target: Target) -> Target:
+        settings = restored(target.settings, keeps_timestamps=self._keeps_timestamps)
+        portal, transport = transport_to(self._servers_list)
+        body = {"name": target.name, "partitions": target.partitions, "configs": settings.first}
         portal.call(transport.post(Any, "v1", "topics", body=body))
-        if configs:
-            self._around.tell(f"Made topic {target.name}, which keeps messages for ever: set its retention.ms.")
+        if self._keeps_timestamps:
+            # Messages come with the timestamps that they had: retention would remove old ones at once.
+            withheld = ", ".join(f"{name}={value}" for name, value in settings.withheld.items())
+            had = f" It had {withheld}." if withheld else ""
+            self._around.tell(f"Made topic {target.name}, which keeps messages for ever: set its retention.ms.{had}")
+        return msgspec.structs.replace(target, last=settings.last)
 
-    def _check_retention(self, target: Target) -> None:
-        portal, transport = transport_to(tuple(self._servers.split(",")))
-        settings = portal.call(transport.get(_Topic, "v1", "topics", target.name)).settings
+    def _check_settings(self, target: Target) -> None:
+        """Refuse a topic that would not take what is restored, or not keep it."""
+        settings = settings_of(self._servers_list, target.name)
+        kept, takes = int(target.settings.get(_SIZE, "0")), int(settings.get(_SIZE, "0"))
+        if takes < kept:
+            raise InvalidPipeline(
+                f"Topic {target.name} takes messages of {takes} bytes, and {target.topic} in the lake took {kept}. Set "
+                f"its max.message.bytes to {kept} first (`penstock topic alter`)."
+            )
         retention_ms = int(settings.get("retention.ms", "-1"))
         ranges = [each for file in self._catalog.files_of([target.topic]) for each in file.ranges]
         oldest_ms = min((each.first_ms for each in ranges), default=0)
-        if "delete" in settings.get("cleanup.policy", "") and 0 <= retention_ms < _now_ms() - oldest_ms:
+        is_short = "delete" in settings.get("cleanup.policy", "") and 0 <= retention_ms < _now_ms() - oldest_ms
+        if self._keeps_timestamps and is_short:
             raise InvalidPipeline(
                 f"Topic {target.name} would remove what is restored, since messages keep their timestamps and "
                 f"its retention.ms is {retention_ms}. Set that to -1 first (`penstock topic alter`)."

@@ -25,6 +25,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     partitions: int
     begins: dict[int, int] = {}
+    settings: dict[str, str] = {}  # that the topic had, as the lake kept them
+    last: dict[str, str] = {}  # to be set when all messages are there, for a topic that was made
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -81,6 +83,7 @@ def plan_of(spark: SparkSession, catalog: Catalog, options: Mapping[str, Any], t
             topic=topic,
             name=target_of(topic),
             partitions=max(fact.partitions for fact in facts if fact.name == topic),
+            settings=max((fact for fact in facts if fact.name == topic), key=lambda fact: fact.generation).settings,
         )
         for topic in topics
     ]
