@@ -141,7 +141,7 @@ def test_what_goes_wrong_is_said_in_words(tmp_path: Path, broker: LocalBroker, c
     assert re.search(r"wrong\.yaml:2:\d+: source 'a' names no topic", told)
     assert re.search(r"wrong\.yaml:3:\d+: 'c', which is no source or step", told)
     command("init", "far.yaml")
-    told = command("run", "far.yaml", "--once", "--servers", "http://127.0.0.1:1", exit_code=1).stderr
+    told = command("run", "far.yaml", "--once", "--servers", "http://127.0.0.1:1", exit_code=5).stderr
     assert "127.0.0.1:1" in told
 
 

@@ -190,7 +190,7 @@ def test_an_archive_brings_topics_back_to_a_point_in_time(
 pipeline: archive-{topic}
 servers: SERVERS
 uses: archive
-with: {{topics: {topic}, lake: lake, maxRecordsPerTrigger: 200, compactEvery: 5}}
+with: {{topics: {topic}, lake: lake, maxRecordsPerTrigger: 60, compactEvery: 5}}
 trigger: available-now
 """
     assert place.run("archive.yaml", archive).error is None
@@ -198,7 +198,7 @@ trigger: available-now
     assert sum(file.rows for file in catalog.files.values()) == 1000
     assert catalog.removed, "small files were merged"
     # Whoever archives the same again, from another checkpoint, adds nothing.
-    again = archive.replace("archive-", "again-").replace("maxRecordsPerTrigger: 200, ", "")
+    again = archive.replace("archive-", "again-").replace("maxRecordsPerTrigger: 60, ", "")
     assert place.run("again.yaml", again).error is None
     assert sum(file.rows for file in Catalog.load(place.directory / "lake").files.values()) == 1000
 

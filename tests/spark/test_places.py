@@ -1,0 +1,99 @@
+"""Checkpoints at URIs: as paths of this machine, and on a file system that only Spark reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client.blocking import Client
+from penstock.pipelines.files import load
+from penstock.pipelines.places import Checkpoint
+from penstock.pipelines.run import Run
+from penstock.testing.local import LocalBroker
+
+pytestmark = pytest.mark.timeout(900)
+
+_TEXT = """
+pipeline: moved
+servers: SERVERS
+checkpoint: CHECKPOINT
+trigger: available-now
+sources: {rows: {topics: SOURCE}}
+sinks: {moved: {from: rows, topic: TARGET}}
+"""
+
+
+@pytest.fixture
+def mounted(spark: Any, tmp_path: Path) -> str:
+    """A URI that Hadoop resolves to a directory here, and nothing else does."""
+    (tmp_path / "mounted").mkdir()
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
+    conf.set("fs.viewfs.mounttable.tests.link./here", (tmp_path / "mounted").as_uri())
+    return "viewfs://tests/here/ck"
+
+
+def test_a_pipeline_goes_on_from_a_uri_and_forgets_it(
+    spark: Any, broker: LocalBroker, client: Client, new_topic: Callable[..., str], tmp_path: Path, mounted: str
+) -> None:
+    for number, uri in enumerate((f"file://{tmp_path}/local", mounted)):
+        source, target = new_topic(), new_topic()
+        directory = tmp_path / f"run-{number}"
+        directory.mkdir()
+        path = directory / "p.yaml"
+        text = _TEXT.replace("SERVERS", broker.url).replace("CHECKPOINT", uri)
+        path.write_text(text.replace("SOURCE", source).replace("TARGET", target))
+        client.publish(source, b"one")
+        told: list[str] = []
+
+        def run(is_restart: bool = False, path: Path = path, told: list[str] = told) -> None:
+            status = Run(load(path), spark, tell=told.append, is_restart=is_restart).go()
+            assert (status.state, status.error) == ("finished", None)
+
+        def values(target: str = target) -> list[bytes | None]:
+            return [message.value for message in client.read(target, 0)]
+
+        run()
+        assert told == ["First run: rows from the earliest message on (startingOffsets: latest: only new ones)."]
+        run()
+        assert (values(), len(told)) == ([b"one"], 1), "it went on where it was"
+        run(is_restart=True)
+        assert values() == [b"one", b"one"]
+        assert f"The checkpoint {uri} is forgotten; the pipeline begins anew." in told
+        assert [each.name for each in directory.iterdir()] == ["p.yaml"], "no directory is called as a URI"
+    assert (tmp_path / "mounted" / "ck" / "moved" / "offsets").is_dir()
+
+
+def test_a_plan_is_kept_where_only_spark_reaches(spark: Any, mounted: str) -> None:
+    checkpoint = Checkpoint(mounted, spark)
+    assert checkpoint.read("plan.json") is None
+    checkpoint.write("plan.json", b'{"a": 1}\x00\xff')
+    assert checkpoint.read("plan.json") == b'{"a": 1}\x00\xff'
+    assert checkpoint.forget()
+    assert checkpoint.read("plan.json") is None
+
+
+def test_a_checkpoint_of_an_earlier_topic_is_explained(
+    spark: Any, broker: LocalBroker, client: Client, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    import httpx
+
+    source, target = new_topic(), new_topic()
+    path = tmp_path / "p.yaml"
+    text = _TEXT.replace("SERVERS", broker.url).replace("CHECKPOINT", "ck")
+    path.write_text(text.replace("SOURCE", source).replace("TARGET", target))
+    client.publish(source, b"one")
+    assert Run(load(path), spark).go().state == "finished"
+    assert httpx.delete(f"{broker.url}/v1/topics/{source}").status_code < 300
+    new_topic(name=source)
+    status = Run(load(path), spark).go()
+    told = status.error or ""
+    assert (status.state, status.code, len(told.splitlines())) == ("failed", "data_lost", 1)
+    assert "was deleted and made anew" in told
+    assert f"The checkpoint is {tmp_path / 'ck'}. To forget it and begin anew, run the pipeline with --restart" in told
+    assert "Traceback" in status.trace
+    client.publish(source, b"two")
+    assert Run(load(path), spark, is_restart=True).go().state == "finished"
+    assert [message.value for message in client.read(target, 0)] == [b"one", b"two"]
