@@ -89,6 +89,9 @@ def _show_status(found: dict[str, Any]) -> None:
         f"{found['under_replicated']} under-replicated, {found['leaderless']} without a leader, "
         f"{found['moving']} moving"
     )
+    for place in found["lossy_partitions"]:
+        name = f"{place['topic']}-{place['partition']}"
+        click.echo(f"{name} has lost records on every replica: see 'penstock topic describe {place['topic']}'.")
     click.echo()
     rows = [[row["node_id"], row["role"], _known(row["applied_index"]), _known(row["lag"])] for row in found["quorum"]]
     echo_table(("quorum", "role", "index", "behind"), rows)

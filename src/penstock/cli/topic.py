@@ -108,6 +108,12 @@ def describe(name: str, output: str | None, url: str) -> None:
     if any(found["adding"] or found["removing"] for found in partitions):
         columns |= _MOVING_COLUMNS
     echo_table(tuple(columns.values()), [[_cell(found[name]) for name in columns] for found in partitions])
+    for found in partitions:
+        for lost in found["lost"]:
+            click.echo(
+                f"Partition {found['partition']}: offsets {lost['first_offset']} to {lost['next_offset'] - 1} are "
+                "lost. They were damaged on every replica; readers go past them."
+            )
     rows = [
         [setting, value, "topic" if setting in detail["configs"] else "default"]
         for setting, value in detail["settings"].items()

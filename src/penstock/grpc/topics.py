@@ -148,4 +148,8 @@ def _partition_view(assigned: PartitionAssigned, extent: Extent | None) -> topic
         high_watermark=None if extent is None else extent.high_watermark,
         size_bytes=None if extent is None else extent.size_bytes,
         segments=None if extent is None else extent.segments,
+        lost=[
+            topics_pb2.LostRecords(first_offset=each.first_offset, next_offset=each.next_offset)
+            for each in assigned.lost
+        ],
     )

@@ -77,6 +77,8 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     moving: int
     under_replicated_partitions: list[PlaceView]
     leaderless_partitions: list[PlaceView]
+    lossy: Annotated[int, Meta(description="Partitions of which records were damaged on every replica.")]
+    lossy_partitions: list[PlaceView]
 
 
 class NodeList(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +145,7 @@ async def cluster_status(door: Door, _call: Call[None, None]) -> ClusterStatus:
     places = [(topic.name, assigned) for topic in metadata.topics.values() for assigned in topic.partitions]
     lacking = [place for place in places if is_under_replicated(place[1])]
     leaderless = [place for place in places if place[1].leader == NO_LEADER]
+    lossy = [place for place in places if place[1].lost]
     return ClusterStatus(
         cluster_id=metadata.cluster_id,
         controller=quorum.leader_id,
@@ -157,6 +160,8 @@ async def cluster_status(door: Door, _call: Call[None, None]) -> ClusterStatus:
         moving=sum(is_moving(assigned) for _, assigned in places),
         under_replicated_partitions=_listed(lacking),
         leaderless_partitions=_listed(leaderless),
+        lossy=len(lossy),
+        lossy_partitions=_listed(lossy),
     )
 
 

@@ -76,6 +76,14 @@ def examine(door: Door) -> Health:
                     "not served; nothing was deleted.",
                 )
             )
+        warnings += [
+            _finding(
+                partition,
+                "lost_records",
+                f"Offsets {lost.first} to {lost.next - 1} are lost: no replica has them any more. Readers go past.",
+            )
+            for lost in partition.log.lost
+        ]
     broker = door.broker
     return Health(
         status="unready" if reasons else "degraded" if warnings else "ok",

@@ -35,6 +35,7 @@ _PER_PARTITION: tuple[tuple[str, str, Callable[[Partition], int]], ...] = (
     ("penstock_log_size_bytes", "Bytes in the log's segments.", lambda at: at.log.size_bytes),
     ("penstock_log_segments", "Segments of the log.", lambda at: len(at.log.segments)),
     ("penstock_log_corrupt_bytes", "Bytes that fail their checksum.", lambda at: at.log.corrupt_bytes),
+    ("penstock_log_lost_offsets", "Offsets that no replica has any more.", lambda at: at.log.lost_offsets),
     ("penstock_log_failed", "Whether it takes no writes until a restart.", lambda at: int(at.log.failure is not None)),
     ("penstock_partition_leader", "Whether this node leads the partition.", lambda at: int(at.is_leader)),
     ("penstock_replication_lag_messages", "How far the last of its followers is behind, at the leader.", lag_of),

@@ -51,6 +51,13 @@ class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     include_internal: Annotated[bool, Meta(description="Whether to show the broker's own topics.")] = False
 
 
+class LostView(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets from `first_offset` up to before `next_offset`: their records were damaged on every replica."""
+
+    first_offset: int
+    next_offset: int
+
+
 class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
     """A partition: who leads it (-1 if nobody), who has it, and what it holds; null if its leader does not answer.
 
@@ -68,6 +75,7 @@ class PartitionView(msgspec.Struct, frozen=True, kw_only=True):
     high_watermark: int | None
     size_bytes: int | None
     segments: int | None
+    lost: Annotated[list[LostView], Meta(description="What no replica has any more; readers go past it.")]
 
 
 class TopicView(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,4 +209,5 @@ def _partition_view(assigned: PartitionAssigned, extent: Extent | None) -> Parti
         high_watermark=None if extent is None else extent.high_watermark,
         size_bytes=None if extent is None else extent.size_bytes,
         segments=None if extent is None else extent.segments,
+        lost=[LostView(first_offset=each.first_offset, next_offset=each.next_offset) for each in assigned.lost],
     )

@@ -126,6 +126,10 @@ class Log:
     def corrupt_bytes(self) -> int:
         return sum(segment.holes.size_bytes for segment in self._segments)
 
+    @property
+    def lost_offsets(self) -> int:
+        return sum(lost.next - max(lost.first, self.start_offset) for lost in self.lost)
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from tests.unit.replication.stage import Node, Stage, tell, values_of
 
 from penstock.cluster.records import NO_LEADER
-from penstock.records import iter_batches
+from penstock.errors import DamagedRecords
+from penstock.records import decode_records, iter_batches
 
 
 async def three(stage: Stage, **configs: str) -> None:
@@ -364,5 +366,100 @@ def test_the_only_copy_keeps_its_records_when_leader_epochs_are_damaged(bit: int
         assert node.partition().log.epochs.latest < 100
         await write(stage, 3)
         stage.check_acked()
+
+    tell(story)
+
+
+def read_to_the_end(node: Node) -> list[bytes]:
+    """What a consumer of a node gets that asks again wherever it is refused for now."""
+    partition, found, offset = node.partition(), [], 0
+    while (piece := partition.read(offset, 1 << 20)) is not None:
+        data = memoryview(piece.read())
+        for position, header in iter_batches(data):
+            found += [record.value or b"" for record in decode_records(data[position : position + header.size])]
+            offset = header.next_offset
+    return found
+
+
+def test_a_damaged_leader_serves_nothing_behind_the_damage_before_it_gives_way() -> None:
+    async def story(stage: Stage) -> None:
+        await three(stage, segment_bytes="1024")
+        await write(stage, 40)
+        leader = stage.leader()
+        flip_at(leader, 0.5)
+        with pytest.raises(DamagedRecords):
+            read_to_the_end(leader)
+        await stage.until(lambda: stage.assigned().leader not in {leader.id, NO_LEADER}, 5.0)
+        assert len(read_to_the_end(stage.leader())) == 40
+        await stage.in_sync(3)
+        assert len(read_to_the_end(leader)) == 40
+        assert not stage.assigned().lost
+
+    tell(story)
+
+
+def test_a_leader_damaged_while_it_was_down_serves_no_gap_when_it_leads_again() -> None:
+    """The others come back later: it may lead for a moment, and must not answer wrongly in it."""
+
+    async def story(stage: Stage) -> None:
+        await three(stage, segment_bytes="1024")
+        await write(stage, 40)
+        leader = stage.leader()
+        for node in stage.nodes.values():
+            node.end()
+        stage.fence(*stage.nodes)
+        flip_at(leader, 0.5)
+        await stage.start(leader.id)
+        for node in stage.nodes.values():
+            if node is not leader:
+                await stage.start(node.id)
+        for node in stage.nodes.values():
+            if node.partition().is_leader:
+                with contextlib.suppress(DamagedRecords):
+                    found = read_to_the_end(node)
+                    assert found == [b"%d " % number * 10 for number in range(len(found))]
+        await stage.until(lambda: stage.assigned().leader not in {leader.id, NO_LEADER})
+        await stage.in_sync(3)
+        assert all(len(read_to_the_end(node)) == 40 for node in stage.nodes.values())
+
+    tell(story)
+
+
+def test_what_was_damaged_on_every_replica_is_reported_as_lost_and_gone_past() -> None:
+    async def story(stage: Stage) -> None:
+        await three(stage, segment_bytes="1024")
+        await write(stage, 40)
+        for node in stage.nodes.values():
+            flip_at(node, 0.5)
+        for node in stage.nodes.values():
+            with pytest.raises(DamagedRecords):
+                read_to_the_end(node)
+        await stage.until(lambda: bool(stage.assigned().lost), 60.0)
+        await stage.in_sync(3)
+        (lost,) = stage.assigned().lost
+        left = 40 - (lost.next_offset - lost.first_offset)
+        assert 30 < left < 40
+        await stage.until(lambda: all(len(node.partition().log.lost) == 1 for node in stage.nodes.values()))
+        assert all(len(read_to_the_end(node)) == left for node in stage.nodes.values())
+        await write(stage, 3)
+        assert len(read_to_the_end(stage.leader())) == left + 3
+
+    tell(story)
+
+
+def test_losses_are_forgotten_with_the_records_around_them() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.start()
+        await stage.create(factor=1, segment_bytes="1024")
+        await write(stage, 40)
+        node = stage.leader()
+        flip_at(node, 0.5)
+        with pytest.raises(DamagedRecords):
+            read_to_the_end(node)
+        await stage.until(lambda: bool(stage.assigned().lost), 10.0)
+        await stage.until(lambda: bool(node.partition().log.lost), 10.0)
+        assert 30 < len(read_to_the_end(node)) < 40
+        node.partition().log.trim(stage.assigned().lost[0].next_offset)
+        await stage.until(lambda: not stage.assigned().lost, 10.0)
 
     tell(story)

@@ -133,6 +133,7 @@ class Partition(_message.Message):
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     leader: _builtins.int
     """The node that leads it; unset if none does now."""
@@ -153,6 +154,10 @@ class Partition(_message.Message):
 
     @_builtins.property
     def removing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___LostRecords]:
+        """What no replica has any more, because it was damaged on all of them; readers go past it."""
+
     def __init__(
         self,
         *,
@@ -167,10 +172,11 @@ class Partition(_message.Message):
         high_watermark: _builtins.int | None = ...,
         size_bytes: _builtins.int | None = ...,
         segments: _builtins.int | None = ...,
+        lost: _abc.Iterable[Global___LostRecords] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_leader", b"_leader", "_log_start_offset", b"_log_start_offset", "_segments", b"_segments", "_size_bytes", b"_size_bytes", "high_watermark", b"high_watermark", "leader", b"leader", "log_start_offset", b"log_start_offset", "segments", b"segments", "size_bytes", b"size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_leader", b"_leader", "_log_start_offset", b"_log_start_offset", "_segments", b"_segments", "_size_bytes", b"_size_bytes", "adding", b"adding", "high_watermark", b"high_watermark", "in_sync", b"in_sync", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start_offset", b"log_start_offset", "partition", b"partition", "removing", b"removing", "replicas", b"replicas", "segments", b"segments", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_leader", b"_leader", "_log_start_offset", b"_log_start_offset", "_segments", b"_segments", "_size_bytes", b"_size_bytes", "adding", b"adding", "high_watermark", b"high_watermark", "in_sync", b"in_sync", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start_offset", b"log_start_offset", "lost", b"lost", "partition", b"partition", "removing", b"removing", "replicas", b"replicas", "segments", b"segments", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
     _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
@@ -194,6 +200,30 @@ class Partition(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
 
 Global___Partition: _TypeAlias = Partition  # noqa: Y015
+
+@_typing.final
+class LostRecords(_message.Message):
+    """Offsets from the first up to before the next one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    first_offset: _builtins.int
+    next_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        first_offset: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "next_offset", b"next_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LostRecords: _TypeAlias = LostRecords  # noqa: Y015
 
 @_typing.final
 class CreateTopicRequest(_message.Message):
