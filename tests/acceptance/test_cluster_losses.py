@@ -62,7 +62,7 @@ def test_a_node_that_lost_the_others_says_so_and_promises_nothing(fragile: Clust
         assert client.get("/livez").status_code == 200
         began = time.monotonic()
         told = client.post("/v1/topics/t/publish", json={"value": "v", "partition": index})
-        assert (told.status_code, told.json()["code"]) == (503, "not_enough_replicas")
+        assert (told.status_code, told.json()["code"]) == (503, "not_leader")
         assert told.headers["retry-after"] == "1"
         assert time.monotonic() - began < 20
         assert client.get("/v1/cluster").json()["controller"] is None
@@ -75,6 +75,42 @@ def test_a_node_that_lost_the_others_says_so_and_promises_nothing(fragile: Clust
             60,
             "writes again",
         )
+
+
+def test_a_leader_without_its_peers_answers_soon_what_it_cannot_commit(fragile: Cluster) -> None:
+    index = fragile.leaders("t").index(1)
+    for number in (2, 3):
+        fragile.nodes[number].pause()
+    try:
+        with rest(fragile, 1) as client:
+            began = time.monotonic()
+            told = client.post("/v1/topics/t/publish", json={"value": "v", "partition": index})
+            took_s = time.monotonic() - began
+    finally:
+        for number in (2, 3):
+            fragile.nodes[number].resume()
+    assert told.status_code == 503, told.text
+    assert told.json()["code"] in {"request_timed_out", "not_leader"}
+    assert took_s < 9, "it knows after a session of two seconds that it may have been replaced"
+    with rest(fragile, 1) as client:
+        eventually(
+            lambda: client.post("/v1/topics/t/publish", json={"value": "v", "partition": index}).status_code == 200,
+            60,
+            "writes again",
+        )
+
+
+def test_a_drain_tells_what_has_nowhere_to_go(fragile: Cluster) -> None:
+    told = command(fragile, "cluster", "drain", 2, "--timeout", 60)
+    assert told.returncode == 1, told.stdout
+    assert "t (3 partitions): It has 3 replicas, and only 2 other nodes can take them." in told.stderr
+    assert "topic reassign" in told.stderr
+    assert {each["topic"] for each in json.loads(told.stdout)["stuck"]} >= {"t"}
+    moved = command(fragile, "topic", "reassign", "t", "--nodes", "1,3", "-r", 2, "--timeout", 60)
+    assert moved.returncode == 0, moved.stderr
+    with rest(fragile, 1) as client:
+        plan = client.post("/v1/nodes/2/drain", json={"replicas": True}).json()
+    assert "t" not in {each["topic"] for each in plan["stuck"]}, "two replicas have room on two nodes"
 
 
 def test_a_node_joins_takes_its_share_and_leaves_again(fragile: Cluster) -> None:
@@ -98,7 +134,10 @@ def test_a_node_joins_takes_its_share_and_leaves_again(fragile: Cluster) -> None
     drained = command(fragile, "cluster", "drain", 4, "--timeout", 60)
     assert drained.returncode == 0, drained.stderr
     assert json.loads(drained.stdout)["replicas"] == 0
-    assert command(fragile, "cluster", "remove", 4, "--yes").returncode == 0
+    began = time.monotonic()
+    removed = command(fragile, "cluster", "remove", 4, "--yes", number=4)  # the node that goes is asked itself
+    assert removed.returncode == 0, removed.stderr
+    assert time.monotonic() - began < 14, "it must not wait for what it will never hear"
     fragile.nodes[4].kill()
     eventually(lambda: [each["node_id"] for each in fragile.ask("/v1/nodes")["nodes"]] == list(NODES), what="gone")
     with rest(fragile, 2) as client:

@@ -156,12 +156,28 @@ class Partition(Replica):
     def check_in_sync(self) -> None:
         """Refuse if too few replicas are in sync for ``acks=all``, or if that is not known any more."""
         if self.is_isolated:
-            raise NotEnoughReplicas(f"This node has lost the cluster, so it cannot tell who is in sync in {self.id}.")
+            raise self._isolated()
         if self.in_sync_count < self.settings.min_insync_replicas:
             raise NotEnoughReplicas(
                 f"{self.id} has {self.in_sync_count} replicas in sync; min.insync.replicas asks for "
                 f"{self.settings.min_insync_replicas}."
             )
+
+    def _isolated(self) -> NotLeader:
+        return NotLeader(
+            f"This node has lost the cluster, so another one may lead {self.id} by now. Ask other nodes for metadata."
+        )
+
+    def isolate(self) -> bool:
+        """The node has lost the cluster: what waits to be committed here is answered now; whether anything did.
+
+        It may be committed yet, if this node turns out to lead still; producers send it again and it is there once.
+        """
+        self.is_isolated = True
+        if not self.is_leader or not self._append_waiters:
+            return False
+        self._fail_waiters(self._isolated())
+        return True
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
@@ -311,6 +327,8 @@ class Partition(Replica):
             done(self.log.failure)
         elif not self.is_leader:
             done(NotLeader(f"This node no longer leads {self.id}."))
+        elif self.is_isolated and self.followers is not None:
+            done(self._isolated())
         else:
             self._append_waiters.append((offset, done))
 

@@ -91,6 +91,7 @@ class Replicas:
         self._saving = asyncio.Lock()
         self._has_cleared = False
         self._is_isolated = False
+        self._interrupted: dict[Partition, int] = {}  # whose coordinators stopped while this node had lost the cluster
         self.node_epoch: int | None = None  # of the life that is registered; before that, nothing is led
         self.has_unopened = False
         self._doubtful: dict[tuple[UUID, int], DoubtedReplica] = {}
@@ -147,8 +148,19 @@ class Replicas:
     @is_isolated.setter
     def is_isolated(self, value: bool) -> None:
         self._is_isolated = value
-        for partition in self._partitions.values():
-            partition.is_isolated = value
+        if value:
+            for partition in self:
+                if partition.isolate() and partition.is_internal:
+                    # Its coordinator has told changes that may never be. It reads the log again if this node leads on.
+                    self._interrupted[partition] = partition.leader_epoch
+                    self._tell_lost(partition)
+            return
+        for partition in self:
+            partition.is_isolated = False
+        interrupted, self._interrupted = self._interrupted, {}
+        for partition, epoch in interrupted.items():
+            if partition.is_leader and partition.leader_epoch == epoch:
+                self._tell_gained(partition)
 
     def listen(self, listener: LeadershipListener) -> None:
         """Be told of leadership from now on, and at once of what is led already."""
@@ -370,8 +382,15 @@ class Replicas:
         if self.copier is not None:
             self.copier.leave(partition)
         partition.lead(assigned.leader_epoch, self._followers(partition, assigned, partition.log.end_offset))
+        self._tell_gained(partition)
+
+    def _tell_gained(self, partition: Partition) -> None:
         for listener in self._listeners:
             listener.on_leadership_gained(partition)
+
+    def _tell_lost(self, partition: Partition) -> None:
+        for listener in self._listeners:
+            listener.on_leadership_lost(partition)
 
     def _followers(self, partition: Partition, assigned: PartitionAssigned, epoch_start: int) -> Followers | None:
         if assigned.replicas == (self._config.node_id,):
@@ -398,8 +417,7 @@ class Replicas:
 
     def _resign(self, partition: Partition) -> None:
         partition.resign()
-        for listener in self._listeners:
-            listener.on_leadership_lost(partition)
+        self._tell_lost(partition)
 
     async def _drop(self, gone: Sequence[Partition]) -> None:
         """Give up replicas that were deleted or have moved away, and remove their files."""

@@ -224,21 +224,47 @@ def _joining_command(found: list[dict[str, Any]], node_id: int) -> list[str]:
 @output_option
 @url_option
 def drain(node_id: int, leaders_only: bool, wait: bool, timeout: float | None, output: str | None, url: str) -> None:
-    """Give what a node leads, and its replicas, to the others. It gets nothing new until `cluster resume`."""
+    """Give what a node leads, and its replicas, to the others. It gets nothing new until `cluster resume`.
+
+    Exit code 1 if replicas have nowhere to go, with what they are and what helps.
+    """
     rest = Rest(url)
     plan = rest.post("v1", "nodes", str(node_id), "drain", body={"replicas": not leaders_only})
     if wait:
         wait_for_moves(rest, timeout, node_id=node_id)
     if not is_for_people(output):
-        echo_json(_node(rest, node_id))
+        echo_json({**_node(rest, node_id), "stuck": plan["stuck"]})
+        if plan["stuck"]:
+            raise CommandError(_stuck_text(node_id, plan["stuck"]))
         return
     moves = count_of(len(plan["moves"]), "partition")
     if leaders_only:
         click.echo(f"Node {node_id} gives up what it leads.")
+    elif plan["stuck"]:
+        done = "have moved" if wait else "are on their way to others"
+        click.echo(f"{moves} of node {node_id} {done}.")
+        raise CommandError(_stuck_text(node_id, plan["stuck"]))
     else:
         click.echo(
             f"Node {node_id} is empty now." if wait else f"{moves} of node {node_id} are on their way to others."
         )
+
+
+def _stuck_text(node_id: int, stuck: list[dict[str, Any]]) -> str:
+    """What stays on a node that is drained, why, and what helps."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for each in stuck:
+        topics.setdefault(each["topic"], []).append(each)
+    lines = [f"  {topic} ({count_of(len(rows), 'partition')}): {rows[0]['reason']}" for topic, rows in topics.items()]
+    return "\n".join(
+        (
+            f"{count_of(len(stuck), 'replica')} cannot leave node {node_id}:",
+            *lines,
+            "Add a node and drain again, or keep fewer replicas: `penstock topic reassign TOPIC --nodes N,N -r 2`",
+            f"with the nodes that stay. `penstock cluster remove {node_id} --force` lets the node go as it is:",
+            "these partitions then have one replica less.",
+        )
+    )
 
 
 @cluster.command()

@@ -242,10 +242,19 @@ class Outcomes(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     outcomes: tuple[Outcome, ...]
 
 
+class StuckReplica(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica that a drain leaves where it is, and why."""
+
+    topic: str
+    partition: int
+    reason: str
+
+
 class Planned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The moves that a rebalance or a drain comes to."""
+    """The moves that a rebalance or a drain comes to, and what a drain cannot move."""
 
     moves: tuple[Move, ...]
+    stuck: tuple[StuckReplica, ...] = ()
 
 
 Answer = Done | ProducerIds | Admitted | Heard | Outcomes | Planned

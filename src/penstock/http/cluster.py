@@ -125,9 +125,18 @@ class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
     replicas: list[int]
 
 
+class StuckView(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica that cannot leave a node that is drained, and why."""
+
+    topic: str
+    partition: int
+    reason: str
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     moves: list[PlannedMove]
+    stuck: Annotated[list[StuckView], Meta(description="Replicas that a drain leaves on the node.")] = []
 
 
 class Transferred(msgspec.Struct, frozen=True, kw_only=True):
@@ -294,10 +303,12 @@ def _node_id(door: Door, call: Call[Any, Any]) -> int:
 
 def _plan(answer: object, *, is_dry: bool) -> Plan:
     moves: tuple[Move, ...] = answer.moves if isinstance(answer, Planned) else ()
+    stuck = answer.stuck if isinstance(answer, Planned) else ()
     return Plan(
         dry_run=is_dry,
         moves=[
             PlannedMove(topic=move.topic, partition=move.partition, replicas=list(move.replicas or ()))
             for move in moves
         ],
+        stuck=[StuckView(topic=each.topic, partition=each.partition, reason=each.reason) for each in stuck],
     )

@@ -75,7 +75,8 @@ class ControllerClient:
             if leader is not None:
                 try:
                     submitted = await self._ask(leader, command, until)
-                    await self._quorum.applied(submitted.index)
+                    if not self._removes_this_node(command):  # which hears nothing more once it is decided
+                        await self._quorum.applied(submitted.index)
                     return self._taken(command, submitted, may_be_done=may_be_done)
                 except NotController:
                     pass
@@ -97,6 +98,9 @@ class ControllerClient:
             return reply
         finally:
             call.cancel()
+
+    def _removes_this_node(self, command: Command) -> bool:
+        return isinstance(command, RemoveNode) and command.node_id == self._quorum.me.node_id
 
     def _taken(self, command: Command, submitted: Submitted, *, may_be_done: bool) -> Answer:
         """The answer, or the error that it is; what an earlier try may have done already is none."""

@@ -129,6 +129,12 @@ class Quorum:
         return self.store.snapshot.members if self._raft is None else self._raft.members
 
     @property
+    def is_alone(self) -> bool:
+        """Whether this member is the only voter, and works: then there is no other that could decide anything."""
+        is_sole = tuple(self.members.voters) == (self.me.node_id,)
+        return is_sole and self.has_settled_members and self.failure is None
+
+    @property
     def has_settled_members(self) -> bool:
         """Whether the members are committed, as far as this member knows."""
         return self._raft is None or self._raft.log.members_index() <= self._raft.commit_index

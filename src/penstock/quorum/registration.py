@@ -250,7 +250,7 @@ class Registration:
         return max(0.0, self._answered_at + self._session_s - self._clock.monotonic())
 
     def _look(self) -> None:
-        if self._until_lost() <= 0:
+        if self._until_lost() <= 0 and not self._quorum.is_alone:
             self._tell(has_quorum=False)
 
     def _tell(self, *, has_quorum: bool) -> None:

@@ -20,15 +20,18 @@ from penstock.cluster.commands import (
     InSyncChange,
     Move,
     Outcomes,
+    PartitionLosses,
     Planned,
     Reassign,
     RemoveNode,
+    ReportLosses,
 )
 from penstock.cluster.controller import Decision, Draft, Situation
 from penstock.cluster.controller.elections import give_back_leaders
 from penstock.cluster.controller.nodes import fence, is_needed, step_aside
 from penstock.cluster.records import (
     NO_LEADER,
+    LostRecords,
     NodeChanged,
 )
 from penstock.errors import (
@@ -100,8 +103,35 @@ def test_a_drained_node_loses_its_leaderships_at_once_and_its_replicas_by_moves(
 def test_a_drain_leaves_what_has_nowhere_to_go() -> None:
     world = World(3, (R3, R3, (), 1))
     answer = world.obey(DrainNode(node_id=1)).answer
-    assert answer == Planned(moves=())
+    assert isinstance(answer, Planned)
+    assert answer.moves == ()
+    (stuck,) = answer.stuck
+    assert (stuck.partition, stuck.reason) == (0, "It has 3 replicas, and only 2 other nodes can take them.")
     assert world.state() == (R3, R3, (), 2)
+
+
+def test_a_leader_reports_what_is_lost_only_where_no_other_replica_counts() -> None:
+    world = World(3, ((1, 2), (1, 2), (), 1), ((1, 2), (1,), (2,), 1), ((1, 2), (1,), (), 1), ((1,), (1,), (), 1))
+    lost = (LostRecords(first_offset=3, next_offset=5),)
+
+    def report(lost: tuple[LostRecords, ...], epoch_shift: int = 0) -> list[tuple[LostRecords, ...]]:
+        partitions = tuple(
+            PartitionLosses(
+                topic_id=world.partition(index).topic_id,
+                partition=index,
+                leader_epoch=world.partition(index).leader_epoch + epoch_shift,
+                lost=lost,
+            )
+            for index in range(4)
+        )
+        world.obey(ReportLosses(node_id=1, epoch=world.metadata.nodes[1].epoch, partitions=partitions))
+        return [world.partition(index).lost for index in range(4)]
+
+    assert report(lost, epoch_shift=-1) == [()] * 4, "of an earlier leadership"
+    assert report(lost) == [(), (), lost, lost]
+    assert report(()) == [()] * 4, "retention has passed them"
+    with pytest.raises(StaleNodeEpoch):
+        world.obey(ReportLosses(node_id=1, epoch=-5, partitions=()))
 
 
 def test_a_node_is_removed_when_it_is_empty_or_by_force() -> None:

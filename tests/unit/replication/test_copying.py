@@ -185,10 +185,29 @@ def test_a_node_that_lost_the_quorum_promises_nothing() -> None:
     async def story(stage: Stage) -> None:
         await three(stage)
         stage.leader().replicas.is_isolated = True
-        with pytest.raises(NotEnoughReplicas):
+        with pytest.raises(NotLeader):  # not NotEnoughReplicas: clients must look for another leader
             stage.write(b"x")
         stage.leader().replicas.is_isolated = False
         stage.write(b"x")
+
+    tell(story)
+
+
+def test_what_waits_to_be_committed_is_answered_when_the_node_loses_the_quorum() -> None:
+    async def story(stage: Stage) -> None:
+        await three(stage)
+        leader = stage.leader()
+        for node in stage.followers():
+            node.end()
+        stage.write(b"x")
+        answers: list[object] = []
+        leader.partition().when_committed(1, answers.append)
+        await asyncio.sleep(0.1)
+        assert not answers
+        leader.replicas.is_isolated = True
+        assert [type(answer) for answer in answers] == [NotLeader]
+        leader.partition().when_committed(1, answers.append)
+        assert [type(answer) for answer in answers] == [NotLeader, NotLeader], "what comes later does not wait either"
 
     tell(story)
 

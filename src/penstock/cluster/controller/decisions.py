@@ -126,7 +126,9 @@ def _draft_answer(
             if not command.is_draining:
                 nodes.use_again(draft, command.node_id)
                 return Planned(moves=())
-            return Planned(moves=tuple(nodes.drain(draft, command.node_id, with_replicas=command.with_replicas)))
+            started = nodes.drain(draft, command.node_id, with_replicas=command.with_replicas)
+            stuck = nodes.stuck_on(draft, command.node_id) if command.with_replicas else []
+            return Planned(moves=tuple(started), stuck=tuple(stuck))
         case RemoveNode():
             nodes.remove(draft, command.node_id, is_forced=command.is_forced)
             return Done()

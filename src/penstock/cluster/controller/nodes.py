@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from penstock.cluster.commands import DoubtedReplica, DoubtReplicas, Move, RegisterNode, ReportLosses
-from penstock.cluster.controller.draft import Draft
+from penstock.cluster.commands import DoubtedReplica, DoubtReplicas, Move, RegisterNode, ReportLosses, StuckReplica
+from penstock.cluster.controller.draft import Draft, target_of
 from penstock.cluster.controller.layout import Layout
 from penstock.cluster.controller.moves import start_move
 from penstock.cluster.controller.placement import usable_nodes
@@ -149,6 +149,27 @@ def drain(draft: Draft, node_id: int, *, with_replicas: bool) -> list[Move]:
     return moves
 
 
+def stuck_on(draft: Draft, node_id: int) -> list[StuckReplica]:
+    """The replicas that stay on a node although it is drained. Companions go where their parents do."""
+    found = []
+    for partition in draft.partitions_of(node_id):
+        if node_id in partition.removing or draft.parent_of(partition) is not None:
+            continue
+        topic = draft.metadata.topic_by_id(partition.topic_id)
+        assert topic is not None, "a partition has a topic"
+        staying = len(target_of(partition))
+        others = [
+            other
+            for other in usable_nodes(draft.nodes)
+            if other != node_id and draft.is_living(other) and not draft.nodes[other].is_draining
+        ]
+        reason = f"It has {staying} replicas, and only {len(others)} other nodes can take them."
+        if len(others) >= staying:
+            reason = "A move of its replicas has to end first."
+        found.append(StuckReplica(topic=topic.name, partition=partition.partition, reason=reason))
+    return found
+
+
 def use_again(draft: Draft, node_id: int) -> None:
     check_known(draft, node_id)
     draft.change_node(node_id, is_draining=False)
@@ -160,8 +181,9 @@ def remove(draft: Draft, node_id: int, *, is_forced: bool) -> None:
     left = list(draft.partitions_of(node_id))
     if left and not is_forced:
         raise NodeInUse(
-            f"Node {node_id} still has replicas of {len(left)} partitions. Drain it and wait until they have moved; "
-            "if it will never come back, remove it by force."
+            f"Node {node_id} still has replicas of {len(left)} partitions. Drain it and wait until they have moved. "
+            "What has nowhere to go needs another node or a lower replication factor; removed by force, the node "
+            "leaves those partitions with fewer replicas."
         )
     draft.remove_node(node_id)
     layout = Layout.of(draft.metadata, draft.nodes)

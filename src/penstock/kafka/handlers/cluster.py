@@ -54,8 +54,9 @@ async def metadata(exchange: Exchange, request: MetadataRequest) -> MetadataResp
 
 
 def _living(broker: Broker) -> frozenset[int]:
-    """The nodes that clients may be sent to."""
-    return frozenset(node.node_id for node in broker.metadata.nodes.values() if not node.is_fenced)
+    """The nodes that clients may be sent to. One that has lost the cluster does not name itself."""
+    living = frozenset(node.node_id for node in broker.metadata.nodes.values() if not node.is_fenced)
+    return living - {broker.config.node_id} if broker.replicas.is_isolated else living
 
 
 def _addresses(exchange: Exchange, nodes: Iterable[NodeRegistered]) -> list[tuple[NodeRegistered, tuple[str, int]]]:
