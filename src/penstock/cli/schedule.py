@@ -297,7 +297,7 @@ def _again(row: dict[str, Any]) -> str:
 
 
 def _standing(row: dict[str, Any]) -> str:
-    return f"failed: {printable(row['reason'])}" if row["state"] == "failed" else str(row["state"])
+    return f"{row['state']}: {printable(row['reason'])}" if row.get("reason") else str(row["state"])
 
 
 def _value(row: dict[str, Any]) -> str:

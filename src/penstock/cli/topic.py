@@ -136,6 +136,11 @@ def delete(names: tuple[str, ...], yes: bool, if_exists: bool, url: str) -> None
         with _missing_is_fine(if_exists):
             rest.delete("v1", "topics", name)
             click.echo(f"Deleted topic {name}.", err=True)
+            if rest.get("v1", "schedules", topic=name, limit=1)["schedules"]:
+                click.echo(
+                    f"Schedules for {name} are still to come and will fail: see penstock schedule list --topic {name}.",
+                    err=True,
+                )
 
 
 @topic.command()

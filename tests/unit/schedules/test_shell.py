@@ -275,3 +275,21 @@ def test_what_becomes_due_while_much_is_under_way_goes_together() -> None:
             assert partitions == set(range(8))
 
     run(story)
+
+
+def test_a_schedule_of_a_deleted_topic_says_so_long_before_it_is_due() -> None:
+    async def story() -> None:
+        async with ScheduleHouse() as house:
+            await house.topic("orders")
+            await house.topic("gone", partitions=3)
+            kept = await house.add("kept", HOUR_MS)
+            lost = await house.add("lost", HOUR_MS, topic="gone", partition=2)
+            assert (await house.calendar.show(lost.id)).reason == ""
+            await house.broker.delete_topic("gone")
+            assert "no topic 'gone'" in (await house.calendar.show(lost.id)).reason
+            reasons = {each.id: each.reason for each in (await house.calendar.page()).schedules}
+            assert (bool(reasons[lost.id]), bool(reasons[kept.id])) == (True, False)
+            await house.topic("gone", partitions=1)
+            assert "no partition 2 of 'gone'" in (await house.calendar.show(lost.id)).reason
+
+    run(story)

@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from penstock.broker.publishing import check_writable
 from penstock.broker.schedules.entering import checked, made
 from penstock.broker.schedules.figures import CalendarStats
@@ -122,7 +124,19 @@ class Calendar:
 
     async def show(self, schedule_id: str) -> Schedule:
         """A schedule; `ScheduleNotFound` if there is none of that id."""
-        return (await self._routes.show(ShowSchedule(self._shard(schedule_id), schedule_id))).schedule
+        return self._told((await self._routes.show(ShowSchedule(self._shard(schedule_id), schedule_id))).schedule)
+
+    def _told(self, schedule: Schedule) -> Schedule:
+        """A schedule as it is shown: one that waits for a topic that has been deleted says so long before it fails."""
+        message = schedule.message
+        topic = self._broker.metadata.topics.get(message.topic)
+        if schedule.state is not State.PENDING or (topic and (message.partition or 0) < len(topic.partitions)):
+            return schedule
+        place = (
+            f"no topic {message.topic!r}" if topic is None else f"no partition {message.partition} of {topic.name!r}"
+        )
+        reason = f"There is {place} now; unless there is when this is due, it fails. Cancel it, or create the topic."
+        return msgspec.structs.replace(schedule, reason=reason)
 
     async def cancel(self, schedule_ids: Sequence[str]) -> list[Fate]:
         """Have schedules not happen; of each whether it will not (DONE), was not there, or it is too late."""
@@ -187,7 +201,7 @@ class Calendar:
         found: list[Schedule] = []
         while number < self._routes.shards:
             listed = await self._routes.list(ListSchedules(number, topic, state, limit - len(found), place))
-            found += listed.schedules
+            found += map(self._told, listed.schedules)
             if listed.next:
                 return Listing(found, f"{number}-{listed.next}")
             number, place = number + 1, ""

@@ -56,6 +56,7 @@ class Firing:
         self._broker = broker
         self._shard = shard
         self._postman = postman
+        self._missing: set[str] = set()  # topics that schedules failed for, told once
         self._loop = asyncio.get_running_loop()
         self._targets = Targets(broker, shard.number)
         self._lines: dict[Target, deque[Due]] = {}
@@ -218,6 +219,9 @@ class Firing:
         exhausted = machine.put_off([candidate], self._shard.now_ms(), is_refusal=True)
         if exhausted or machine.tries_of(candidate) >= _MISSING_TRIES:
             reason = self._targets.why_not(schedule.message)
+            if schedule.message.topic not in self._missing:
+                self._missing.add(schedule.message.topic)
+                log.warning("Schedules fail: %s `penstock schedule list --state failed` shows them.", reason)
             self._shard.ask(NAME, Fail([(candidate, schedule)], reason), lambda _: None)
 
     # -- firing -------------------------------------------------------------------------------------------------------
