@@ -6,6 +6,7 @@ that they share; who waits for the socket, and what happens when it breaks, is t
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections import deque
@@ -75,11 +76,17 @@ class Outflow:
         if source < 0:
             self.pieces[0] = piece.read()
             return
-        sent = os.sendfile(self._sock.fileno(), source, piece.position, piece.size)
+        try:
+            sent = os.sendfile(self._sock.fileno(), source, piece.position, piece.size)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                piece.on_unreadable()
+            raise
         if sent == 0:
+            piece.on_unreadable()
             raise OSError(f"a file that was being sent ended {piece.size} bytes early")
         self.sent_bytes += sent
         if sent == piece.size:
             self.pieces.popleft()
         else:
-            self.pieces[0] = FileSlice(piece.file, piece.position + sent, piece.size - sent)
+            self.pieces[0] = piece.rest(sent)

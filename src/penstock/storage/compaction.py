@@ -34,6 +34,7 @@ from penstock.errors import CorruptRecords, StorageError, UnsupportedCompression
 from penstock.records import BatchHeader, Record, decode_records, filter_batch, parse_header, read_marker
 from penstock.storage.cleaned_to import CleanedTo
 from penstock.storage.config import LogConfig
+from penstock.storage.file_bytes import FileBytes
 from penstock.storage.files import Files
 from penstock.storage.holes import Hole
 from penstock.storage.log import Log
@@ -265,13 +266,15 @@ class Compaction:
 
     def _batches(self, segment: Segment, end_offset: int) -> Iterator[tuple[memoryview, BatchHeader]]:
         """Every batch of a segment, through a file of our own: the owner may be reading through its."""
-        view = self._files.open(log_path(self._directory, segment.base_offset)).view()
-        for found in scan(view, 0, segment.base_offset, end_offset):
+        source = FileBytes(self._files.open(log_path(self._directory, segment.base_offset)))
+        if segment.damage:
+            self._damaged.add(segment.base_offset)
+        for found in scan(source, 0, segment.base_offset, end_offset):
             if isinstance(found, Hole):
                 self._damaged.add(segment.base_offset)
             else:
                 position, header = found
-                yield view[position : position + header.size], header
+                yield source.at(position, header.size), header
 
     def _decode(self, batch: memoryview) -> Sequence[Record]:
         try:

@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.records import BatchHeader
 from penstock.storage.epochs import LeaderEpochs
+from penstock.storage.file_bytes import FileBytes
 from penstock.storage.holes import Hole
 from penstock.storage.scan import scan
 from penstock.storage.segment import Segment
@@ -80,7 +81,7 @@ def redate(segment: Segment, epochs: LeaderEpochs) -> None:
     """Write leader epochs over damaged ones. Only where nobody else has these batches: others know better."""
     if not segment.misdated:
         return
-    for found in scan(segment.file.view()[: segment.size], 0, segment.base_offset, segment.next_offset):
+    for found in scan(FileBytes(segment.file, segment.size), 0, segment.base_offset, segment.next_offset):
         if not isinstance(found, Hole) and segment.misdated.skip(found[0]) != found[0]:
             epoch = max(epochs.epoch_at(found[1].base_offset), 0)
             segment.file.patch(found[0] + _EPOCH_POSITION, epoch.to_bytes(4, "big"))

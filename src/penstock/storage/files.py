@@ -13,10 +13,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import mmap
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,10 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 _FILE_MODE = 0o600  # messages are for those who may ask a node for them, not for everybody on its machine
 _DIRECTORY_MODE = 0o700
+_CACHE_SAMPLE_BYTES = 128 * 1024  # what was read together goes together, more or less
+_PAGE_BYTES = 4096
+_FILLER = b"unreadable page\n" * (_PAGE_BYTES // 16)
+_ANY_BYTE = [bytearray(1)]  # takes what is read only to see whether it can be
 
 
 class Entry(NamedTuple):
@@ -48,11 +51,11 @@ class File(Protocol):
     def write(self, data: Buffer) -> None:
         """Append all of ``data``, or nothing: a failed write is rolled back before it raises."""
 
-    def read(self, position: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``position``; fewer at the end of the file."""
+    def current_size(self) -> int:
+        """How long the file is now, whatever was written here: a stranger may have cut it."""
 
-    def view(self) -> memoryview:
-        """The whole file as it is now, without copying it where that is possible."""
+    def read(self, position: int, size: int) -> bytes:
+        """``size`` bytes from ``position``, fewer only at the end of the file; `StorageError` if one is unreadable."""
 
     def sync(self) -> None:
         """Return once every byte written so far would survive a power cut."""
@@ -69,13 +72,16 @@ class File(Protocol):
         """Write a few bytes over others. A crash may leave the old ones, the new ones or some of each."""
 
     def changed_ns(self) -> int:
-        """When somebody, we or a stranger, last changed the file's bytes."""
+        """When somebody, we or a stranger, last changed the file's bytes, or claims to have."""
+
+    def stamp_ns(self) -> int:
+        """Something else after every change that goes through the file system, whatever is claimed of its time."""
 
     def fileno(self) -> int:
         """The descriptor for ``sendfile``, or -1 where there is none."""
 
-    def is_cached(self, position: int) -> bool:
-        """Whether a byte could be read without a disk; True where that cannot be told."""
+    def is_cached(self, position: int, size: int = 1) -> bool:
+        """Whether bytes could be read without a disk, going by samples; True where that cannot be told."""
 
     def let_go(self, position: int, size: int) -> None:
         """Nobody is expected to read these bytes again soon: they need not be kept in memory."""
@@ -118,12 +124,35 @@ class FileSlice:
     position: int
     size: int
     next_offset: int = -1  # of the first record behind it, where that is known
+    keeper: Keeper | None = None  # whose bytes these are
 
     def __len__(self) -> int:
         return self.size
 
     def read(self) -> bytes:
-        return self.file.read(self.position, self.size)
+        """The bytes, checked again: they may have come from the disk just now. `DamagedRecords` if they are bad."""
+        if self.keeper is None:
+            return self.file.read(self.position, self.size)
+        return self.keeper.read_checked(self.position, self.size)
+
+    def rest(self, sent: int) -> FileSlice:
+        """What is left when some of it was sent."""
+        return FileSlice(self.file, self.position + sent, self.size - sent, self.next_offset, self.keeper)
+
+    def on_unreadable(self) -> None:
+        """The disk refused it to somebody who did not read it here."""
+        if self.keeper is not None:
+            self.keeper.look_again(self.position, self.size)
+
+
+class Keeper(Protocol):
+    """Who knows what is damaged in a file. Calls may come from any thread."""
+
+    def read_checked(self, position: int, size: int) -> bytes:
+        """Whole batches; `DamagedRecords` if they are not what was written."""
+
+    def look_again(self, position: int, size: int) -> None:
+        """Check these bytes, whatever was known of them."""
 
 
 def replace_file(files: Files, path: Path, data: Buffer) -> None:
@@ -149,12 +178,41 @@ def write_again(files: Files, path: Path) -> None:
     files.sync_directory(path.parent)
 
 
-def read_file(files: Files, path: Path) -> bytes | None:
-    """The content of a small file, or None where there is no such file."""
+def read_file(files: Files, path: Path, size: int | None = None) -> bytes | None:
+    """The content of a small file or its beginning, or None where there is no such file.
+
+    Each of them has a checksum, which fails where some of it is unreadable.
+    """
     if not files.exists(path):
         return None
     file = files.open(path)
-    return file.read(0, file.size)
+    return read_around(file, 0, file.size if size is None else size)
+
+
+def read_around(file: File, position: int, size: int, on_unreadable: Callable[[int], None] | None = None) -> bytes:
+    """Bytes of a file, with filler in the place of pages that the disk cannot read.
+
+    ``on_unreadable`` hears where each of them ends.
+    """
+    try:
+        return file.read(position, size)
+    except StorageError:
+        return b"".join(_read_pages(file, position, position + size, on_unreadable))
+
+
+def _read_pages(file: File, position: int, end: int, on_unreadable: Callable[[int], None] | None) -> Iterator[bytes]:
+    while position < end:
+        size = min(end - position, _PAGE_BYTES - position % _PAGE_BYTES)
+        try:
+            page = file.read(position, size)
+        except StorageError:
+            page = _FILLER[position % _PAGE_BYTES :][:size]
+            if on_unreadable is not None:
+                on_unreadable(position + size)
+        yield page
+        if len(page) < size:
+            return
+        position += size
 
 
 def disk_error(action: str, path: Path, error: OSError) -> StorageError:
@@ -238,19 +296,23 @@ class DiskFile:
         except OSError:
             return
 
+    def current_size(self) -> int:
+        with _disk_errors("look at", self.path):
+            return min(self.size, os.fstat(self._fd).st_size)
+
     def read(self, position: int, size: int) -> bytes:
         try:
-            return os.pread(self._fd, size, position)
+            data = os.pread(self._fd, size, position)
+            return data if len(data) == size else self._read_rest(data, position, size)
         except OSError as error:
             with _disk_errors("read", self.path):
                 raise error
 
-    def view(self) -> memoryview:
-        with _disk_errors("map", self.path):
-            size = min(self.size, os.fstat(self._fd).st_size)  # a stranger may have cut it
-            if size == 0:
-                return memoryview(b"")
-            return memoryview(mmap.mmap(self._fd, size, prot=mmap.PROT_READ))
+    def _read_rest(self, data: bytes, position: int, size: int) -> bytes:
+        # A short read comes at the end of the file and before an unreadable page: the kernel tells which.
+        while len(data) < size and (more := os.pread(self._fd, size - len(data), position + len(data))):
+            data += more
+        return data
 
     def sync(self) -> None:
         with _disk_errors("sync", self.path):
@@ -277,12 +339,17 @@ class DiskFile:
         with _disk_errors("look at", self.path):
             return os.fstat(self._fd).st_mtime_ns
 
+    def stamp_ns(self) -> int:
+        with _disk_errors("look at", self.path):
+            return os.fstat(self._fd).st_ctime_ns
+
     def fileno(self) -> int:
         return self._fd
 
-    def is_cached(self, position: int) -> bool:
+    def is_cached(self, position: int, size: int = 1) -> bool:
         try:
-            os.preadv(self._fd, [bytearray(1)], position, os.RWF_NOWAIT)
+            for sample in range(position, position + size, _CACHE_SAMPLE_BYTES):
+                os.preadv(self._fd, _ANY_BYTE, sample, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
         except (OSError, AttributeError):

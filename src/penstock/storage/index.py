@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import crc32c
 
 from penstock.records import BatchHeader
-from penstock.storage.files import Files, replace_file
+from penstock.storage.files import Files, read_file, replace_file
 
 _MAGIC: Final = b"PSIX"
 _VERSION: Final = 1
@@ -106,10 +106,10 @@ class Index:
     @classmethod
     def load(cls, files: Files, path: Path, base_offset: int, log_size: int) -> Index | None:
         """The saved index if it is whole and describes a log of exactly this size, else None."""
-        if not files.exists(path):
+        found = read_file(files, path)
+        if found is None:
             return None
-        file = files.open(path)
-        data = memoryview(file.read(0, file.size))
+        data = memoryview(found)
         summary = _parse_summary(data[:_HEADER_BYTES], base_offset, log_size)
         columns = data[_HEADER_BYTES:]
         if summary is None or len(columns) != summary.rows * _ROW_BYTES:
@@ -127,16 +127,13 @@ class Index:
 
 def peek_index(files: Files, path: Path, base_offset: int, log_size: int) -> IndexSummary | None:
     """The header of a saved index, checked like `Index.load` does but without reading the rows."""
-    if not files.exists(path):
-        return None
-    return _parse_summary(memoryview(files.open(path).read(0, _HEADER_BYTES)), base_offset, log_size)
+    header = read_file(files, path, _HEADER_BYTES)
+    return None if header is None else _parse_summary(memoryview(header), base_offset, log_size)
 
 
 def stated_size(files: Files, path: Path, base_offset: int) -> int:
     """The size that its log had when an index was saved; -1 if there is none or it is damaged."""
-    if not files.exists(path):
-        return -1
-    header = memoryview(files.open(path).read(0, _HEADER_BYTES))
+    header = memoryview(read_file(files, path, _HEADER_BYTES) or b"")
     if len(header) < _HEADER_BYTES:
         return -1
     size: int = _HEADER.unpack_from(header)[5]

@@ -16,6 +16,7 @@ from typing import Final
 from penstock.errors import CorruptRecords, StorageError, UnsupportedCompression
 from penstock.records import BatchHeader, Marker, Record, decode_records, read_marker
 from penstock.storage.epochs import EpochStart, LeaderEpochs
+from penstock.storage.file_bytes import FileBytes
 from penstock.storage.files import Files
 from penstock.storage.holes import Hole
 from penstock.storage.index import NO_TIMESTAMP, Index
@@ -151,11 +152,11 @@ def _dump(files: Files, directory: Path, offset: int) -> Iterator[tuple[BatchFac
     for base_offset, following in zip(bases, [*bases[1:], None], strict=True):
         if following is not None and following <= offset:
             continue
-        view = files.open(log_path(directory, base_offset)).view()
-        for found in scan(view, 0, base_offset, following):
+        source = FileBytes(files.open(log_path(directory, base_offset)))
+        for found in scan(source, 0, base_offset, following):
             if not isinstance(found, Hole) and found[1].next_offset > offset:
                 position, header = found
-                batch = view[position : position + header.size]
+                batch = source.at(position, header.size)
                 yield BatchFacts(base_offset, position, header, _marker_of(batch, header)), batch
 
 
@@ -183,14 +184,14 @@ class _Inspection:
         self._directory = directory
         self._base_offset = base_offset
         self._following = following
-        self._view = files.open(log_path(directory, base_offset)).view()
+        self._source = FileBytes(files.open(log_path(directory, base_offset)))
         self._headers: dict[int, BatchHeader] = {}  # by position
         self._holes: list[Hole] = []
         self._problems: list[str] = []
 
     def run(self, *, decodes_records: bool) -> SegmentReport:
-        size = len(self._view)
-        for found in scan(self._view, 0, self._base_offset, self._following):
+        size = self._source.size
+        for found in scan(self._source, 0, self._base_offset, self._following):
             if isinstance(found, Hole):
                 self._holes.append(found)
             else:
@@ -226,7 +227,7 @@ class _Inspection:
 
     def _check_records(self) -> None:
         for position, header in self._headers.items():
-            if _decode(self._view[position : position + header.size]) is None:
+            if _decode(self._source.at(position, header.size)) is None:
                 self._complain(f"the records of the batch at offset {header.base_offset} cannot be decoded")
 
     def _check_index(self, size: int) -> None:

@@ -20,6 +20,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.dates import Dates
 from penstock.storage.doubt import is_doubt_noted, note_doubt
 from penstock.storage.epochs import LeaderEpochs
+from penstock.storage.file_bytes import FileBytes
 from penstock.storage.files import Files
 from penstock.storage.holes import Hole
 from penstock.storage.index import Index, stated_size
@@ -77,10 +78,10 @@ class _Recovery:
             elif match := _NAME.fullmatch(entry.name):
                 self._sizes[match[2]][int(match[1])] = entry.size
         self._snapshots = sorted(self._sizes["producers"])
-        self._segments = self._list_segments(opened)
+        self._opened = opened
+        self._segments = self._list_segments()
         self._epochs = LeaderEpochs(files, directory / EPOCHS_FILE)
         self._dates = Dates(self._epochs)
-        self._opened = opened
         self._aborted = AbortedTransactions(files, directory)
         self._producers = ProducerTable()
         # Where the file of aborted transactions is of no use: who had one open, from the first batch there is on. The
@@ -91,19 +92,19 @@ class _Recovery:
         self._bytes_cut = 0
         self._is_doubtful = is_doubt_noted(files, directory)
 
-    def _list_segments(self, opened: OpenSegments) -> list[Segment]:
-        return [
-            Segment(
-                self._files,
-                self._directory,
-                base,
-                size,
-                index_interval_bytes=self._config.index_interval_bytes,
-                is_sealed=True,
-                opened=opened,
-            )
-            for base, size in sorted(self._sizes["log"].items())
-        ]
+    def _list_segments(self) -> list[Segment]:
+        return [self._make_segment(base, size) for base, size in sorted(self._sizes["log"].items())]
+
+    def _make_segment(self, base_offset: int, size: int, *, is_sealed: bool = True) -> Segment:
+        return Segment(
+            self._files,
+            self._directory,
+            base_offset,
+            size,
+            index_interval_bytes=self._config.index_interval_bytes,
+            is_sealed=is_sealed,
+            opened=self._opened,
+        )
 
     def run(self) -> Recovered:
         has_files = has_epochs = self._epochs.load()
@@ -121,6 +122,7 @@ class _Recovery:
             if clean_end is None or self._replay_from < clean_end:
                 self._scan_tail(tail)
                 self._drop_empty(tail)
+                self._go_on_behind_damage()
             self._dates.settle()
             end = self._segments[-1].next_offset
         self._epochs.cut(end)
@@ -186,10 +188,10 @@ class _Recovery:
             if has_files and self._replay_from >= following.base_offset:
                 continue
             self._bytes_scanned += segment.size
-            view = segment.file.view()
-            for found in scan(view, 0, segment.base_offset, following.base_offset):
+            source = FileBytes(segment.file)
+            for found in scan(source, 0, segment.base_offset, following.base_offset):
                 if not isinstance(found, Hole):
-                    self._note(view, *found)
+                    self._note(source, *found)
                     if not has_epochs:
                         self._dates.add(segment, *found)
 
@@ -214,11 +216,23 @@ class _Recovery:
             self._files.sync_directory(self._directory)
             before.is_sealed = False
 
+    def _go_on_behind_damage(self) -> None:
+        """Write into another file if the last one ends with bytes that cannot be read: they stay as they are."""
+        last = self._segments[-1]
+        if not any(hole.end == last.size for hole in last.holes):
+            return
+        # Should the disk give the bytes back some day, offsets from the new segment's name on are not believed there.
+        behind = self._make_segment(max(last.next_offset, last.base_offset + 1), 0, is_sealed=False)
+        behind.create()
+        self._files.sync_directory(self._directory)
+        last.is_sealed = True
+        self._segments.append(behind)
+
     def _has_valid_batch_after(self, at: int) -> bool:
         return any(
             not isinstance(found, Hole)
             for segment in self._segments[at + 1 :]
-            for found in scan(segment.file.view(), 0, segment.base_offset)
+            for found in scan(FileBytes(segment.file), 0, segment.base_offset)
         )
 
     def _scan(self, segment: Segment, end_offset: int | None, *, may_cut: bool) -> None:
@@ -231,24 +245,26 @@ class _Recovery:
         if not lacks_bytes:  # else the index is all that tells so, where the cut is between two batches
             # The index it has, if any, must be gone before the file can grow to the very size that it states.
             self._files.remove(path)
-        view = segment.file.view()
-        size = len(view)
+        source = FileBytes(segment.file)
+        size = source.size
         self._bytes_scanned += size
         index = Index(segment.base_offset)
         holes: list[Hole] = []
         unproven: Hole | None = None  # a batch behind a gap: the next one has to agree with its offsets
-        for found in scan(view, 0, segment.base_offset, end_offset):
+        for found in scan(source, 0, segment.base_offset, end_offset):
             if isinstance(found, Hole):
                 holes.append(found)
             else:
                 has_gap = found[1].base_offset != index.next_offset and found[1].next_offset != end_offset
                 unproven = Hole(found[0], found[0] + found[1].size) if has_gap and not holes else None
                 index.add(found[1], found[1].base_offset, found[0], self._config.index_interval_bytes)
-                self._note(view, *found)
+                self._note(source, *found)
                 self._dates.add(segment, *found)
         if may_cut and holes and holes[-1].end == size:
-            size = holes.pop().start
-            self._cut(segment, size)
+            self._doubt()
+            if source.unreadable_to <= holes[-1].start:  # what a write left unfinished can be read
+                size = holes.pop().start
+                self._cut(segment, size)
         index.log_size = size
         segment.adopt(index, is_checked=True)
         for hole in holes:
@@ -260,7 +276,6 @@ class _Recovery:
         segment.sync()
 
     def _cut(self, segment: Segment, size: int) -> None:
-        self._doubt()
         torn_bytes = segment.file.size - size
         self._bytes_cut += torn_bytes
         log.warning(
@@ -271,10 +286,10 @@ class _Recovery:
         )
         segment.file.truncate(size)
 
-    def _note(self, view: memoryview, position: int, header: BatchHeader) -> None:
+    def _note(self, source: FileBytes, position: int, header: BatchHeader) -> None:
         if header.producer_id < 0:
             return
-        batch = view[position : position + header.size]
+        batch = source.at(position, header.size)
         if header.base_offset >= self._replay_from:
             self._note_producer(self._producers, batch, header, finds_aborted=self._witness is None)
         if self._witness is not None:

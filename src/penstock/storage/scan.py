@@ -18,6 +18,7 @@ import crc32c
 
 from penstock.records import HEADER_BYTES, BatchHeader, parse_header
 from penstock.storage.epochs import FOR_EVER, LeaderEpochs
+from penstock.storage.file_bytes import FileBytes
 from penstock.storage.holes import Hole
 
 _MAGIC: Final = 2
@@ -31,27 +32,27 @@ _SEARCH_STEP_BYTES: Final = 1 << 20
 
 
 def scan(
-    view: memoryview, position: int, next_offset: int, end_offset: int | None = None
+    source: FileBytes, position: int, next_offset: int, end_offset: int | None = None
 ) -> Iterator[tuple[int, BatchHeader] | Hole]:
     """Every batch from ``position`` on as (position, header), and every stretch that is none as a `Hole`.
 
     Offsets go on from ``next_offset`` and stay below ``end_offset``. The checksum does not cover them, so a batch that
     leaves a gap, as compaction does, must also agree with the one behind it.
     """
-    end = len(view)
+    end = source.size
     limit = next_offset + _OFFSET_SPAN_MAX if end_offset is None else end_offset
     ahead: BatchHeader | None = None
     while position < end:
-        header = ahead or batch_at(view, position, next_offset, limit)
+        header = ahead or batch_at(source, position, next_offset, limit)
         ahead = None
         if header is None:
-            resume = _resume(view, position, next_offset, limit)
+            resume = _resume(source, position, next_offset, limit)
             yield Hole(position, resume)
             position = resume
             continue
         after = position + header.size
         if header.base_offset != next_offset:
-            ahead = batch_at(view, after, next_offset, limit)
+            ahead = batch_at(source, after, next_offset, limit)
             if ahead is not None and ahead.base_offset < header.next_offset:
                 yield Hole(position, after)
                 position = after
@@ -61,63 +62,93 @@ def scan(
 
 
 def pass_good(
-    view: memoryview, position: int, next_offset: int, end: int, epochs: LeaderEpochs | None = None
+    source: FileBytes, position: int, next_offset: int, end: int, end_offset: int, epochs: LeaderEpochs | None = None
 ) -> tuple[int, int]:
     """Skip correct batches without gaps as fast as that can be checked; where it stopped, and the offset due there."""
-    unpack, crc_of, size = _PROOF.unpack_from, crc32c.crc32c, len(view)
+    unpack, crc_of = _PROOF.unpack_from, crc32c.crc32c
     due_epoch, known_until = -1, 0 if epochs is not None else FOR_EVER
-    while position < end and size - position >= HEADER_BYTES:
-        base_offset, length, epoch, magic, crc, delta, count = unpack(view, position)
-        after = position + length + _LENGTH_OVERHEAD
-        if base_offset != next_offset or magic != _MAGIC or not position + HEADER_BYTES <= after <= size:
+    window, at, ready = memoryview(b""), 0, 0  # what lies ready from the position on
+    while position < end and next_offset < end_offset and source.size - position >= HEADER_BYTES:
+        if ready - at < HEADER_BYTES:
+            window, at = source.from_here(position, HEADER_BYTES), 0
+            ready = len(window)
+            if ready < HEADER_BYTES:
+                break  # somebody is cutting the file
+        base_offset, length, epoch, magic, crc, delta, count = unpack(window, at)
+        size = length + _LENGTH_OVERHEAD
+        if base_offset != next_offset or magic != _MAGIC or not HEADER_BYTES <= size <= source.size - position:
             break
         if base_offset >= known_until and epochs is not None:
             due_epoch, known_until = epochs.span_at(base_offset)
-        if epoch != due_epoch >= 0 or not 0 <= count <= delta + 1 or crc_of(view[position + _CRC_START : after]) != crc:
+        if epoch != due_epoch >= 0 or not 0 <= count <= delta + 1:
             break
-        position, next_offset = after, base_offset + delta + 1
+        if ready - at < size:
+            window, at = source.from_here(position, size), 0
+            ready = len(window)
+        if crc_of(window[at + _CRC_START : at + size]) != crc:
+            break
+        position, at, next_offset = position + size, at + size, base_offset + delta + 1
     return position, next_offset
 
 
-def batch_at(view: memoryview, position: int, next_offset: int, end_offset: int) -> BatchHeader | None:
+def first_bad(data: memoryview) -> int | None:
+    """Where in whole batches, one behind the other, the first one lies that fails its checksum."""
+    unpack, crc_of, size = _PROOF.unpack_from, crc32c.crc32c, len(data)
+    position = 0
+    while position < size:
+        if size - position < HEADER_BYTES:
+            return position
+        _, length, _, magic, crc, _, _ = unpack(data, position)
+        after = position + length + _LENGTH_OVERHEAD
+        if magic != _MAGIC or not position + HEADER_BYTES <= after <= size:
+            return position
+        if crc_of(data[position + _CRC_START : after]) != crc:
+            return position
+        position = after
+    return None
+
+
+def batch_at(source: FileBytes, position: int, next_offset: int, end_offset: int) -> BatchHeader | None:
     """The header of the whole, correct batch with offsets of this range that starts here, if one does."""
-    if len(view) - position < HEADER_BYTES:
+    head = source.at(position, HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
         return None
-    header = parse_header(view, position)
+    header = parse_header(head)
     base_offset, length, _, magic, crc, _, delta, _, _, _, _, _, count = header
     after = position + length + _LENGTH_OVERHEAD
-    if magic != _MAGIC or not position + HEADER_BYTES <= after <= len(view):
+    if magic != _MAGIC or not position + HEADER_BYTES <= after <= source.size:
         return None
     if base_offset < next_offset or base_offset + delta >= end_offset or not 0 <= count <= delta + 1:
         return None
-    return header if crc32c.crc32c(view[position + _CRC_START : after]) == crc else None
+    return header if source.crc(position + _CRC_START, after) == crc else None
 
 
-def _resume(view: memoryview, position: int, next_offset: int, end_offset: int) -> int:
-    """Where the next correct batch starts behind a bad one, or the end of the view.
+def _resume(source: FileBytes, position: int, next_offset: int, end_offset: int) -> int:
+    """Where the next correct batch starts behind a bad one, or the end of the file.
 
     The bad batch's own length is believed if it leads to the batch with the very next offset: a search byte by byte
     could find a batch that somebody sent as the content of a message.
     """
-    if len(view) - position >= HEADER_BYTES:
-        bad = parse_header(view, position)
+    head = source.at(position, HEADER_BYTES)
+    if len(head) == HEADER_BYTES:
+        bad = parse_header(head)
         follower = position + bad.size
-        if position < follower < len(view):
-            header = batch_at(view, follower, next_offset, end_offset)
+        if position < follower < source.size:
+            header = batch_at(source, follower, next_offset, end_offset)
             if header is not None and header.base_offset == bad.next_offset:
                 return follower
-    return _find_batch(view, position + 1, next_offset, end_offset)
+    return _find_batch(source, position + 1, next_offset, end_offset)
 
 
-def _find_batch(view: memoryview, position: int, next_offset: int, end_offset: int) -> int:
-    end = len(view)
+def _find_batch(source: FileBytes, position: int, next_offset: int, end_offset: int) -> int:
+    end = source.size
     start = position
     while start < end:
         stop = min(end, start + _SEARCH_STEP_BYTES)
-        window = bytes(view[start : min(end, stop + HEADER_BYTES)])
+        window = bytes(source.at(start, min(end, stop + HEADER_BYTES) - start))
         found = window.find(_MAGIC_BYTE, _MAGIC_POSITION)
         while found >= 0 and (candidate := start + found - _MAGIC_POSITION) < stop:
-            if batch_at(view, candidate, next_offset, end_offset) is not None:
+            if batch_at(source, candidate, next_offset, end_offset) is not None:
                 return candidate
             found = window.find(_MAGIC_BYTE, found + 1)
         start = stop

@@ -37,9 +37,8 @@ class SegmentCheck:
         segment, position = self.segment, self._position
         file = segment.file
         is_cold = not file.is_cached(position)
-        # Read before it is mapped: a bad sector is an error here, and would end the process there.
-        read_bytes = len(file.read(position, min(max_bytes, self._end - position)))
         self._position = segment.verify_part(position, max_bytes)
+        read_bytes = min(max_bytes, self._end - position)
         if is_cold:
             file.let_go(position, self._position - position)
         if self._position >= self._end:

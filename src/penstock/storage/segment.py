@@ -1,9 +1,12 @@
 """One segment of a log: a file of batches, its index, and what is known to be wrong with it.
 
 Only the last segment of a log is written. A sealed one never changes, so it opens its file and loads its index when
-somebody first reads it: opening a log costs the same however much sealed data there is. Bytes that this process did not
-write itself are *suspect*: they are checked against their checksums before they are first handed out, those of a sealed
-segment also whenever somebody touched its file since. What fails is a hole that reads step over.
+somebody first reads it: opening a log costs the same however much sealed data there is.
+
+Bytes are *proven* while they lie in memory as this process wrote or checked them. All others are checked against their
+checksums before they are handed out: what came from the disk, whenever it does, and what somebody else touched. Bytes
+that are decoded here are checked every time. What fails, or cannot be read at all, is a hole that reads step over
+(docs/decisions/0017).
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from penstock.errors import DamagedRecords, StorageError
 from penstock.records import HEADER_BYTES, BatchHeader, parse_header
-from penstock.storage.files import File, Files, FileSlice
+from penstock.storage.file_bytes import WINDOW_BYTES, FileBytes
+from penstock.storage.files import File, Files, FileSlice, read_around
 from penstock.storage.holes import Hole, Holes
 from penstock.storage.index import NO_TIMESTAMP, Index, peek_index, stated_size
 from penstock.storage.open_segments import OpenSegments
-from penstock.storage.scan import pass_good, scan
+from penstock.storage.ranges import Ranges
+from penstock.storage.scan import first_bad, pass_good, scan
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +49,6 @@ class Segment:
     """A run of consecutive batches in one file, from ``base_offset`` on."""
 
     __slots__ = (
-        "_checked_to",
         "_file",
         "_files",
         "_found",
@@ -53,8 +58,9 @@ class Segment:
         "_max_timestamp",
         "_missing",
         "_opened",
+        "_proven",
         "_stamp_ns",
-        "_suspect_to",
+        "_written_from",
         "base_offset",
         "created_ms",
         "directory",
@@ -92,8 +98,8 @@ class Segment:
         self._index: Index | None = None
         self._max_timestamp: int | None = None  # of a sealed segment, once it was asked for
         self._missing: Hole | None = None  # the file was longer when its index was saved
-        self._suspect_to = size  # bytes before this one came from the disk
-        self._checked_to = 0  # and those before this one have been checked
+        self._written_from = size  # bytes before this one came from the disk
+        self._proven = Ranges()  # and these of them have been checked
         self._stamp_ns = -1
         self._last_base = -1  # the last batch written here: most reads are for it
         self._last_position = 0
@@ -165,7 +171,7 @@ class Segment:
         """Take an index that was just loaded, or built by a scan that checked every byte."""
         self._index = index
         self.size = index.log_size
-        self._suspect_to = 0 if is_checked else self.size
+        self._written_from = 0 if is_checked else self.size
 
     def adopt_file(self, file: File) -> None:
         """Take a file that is open already under another name."""
@@ -199,7 +205,7 @@ class Segment:
         self._last_base = -1
         self._found.clear()
         self.file.reserve(0)
-        self._stamp_ns = self.file.changed_ns()
+        self._stamp_ns = self.file.stamp_ns()
 
     def settle(self) -> None:
         """The index is on disk, so from now on it and the file may be let go of when they are not in use."""
@@ -222,12 +228,11 @@ class Segment:
         position = self.locate(offset)
         while position < limit:
             end = self._end_of_read(position, max_bytes, limit)
-            if self._suspect_to or self.is_sealed:
-                self._verify(position, end)
+            self._verify(position, end)
             if self.holes:
                 end = self.holes.clip(position, end)
             if end > position:
-                return FileSlice(self.file, position, end - position, self._offset_at(end))
+                return FileSlice(self.file, position, end - position, self._offset_at(end), self)
             past = self.holes.skip(position)
             if past == position:
                 return None
@@ -238,7 +243,7 @@ class Segment:
         """The offset of the batch at a boundary; -1 where damage leaves that unknown."""
         if position == self.size:
             return (self._index or self.index).next_offset
-        return -1 if self.holes else int.from_bytes(self.file.read(position, 8), "big")
+        return -1 if self.holes else int.from_bytes(self._read(position, 8), "big")
 
     def locate(self, offset: int) -> int:
         """The position of the batch that holds ``offset``, or of the next one if none does."""
@@ -263,7 +268,7 @@ class Segment:
         """Step from an indexed batch to the one that holds ``offset``, before the next indexed one."""
         self._verify(position, following)
         if not self.holes:
-            chunk = self.file.read(position, min(following - position, _CHUNK_BYTES))
+            chunk = self._read(position, min(following - position, _CHUNK_BYTES))
             at, last, unpack = 0, len(chunk) - _STEP_BYTES, _STEP.unpack_from
             while at <= last:
                 base_offset, length, delta = unpack(chunk, at)
@@ -277,21 +282,21 @@ class Segment:
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, int, int]]:
         """(position, next offset, size) of each batch from a boundary on: checked, and without the holes."""
-        file, end = self.file, self.size
+        end = self.size
         chunk, chunk_start = b"", position
         verified_to = position
         while position < end:
             if position >= verified_to:
                 verified_to = min(end, position + _VERIFY_BYTES)
                 self._verify(position, verified_to)
+            at = position - chunk_start
+            if at + _STEP_BYTES > len(chunk):
+                chunk, chunk_start, at = self._read(position, _CHUNK_BYTES), position, 0
             if self.holes and (past := self.holes.skip(position)) != position:
                 position = past
                 continue
-            at = position - chunk_start
-            if at + _STEP_BYTES > len(chunk):
-                chunk, chunk_start, at = file.read(position, _CHUNK_BYTES), position, 0
-                if len(chunk) < _STEP_BYTES:
-                    return
+            if len(chunk) - at < _STEP_BYTES:
+                return
             base_offset, length, delta = _STEP.unpack_from(chunk, at)
             size = length + _LENGTH_OVERHEAD
             if size < _STEP_BYTES or delta < 0 or base_offset < self.base_offset:
@@ -339,7 +344,7 @@ class Segment:
 
     def offset_behind(self, position: int) -> int:
         """The offset of the first good batch at or behind a position; -1 if there is none here."""
-        return next((int.from_bytes(self.file.read(start, 8), "big") for start, _, _ in self.walk(position)), -1)
+        return next((int.from_bytes(self._read(start, 8), "big") for start, _, _ in self.walk(position)), -1)
 
     # -- damage -------------------------------------------------------------------------------------------------------
 
@@ -351,7 +356,7 @@ class Segment:
     @property
     def is_suspect(self) -> bool:
         """Whether some of it came from the disk and was not checked since."""
-        return self._suspect_to > 0
+        return not self._proven.covers(0, self._written_from)
 
     def verify_part(self, start: int, size: int) -> int:
         """Check some bytes again, and a few more; where to go on. Runs in any thread."""
@@ -396,22 +401,42 @@ class Segment:
             batches.end,
         )
 
+    def read_checked(self, position: int, size: int) -> bytes:
+        """Whole batches, for whoever looks into them; `DamagedRecords` where they are not what was written."""
+        data = read_around(self.file, position, size)
+        if len(data) == size and first_bad(memoryview(data)) is None:
+            return data
+        self.look_again(position, size)
+        raise DamagedRecords(
+            f"{log_path(self.directory, self.base_offset)} is damaged between bytes {position} and {position + size}. "
+            "Try again: a sound replica answers, or the read goes on behind what is lost."
+        )
+
+    def look_again(self, position: int, size: int) -> None:
+        """Check these bytes, whatever was known of them. Runs in any thread."""
+        self._proven.remove(position, position + size)
+        self._check(position, min(position + size, self.size))
+
+    def _read(self, position: int, size: int) -> bytes:
+        """Bytes as they are; what cannot be read is noted as damage, and filler."""
+        try:
+            return self.file.read(position, size)
+        except StorageError:
+            self.look_again(position, size)
+            return read_around(self.file, position, size)
+
     def _verify(self, start: int, end: int) -> None:
-        """Check the suspect batches of a range, unless that was done before, and note its holes."""
+        """Check the batches of a range and note its holes, unless all of it is proven."""
         self._notice_change()
-        if start >= self._suspect_to:
-            return
-        if start > self._checked_to:
-            self._check(start, end)
-        elif end > self._checked_to:
-            self._checked_to = self._check(self._checked_to, end)
-            if self._checked_to >= self._suspect_to:
-                self._suspect_to = 0
+        is_proven = start >= self._written_from or self._proven.covers(start, min(end, self._written_from))
+        if not is_proven or not self.file.is_cached(start, end - start):
+            self._proven.add(start, self._check(start, end))
 
     def _notice_change(self) -> None:
         """Forget what is known of a file that somebody touched since it was sealed or first read."""
-        if self.is_sealed and (stamp_ns := self.file.changed_ns()) != self._stamp_ns:
-            self._stamp_ns, self._suspect_to, self._checked_to = stamp_ns, self.size, 0
+        if self.is_sealed and (stamp_ns := self.file.stamp_ns()) != self._stamp_ns:
+            self._stamp_ns, self._written_from = stamp_ns, self.size
+            self._proven.clear()
             self.holes.clear()
             self.misdated.clear()
             if self._missing is not None:
@@ -419,12 +444,14 @@ class Segment:
 
     def _check(self, start: int, end: int) -> int:
         """Note every hole of a range or a little more; how far it looked."""
-        view = self.file.view()[: self.size]
+        position, due = self.index.row_before(start)
+        window_bytes = min(WINDOW_BYTES, end - position)
+        source = FileBytes(self.file, self.size, window_bytes=window_bytes)
         epochs = None if self._opened is None else self._opened.epochs
-        reached, next_offset = pass_good(view, *self.index.row_before(start), end, epochs)
+        reached, next_offset = pass_good(source, position, due, end, self.next_offset, epochs)
         if reached >= end:
             return reached
-        for found in scan(view, reached, next_offset, self.next_offset):
+        for found in scan(source, reached, next_offset, self.next_offset):
             if isinstance(found, Hole):
                 self.note_hole(found)
                 reached = found.end
@@ -440,8 +467,7 @@ class Segment:
 
     def _rebuild_index(self) -> Index:
         index = Index(self.base_offset)
-        view = self.file.view()[: self.size]
-        for found in scan(view, 0, self.base_offset):
+        for found in scan(FileBytes(self.file, self.size), 0, self.base_offset):
             if isinstance(found, Hole):
                 self.note_hole(found)
             else:

@@ -106,7 +106,7 @@ class Segments:
         while at < len(self._segments):
             segment = self._segments[at]
             for start, next_offset, size in segment.walk(segment.locate(offset)):
-                yield FileSlice(segment.file, start, size, next_offset)
+                yield FileSlice(segment.file, start, size, next_offset, segment)
                 offset = next_offset
             # Looked up anew: retention or compaction may have come in between.
             at = max(bisect_right(self._bases, segment.base_offset), self.count_below(offset))

@@ -25,6 +25,7 @@ from penstock.errors import DiskFull, StorageError
 from penstock.storage.files import Buffer, Claim, Entry, File, disk_error
 
 _PAGE_BYTES: Final = 512
+SECTOR_BYTES: Final = 4096  # what one bad sector makes unreadable
 
 
 class Crash(BaseException):
@@ -34,13 +35,15 @@ class Crash(BaseException):
 class _Inode:
     """The content of one file, live and durable."""
 
-    __slots__ = ("changed_ns", "durable", "live", "shared_bytes")
+    __slots__ = ("changed_ns", "durable", "is_cold", "live", "shared_bytes", "unreadable")
 
     def __init__(self) -> None:
         self.live = bytearray()
         self.durable = b""
         self.shared_bytes = 0  # how much of both is the same for certain
         self.changed_ns = 0
+        self.is_cold = False  # nobody has read it since it left the memory
+        self.unreadable: set[int] = set()  # pages
 
     def truncate(self, size: int) -> None:
         del self.live[size:]
@@ -106,11 +109,15 @@ class MemoryFile:
     def read(self, position: int, size: int) -> bytes:
         self._files.call("read", self.path)
         data = bytes(self._inode.live[position : position + size])
+        pages = range(position // SECTOR_BYTES, -(-(position + len(data)) // SECTOR_BYTES))
+        if not self._inode.unreadable.isdisjoint(pages):
+            raise StorageError(f"Cannot read {self.path}: the test disk has a bad sector there.")
+        self._inode.is_cold = False
         self._files.bytes_read += len(data)
         return data
 
-    def view(self) -> memoryview:
-        return memoryview(self.read(0, self.size))
+    def current_size(self) -> int:
+        return self.size
 
     def sync(self) -> None:
         self._files.call("sync", self.path)
@@ -139,11 +146,15 @@ class MemoryFile:
         self._files.call("look at", self.path)
         return self._inode.changed_ns
 
+    def stamp_ns(self) -> int:
+        return self._inode.changed_ns
+
     def fileno(self) -> int:
         return -1
 
-    def is_cached(self, position: int) -> bool:
-        return position >= 0
+    def is_cached(self, position: int, size: int = 1) -> bool:
+        del position, size
+        return not self._inode.is_cold
 
     def let_go(self, position: int, size: int) -> None:
         del position, size
@@ -218,6 +229,21 @@ class MemoryFiles:
         inode.live[position] ^= 1 << bit
         inode.sync()
         inode.changed_ns = self.next_ns()
+
+    def rot(self, path: Path, position: int, bit: int = 0) -> None:
+        """Damage one bit where no file system takes part: on the disk, after the file has left the memory."""
+        inode = self._live[path]
+        inode.live[position] ^= 1 << bit
+        inode.sync()
+        inode.is_cold = True
+
+    def break_sector(self, path: Path, position: int) -> None:
+        """Let every read of the page around a position fail."""
+        self._live[path].unreadable.add(position // SECTOR_BYTES)
+
+    def mend_sectors(self, path: Path) -> None:
+        """Let them be read again."""
+        self._live[path].unreadable.clear()
 
     def paths(self) -> list[Path]:
         """All files there are, in order."""

@@ -183,7 +183,7 @@ def test_disk_files_do_what_their_twin_does(tmp_path: Path) -> None:
         file = files.open(directory / "x", create=True)
         file.write(b"hello ")
         file.write(memoryview(b"world"))
-        assert (file.size, file.read(6, 100), bytes(file.view())) == (11, b"world", b"hello world")
+        assert (file.size, file.current_size(), file.read(6, 100)) == (11, 11, b"world")
         file.truncate(5)
         file.sync()
         assert files.entries(directory) == [("x", 5)]
