@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.samples import COMPACTED, DIRECTORY, append, base_of, make_batch, open_log, read_all
+from tests.unit.storage.samples import COMPACTED, DIRECTORY, append, base_of, make_batch, open_log, read_all, read_past
 
 from penstock.errors import DamagedRecords
 from penstock.storage.compaction import compact
@@ -93,9 +93,12 @@ def test_a_bad_sector_is_met_by_every_way_of_reading() -> None:
     log = open_log(files, CONFIG)
     for offset in range(len(stored)):
         for max_bytes in (1, 3_000, 1 << 20):
-            log.read(offset, max_bytes, log.end_offset)
-    assert [part.read() for part in log.batches(0)] == expected
-    assert log.find_time(1_000 + len(stored) - 1) is not None
+            read_past(log, offset, max_bytes)
+    assert [part.read() for part in log.batches(base_of(expected[-1]))] == expected[-1:]
+    with pytest.raises(DamagedRecords):
+        list(log.batches(0))
+    with pytest.raises(DamagedRecords):
+        log.find_time(1_000 + len(stored) - 1)
     assert log.max_timestamp() is not None
     check = SegmentCheck(files, open_log(files, CONFIG).segments[1], is_settled=True)
     while not check.is_done:
