@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidConfig
-from penstock.spark.connection import DAEMON
 from penstock.spark.machine.java import ensure_java
 from penstock.spark.machine.python import ensure_python
 
@@ -26,7 +25,6 @@ _LOCAL: Final = {
     # Names of machines that do not resolve keep a local session from starting.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.python.daemon.module": DAEMON,
     # Files of a checkpoint are written aside and renamed into place. With checksums beside them, Hadoop starts twenty
     # processes (`readlink`, `chmod`) for each micro-batch, and without them ten; and there is only one thing to rename.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from penstock.spark.connection import DAEMON
 from penstock.spark.machine.scripts import place_script
 
 _SCRIPT: Final = """#!/bin/sh
@@ -25,6 +26,11 @@ for part in $PYTHONPATH; do
     esac
 done
 unset IFS
+# PySpark's daemon prints a traceback for each worker that is no longer needed; ours does not.
+if [ "$1 $2" = "-m pyspark.daemon" ]; then
+    shift 2
+    set -- -m {daemon} "$@"
+fi
 PYTHONPATH=$kept exec '{python}' "$@"
 """
 
@@ -35,7 +41,7 @@ def ensure_python(*, is_local: bool) -> None:
         return
     python = sys.executable
     if is_local and _is_installed():
-        python = str(place_script("python", "python", _SCRIPT.format(python=python)))
+        python = str(place_script("python", "python", _SCRIPT.format(python=python, daemon=DAEMON)))
     os.environ["PYSPARK_PYTHON"] = python
 
 
