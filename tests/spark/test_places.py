@@ -56,9 +56,11 @@ def test_a_pipeline_goes_on_from_a_uri_and_forgets_it(
             return [message.value for message in client.read(target, 0)]
 
         run()
-        assert told == ["First run: rows from the earliest message on (startingOffsets: latest: only new ones)."]
+        assert told[0] == "First run: rows from the earliest message on (startingOffsets: latest: only new ones)."
+        told.clear()
         run()
-        assert (values(), len(told)) == ([b"one"], 1), "it went on where it was"
+        assert values() == [b"one"], "it went on where it was"
+        assert not any(line.startswith("First run") for line in told)
         run(is_restart=True)
         assert values() == [b"one", b"one"]
         assert f"The checkpoint {uri} is forgotten; the pipeline begins anew." in told
