@@ -41,6 +41,7 @@ from penstock.kafka.server import KafkaConfig, KafkaServer
 from penstock.peers.tcp import TcpPeers
 from penstock.storage.config import LogConfig
 from penstock.storage.files import DiskFiles, Files
+from penstock.wrong_port import NO_PORTS, Ports
 
 if TYPE_CHECKING:
     from penstock.grpc.server import GrpcServer
@@ -71,12 +72,18 @@ class Node:
         self.grpc_address = None if settings.broker.grpc is None else _with_port(settings.broker.grpc)
         self.internal_address = None if settings.broker.internal is None else _with_port(settings.broker.internal)
         clock = clock or SystemClock()
+        ports = Ports(
+            kafka=self.kafka_address.port,
+            http=self.http_address.port,
+            grpc=None if self.grpc_address is None else self.grpc_address.port,
+        )
         self._peers = TcpPeers(
             settings.broker.node_id,
             host="" if self.internal_address is None else self.internal_address.host,
             port=None if self.internal_address is None else self.internal_address.port,
             token=settings.cluster.token,
             clock=clock,
+            ports=ports,
         )
         endpoints = _endpoints(
             settings, self.kafka_address, self.http_address, self.grpc_address, self.internal_address
@@ -84,8 +91,8 @@ class Node:
         surroundings = Surroundings(peers=self._peers, files=files or DiskFiles(), clock=clock)
         self.broker = Broker(broker_config(settings, endpoints), surroundings)
         serve_report(self.broker)
-        self._kafka = KafkaServer(self.broker, kafka_config(settings, self.kafka_address))
-        self._http = HttpServer(self.broker, http_config(settings, self.http_address))
+        self._kafka = KafkaServer(self.broker, kafka_config(settings, self.kafka_address, ports))
+        self._http = HttpServer(self.broker, http_config(settings, self.http_address, ports))
         self._grpc = None if self.grpc_address is None else self._make_grpc(self.grpc_address)
         self._doors: list[Door] = []  # those that are open
 
@@ -366,7 +373,7 @@ def queue_settings(settings: Settings) -> QueueSettings:
     )
 
 
-def kafka_config(settings: Settings, address: Address) -> KafkaConfig:
+def kafka_config(settings: Settings, address: Address, ports: Ports = NO_PORTS) -> KafkaConfig:
     broker = settings.broker
     return KafkaConfig(
         host=address.host,
@@ -374,10 +381,11 @@ def kafka_config(settings: Settings, address: Address) -> KafkaConfig:
         max_connections=broker.max_connections,
         max_request_bytes=broker.max_request_bytes,
         idle_timeout_ms=broker.idle_timeout_ms,
+        ports=ports,
     )
 
 
-def http_config(settings: Settings, address: Address) -> HttpConfig:
+def http_config(settings: Settings, address: Address, ports: Ports = NO_PORTS) -> HttpConfig:
     broker = settings.broker
     return HttpConfig(
         host=address.host,
@@ -392,6 +400,7 @@ def http_config(settings: Settings, address: Address) -> HttpConfig:
         websocket_resume_ms=broker.websocket_resume_ms,
         stop_timeout_ms=int(broker.shutdown_timeout_ms * _DOOR_GRACE_SHARE),
         metrics_partitions_max=settings.metrics.partition_labels_max,
+        ports=ports,
     )
 
 

@@ -56,7 +56,7 @@ def is_closed_by_node(conn: socket.socket) -> bool:
 @pytest.mark.parametrize(
     "bad",
     {
-        "random bytes": b"\x47\x45\x54 / HTTP/1.1\r\n\r\n",
+        "random bytes": b"\x63\xa1\x0e\x55\x91\x07\xd4\x3b\xe2\x18",
         "a negative length": struct.pack(">i", -1),
         "a length above the limit": struct.pack(">i", LIMIT_BYTES + 1),
         "the largest length": struct.pack(">i", INT32_MAX),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -23,13 +24,15 @@ _EXITS: Final = {
     504: Exit.UNAVAILABLE,
     507: Exit.UNAVAILABLE,
 }
+_WRONG_PORT: Final = "wrong_port"
+_HTTP2_BEGINNING: Final = re.compile("\0..\4", re.DOTALL)  # a frame of settings, which is how gRPC's servers begin
 
 
 class RefusedError(CommandError):
     """The node answered, and the answer was no."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message, _EXITS.get(status, Exit.FAILURE))
+        super().__init__(message, Exit.USAGE if code == _WRONG_PORT else _EXITS.get(status, Exit.FAILURE))
         self.status = status
         self.code = code
 
@@ -82,6 +85,9 @@ class Rest:
             response, data = self._send(method, target, payload, timeout_s)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
+            if isinstance(error, http.client.BadStatusLine) and _HTTP2_BEGINNING.match(str(error.args[0])):
+                told = f"{self.url} is a gRPC port. Give the node's HTTP address with --url, port 8080 by default."
+                raise CommandError(told, Exit.USAGE) from error
             raise CommandError(self._unreachable(error), Exit.UNAVAILABLE) from error
         if response.status >= 400:
             raise _refusal(response, data)

@@ -28,6 +28,9 @@ _SCRATCH_BYTES: Final = 16 * 1024
 _JOINED_BYTES_MAX: Final = 32 * 1024  # what is cheaper to copy than to write in pieces
 _TOO_LARGE: Final = f"its answer is larger than {_ANSWER_BYTES_MAX} bytes"
 _BEGINNING: Final = b"HTTP/1."
+# The first frame of an HTTP/2 server: a length of three bytes, then this type.
+_SETTINGS: Final = b"\4"
+_SETTINGS_BYTES: Final = 4
 _STATUS_DIGITS: Final = 3
 _OK: Final = 200
 _WITHOUT_BODY: Final = frozenset({204, 304})
@@ -35,6 +38,10 @@ _WITHOUT_BODY: Final = frozenset({204, 304})
 
 class NotConnected(ConnectionError):
     """There is no connection, so nothing was asked."""
+
+
+class SpeaksGrpc(ConnectionError):
+    """What answers is the gRPC port of a node, or another server of HTTP/2."""
 
 
 class Answer(NamedTuple):
@@ -132,6 +139,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._head:
             data = self._head + data
+        if data[:_SETTINGS_BYTES].endswith(_SETTINGS) and data.startswith(b"\0"):
+            self._give_up(SpeaksGrpc("it speaks gRPC"))
+            return
         end = data.find(b"\r\n\r\n")
         if end < 0:
             self._head = data

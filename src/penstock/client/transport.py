@@ -16,9 +16,18 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from penstock.client.backoff import Backoff
-from penstock.client.connections import Address, Answer, Body, Connection, Connections, HeaderList, request_of
+from penstock.client.connections import (
+    Address,
+    Answer,
+    Body,
+    Connection,
+    Connections,
+    HeaderList,
+    SpeaksGrpc,
+    request_of,
+)
 from penstock.client.problems import error_of
-from penstock.errors import ClientClosed, InvalidRequest, NodesUnreachable, PenstockError, UnexpectedAnswer
+from penstock.errors import ClientClosed, InvalidRequest, NodesUnreachable, PenstockError, UnexpectedAnswer, WrongPort
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 JSON: Final = b"application/json"
@@ -116,6 +125,10 @@ class Transport:
                 error = error_of(answer)
                 if not error.retriable or answer.status == _NOT_FOUND:
                     raise error
+            except SpeaksGrpc:
+                raise WrongPort(
+                    f"{node.url} is a gRPC port. Give the node's HTTP address, port 8080 by default."
+                ) from None
             except OSError as problem:
                 failures[node.url] = problem.strerror or str(problem) or type(problem).__name__
                 error = _unreachable(failures, patience_s)

@@ -15,6 +15,7 @@ from penstock.errors.client import (
     NodesUnreachable,
     UnexpectedAnswer,
     UnreadableValue,
+    WrongPort,
 )
 from penstock.errors.cluster import (
     ControllerUnavailable,
@@ -229,4 +230,5 @@ __all__ = [
     "UnsupportedAssignor",
     "UnsupportedCompression",
     "UnsupportedFormat",
+    "WrongPort",
 ]

@@ -24,6 +24,12 @@ class UnexpectedAnswer(ClientError):
     code = "unexpected_answer"
 
 
+class WrongPort(ClientError):
+    """The address is of another door of a node: its Kafka, gRPC or internal port. Give the HTTP address."""
+
+    code = "wrong_port"
+
+
 class ClientClosed(ClientError):
     """The client was closed; make a new one."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.wrong_port import NO_PORTS, Ports
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
@@ -33,3 +35,5 @@ class HttpConfig:
     websocket_ping_ms: int = 20_000
     # Metrics have a row for each partition up to this many partitions on the node, and for each topic beyond.
     metrics_partitions_max: int = 1_000
+    # Where the node speaks what, for clients that came to the wrong port.
+    ports: Ports = NO_PORTS

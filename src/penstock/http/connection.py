@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from penstock.http.config import HttpConfig
 from penstock.http.shortcut import Heads, Known
+from penstock.wrong_port import Guide
 
 
 def _answer(status: bytes, code: bytes, detail: bytes) -> bytes:
@@ -62,6 +63,7 @@ class Connection(HttpToolsProtocol):
 
     limits: HttpConfig
     bodies: Bodies
+    guide: Guide
 
     def __init__(
         self,
@@ -81,6 +83,8 @@ class Connection(HttpToolsProtocol):
         self._held_bytes = 0  # of bodies
 
     def data_received(self, data: bytes) -> None:
+        if not self._has_asked and self._turns_away(data):
+            return
         is_idle = self._is_idle
         if not self._head_bytes and is_idle:
             self._waits_since = self.loop.time()
@@ -99,6 +103,16 @@ class Connection(HttpToolsProtocol):
             self._refuse(_HEAD_TOO_LARGE)
         elif is_new and self._ended == begun + 1 == self._begun and self.cycle is not None:
             self._heads.learn(data, self.cycle.scope)
+
+    def _turns_away(self, data: bytes) -> bool:
+        """Whether a new client speaks something else than HTTP; it is told where to go, and the connection closed."""
+        client, here = self.client or ("?", 0), self.server or ("", None)
+        answer = self.guide.answer(data, client=f"{client[0]}:{client[1]}", host=here[0])
+        if answer is None:
+            return False
+        self.transport.write(answer)
+        self.transport.close()
+        return True
 
     def _can_take(self, known: Known) -> bool:
         most = self.limits.connections_max

@@ -25,6 +25,7 @@ from penstock.http.connection import Bodies, Connection
 from penstock.http.door import Door
 from penstock.http.routes import OPERATIONS
 from penstock.http.websocket_connection import WebSocketConnection
+from penstock.wrong_port import Guide, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,13 @@ class _Server(uvicorn.server.Server):
             uvicorn.config.Config(
                 build_app(door, OPERATIONS),
                 http=type(
-                    "BoundConnection", (Connection,), {"limits": config, "bodies": Bodies(config.bodies_bytes_max)}
+                    "BoundConnection",
+                    (Connection,),
+                    {
+                        "limits": config,
+                        "bodies": Bodies(config.bodies_bytes_max),
+                        "guide": Guide("the HTTP port", Protocol.HTTP, config.ports),
+                    },
                 ),
                 ws=WebSocketConnection,
                 ws_max_size=config.body_bytes_max,

@@ -21,6 +21,7 @@ from penstock.errors import PenstockError
 from penstock.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame_length
 from penstock.kafka.protocol.produce_shape import ProduceShapes
 from penstock.outflow import Outflow, Piece
+from penstock.wrong_port import Guide, dismiss
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +75,14 @@ class Connection:
         dispatcher: Dispatcher,
         *,
         max_request_bytes: int,
+        guide: Guide | None = None,
     ) -> None:
         self._loop = loop
         self._sock = sock
         self._fd = sock.fileno()
         self._dispatcher = dispatcher
         self._max_request_bytes = max_request_bytes
+        self._guide = guide
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._start = 0
         self._end = 0
@@ -213,7 +216,7 @@ class Connection:
             if not self.is_closed:
                 self._make_room()
         except PenstockError as error:
-            self.close(error.message)
+            self._turn_away(error.message)
             return
         except Exception:  # a bug of ours must not leave a client waiting for an answer that never comes
             log.exception("A request of %s met a bug; its connection is closed.", self.peer)
@@ -227,6 +230,17 @@ class Connection:
         self._flush()
         if was_held_back and not self._is_blocked:
             self.on_answered()  # what came in behind the request just answered is in the buffer: nothing else wakes us
+
+    def _turn_away(self, reason: str) -> None:
+        """Close the connection of a client that sends no frames; tell it where to go if it speaks something else."""
+        begun = self._buffer[self._start : self._end]
+        answer = self._guide and self._guide.answer(begun, client=self.peer, host=self.local_host)
+        if not answer:
+            self.close(reason)
+            return
+        sock = self._sock.dup()
+        self.close()
+        dismiss(sock, answer)
 
     def _make_room(self) -> None:
         """Keep free space behind the unread bytes, enough for the rest of a request that has begun."""

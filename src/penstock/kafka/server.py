@@ -13,6 +13,7 @@ from penstock.broker.broker import Broker
 from penstock.errors import StartupError
 from penstock.kafka.connection import Connection
 from penstock.kafka.dispatch import KafkaDispatcher
+from penstock.wrong_port import NO_PORTS, Guide, Ports, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class KafkaConfig:
     max_connections: int = 10_000
     max_request_bytes: int = 100 * 1024 * 1024
     idle_timeout_ms: int = 600_000
+    ports: Ports = NO_PORTS
 
 
 class KafkaServer:
@@ -36,6 +38,7 @@ class KafkaServer:
 
     def __init__(self, broker: Broker, config: KafkaConfig) -> None:
         self._config = config
+        self._guide = Guide("the Kafka port", Protocol.KAFKA, config.ports)
         self._dispatcher = KafkaDispatcher(broker, self._forget)
         self._connections: set[Connection] = set()
         self._sock: socket.socket | None = None
@@ -108,6 +111,7 @@ class KafkaServer:
                 sock,
                 self._dispatcher,
                 max_request_bytes=self._config.max_request_bytes,
+                guide=self._guide,
             )
             connection.start()
         except OSError:  # the client is gone again already

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
@@ -15,12 +16,14 @@ from penstock.errors import PeerUnavailable
 from penstock.peers.frames import FRAME_BYTES_MAX, CorruptFrame, Frame, FrameBuffer, Kind, decode_structure
 from penstock.peers.greeting import NONCE_BYTES, Challenge, Identity, Introduction, Refusal, Refused, Welcome
 from penstock.peers.link import Link
+from penstock.wrong_port import Guide, Ports, dismiss
 
 log = logging.getLogger(__name__)
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 CONNECT_TIMEOUT_S: Final = 2.0
+_FIRST_BYTES_S: Final = 0.02  # for a client that speaks first, and so is no node
 _WAITING_MAX: Final = 256  # that have not told yet who they are
 GREETING_BYTES_MAX: Final = 4096  # until the other end has told who it is
 _ACCEPTED_SILENT_TURNS_MAX: Final = 12  # the end that connected asks for signs of life; this one only waits for them
@@ -129,10 +132,12 @@ class Reception:
         identity: Callable[[], Identity],
         check: Callable[[Introduction], None],
         on_admitted: Callable[[Link, Introduction], None],
+        ports: Ports,
     ) -> None:
         self._identity = identity
         self._check = check
         self._on_admitted = on_admitted
+        self._guide = Guide("the internal port, for other nodes,", None, ports)
         self._waiting: dict[Link, asyncio.TimerHandle] = {}
         self._told: dict[str, str] = {}  # the last refusal of each host, so that its next tries are not logged again
 
@@ -141,10 +146,24 @@ class Reception:
             sock.close()  # a node tries again; whoever floods the port gets no memory for it
             return
         host, port = sock.getpeername()[:2]
+        sock.setblocking(False)  # noqa: FBT003
         link = Link(sock, FrameBuffer(limit=GREETING_BYTES_MAX), name=f"{host}:{port}")
         challenge = self._identity().challenge(os.urandom(NONCE_BYTES))
         link.on_frame = lambda frame: self._on_frame(link, host, challenge, frame)
         link.on_closed = lambda _: self._leave(link)
+        loop = asyncio.get_running_loop()
+        self._waiting[link] = loop.call_later(_FIRST_BYTES_S, self._begin, link, sock, challenge)
+
+    def _begin(self, link: Link, sock: socket.socket, challenge: Challenge) -> None:
+        """Speak first, unless the other end did: no node does so, but clients of the other doors."""
+        host = sock.getsockname()[0]
+        with suppress(OSError):
+            answer = self._guide.answer(sock.recv(64, socket.MSG_PEEK), client=link.name, host=host)
+            if answer is not None:
+                other = sock.dup()
+                link.close("it is at the wrong port")
+                dismiss(other, answer)
+                return
         loop = asyncio.get_running_loop()
         self._waiting[link] = loop.call_later(CONNECT_TIMEOUT_S, link.close, "it did not tell who it is")
         link.start()

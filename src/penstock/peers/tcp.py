@@ -26,6 +26,7 @@ from penstock.peers.link import Link
 from penstock.peers.port import CALL_TIMEOUT_S, Handler, Method, Pieces, Received, RequestT
 from penstock.peers.route import Route
 from penstock.peers.service import Service
+from penstock.wrong_port import NO_PORTS, Ports
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,9 @@ Listener = Callable[[int], None]
 class TcpPeers:
     """Implements `penstock.peers.port.Peers` with sockets. Without a port it listens nowhere and can only ask."""
 
-    def __init__(self, node_id: int, *, host: str, port: int | None, token: str | None, clock: Clock) -> None:
+    def __init__(
+        self, node_id: int, *, host: str, port: int | None, token: str | None, clock: Clock, ports: Ports = NO_PORTS
+    ) -> None:
         self.node_id = node_id
         self._host = host
         self._port = port
@@ -47,7 +50,7 @@ class TcpPeers:
         self._cluster_id = ""
         self._instance = os.urandom(NONCE_BYTES)
         self._service = Service(node_id)
-        self._reception = Reception(self._identity, self._check_claim, self._on_admitted)
+        self._reception = Reception(self._identity, self._check_claim, self._on_admitted, ports)
         self._sock: socket.socket | None = None
         self._addresses: dict[int, tuple[str, int]] = {}
         self._routes: dict[tuple[int, bool], Route] = {}
