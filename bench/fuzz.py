@@ -1,4 +1,4 @@
-"""``./dev fuzz``: bad input for the frame decoders, the handlers, recovery, and a real node.
+"""``./dev fuzz``: bad input for the frame decoders, the handlers, what requests may cost, recovery, and a real node.
 
 Time is shared evenly between the parts. Every batch has a seed of its own; when one finds something, its part and seed
 are printed, and ``--part P --seed S --batches 1`` runs exactly that batch again. Exit code 1 if anything was found.
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bench.fuzzing.costs import Costs
 from bench.fuzzing.dispatch import Dispatch
 from bench.fuzzing.frames import Frames
 from bench.fuzzing.live import Live
@@ -23,6 +24,7 @@ from bench.fuzzing.recovery import Recovery
 PARTS: dict[str, Callable[[], Part]] = {
     Frames.name: Frames,
     Dispatch.name: Dispatch,
+    Costs.name: Costs,
     Recovery.name: Recovery,
     Live.name: Live,
 }

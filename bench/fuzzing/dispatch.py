@@ -82,7 +82,7 @@ class Client:
             return None if prefix is None else await self._receive_exactly(struct.unpack(">i", prefix)[0])
 
     async def _receive_exactly(self, size: int) -> bytes | None:
-        data = b""
+        data = bytearray()
         while len(data) < size:
             try:
                 part = await self._loop.sock_recv(self._sock, size - len(data))
@@ -91,7 +91,7 @@ class Client:
             if not part:
                 return None
             data += part
-        return data
+        return bytes(data)
 
     def close(self) -> None:
         self._sock.close()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from penstock.errors import PenstockError
+from penstock.kafka.limits import check_size
 from penstock.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame_length
 from penstock.kafka.protocol.produce_shape import ProduceShapes
 from penstock.outflow import Outflow, Piece
@@ -29,6 +30,7 @@ _BUFFER_BYTES: Final = 16 * 1024  # to begin with: most connections are idle mos
 _BUFFER_BUSY_BYTES: Final = 256 * 1024  # of a client that fills what it is given
 # A buffer that had to grow for a large request stays this large for the next ones.
 _BUFFER_KEEP_BYTES: Final = 4 * 1024 * 1024
+_API_KEY: Final = struct.Struct(">h")
 _GROWTH: Final = 4
 _UNANSWERED_MAX: Final = 256
 
@@ -254,8 +256,10 @@ class Connection:
                 self._buffer = memoryview(bytearray(_BUFFER_BUSY_BYTES))
             return
         needed = _BUFFER_BUSY_BYTES if is_filled else _BUFFER_BYTES
-        if unread >= FRAME_PREFIX_BYTES:
-            frame = FRAME_PREFIX_BYTES + read_frame_length(self._buffer, self._start, limit=self._max_request_bytes)
+        if unread >= FRAME_PREFIX_BYTES + _API_KEY.size:
+            length = read_frame_length(self._buffer, self._start, limit=self._max_request_bytes)
+            check_size(_API_KEY.unpack_from(self._buffer, self._start + FRAME_PREFIX_BYTES)[0], length)
+            frame = FRAME_PREFIX_BYTES + length
             if frame > len(self._buffer):
                 # A length is a claim: memory follows the bytes that have come, or a few bytes could ask for it all.
                 frame = max(len(self._buffer), min(frame, _GROWTH * unread))

@@ -20,6 +20,7 @@ from penstock.kafka.exchange import Exchange
 from penstock.kafka.fetching import FetchHandler
 from penstock.kafka.handlers import ALL
 from penstock.kafka.handlers.table import Question
+from penstock.kafka.limits import ELEMENTS_MAX, check_size, without_repeats
 from penstock.kafka.producing import ProduceHandler
 from penstock.kafka.protocol import apis
 from penstock.kafka.protocol.broker_messages import (
@@ -61,6 +62,7 @@ class KafkaDispatcher:
         if self._produce.handle_repeated(connection, frame):
             return
         header = read_request_header(frame)
+        check_size(header.api_key, len(frame))
         api = self._offered.get(header.api_key)
         if api is None or not api.supports(header.api_version):
             self._refuse(connection, header, api)
@@ -102,7 +104,8 @@ class KafkaDispatcher:
 
     def _handle(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
         handler = self._handlers[header.api_key]
-        request, _ = decode(handler.request, header.api_version, frame, header.body_position)
+        request, _ = decode(handler.request, header.api_version, frame, header.body_position, elements_max=ELEMENTS_MAX)
+        request = without_repeats(handler.request.api, request)
         exchange = Exchange(
             self._broker, header.api_version, header.client_id, connection.local_host, connection.peer_host
         )

@@ -21,6 +21,7 @@ from penstock.broker.partition import Partition
 from penstock.errors import PenstockError
 from penstock.kafka.connection import Answer, Connection
 from penstock.kafka.errors import error_code
+from penstock.kafka.limits import bounded_fetch
 from penstock.kafka.nearest import FIRST_RACK_VERSION, NOBODY, addresses_of, check_follower, hint_of, nearest_replica
 from penstock.kafka.protocol.errors import ErrorCode
 from penstock.kafka.protocol.fetch import (
@@ -68,7 +69,7 @@ class FetchHandler:
         self._broker = broker
 
     def handle(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
-        request = decode_fetch_request(header.api_version, frame, header.body_position)
+        request = bounded_fetch(decode_fetch_request(header.api_version, frame, header.body_position))
         answer = connection.expect_answer(is_barrier=True)
         if request.session_epoch not in _NEW_SESSION_EPOCHS:
             refusal: FetchFrame[FileSlice] = encode_fetch_response(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from penstock.broker.partition import Partition
@@ -38,12 +39,15 @@ def list_offsets(exchange: Exchange, request: ListOffsetsRequest) -> ListOffsets
     From 2 on a reader of committed transactions is told of nothing at or behind the last stable offset.
     """
     is_committed_only = request.isolation_level == READ_COMMITTED
+    named = Counter((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
     return ListOffsetsResponse(
         topics=tuple(
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=tuple(
                     _list(exchange, topic.name, wanted, is_committed_only=is_committed_only)
+                    if named[topic.name, wanted.partition_index] == 1
+                    else _named_twice(wanted)  # as in Kafka
                     for wanted in topic.partitions
                 ),
             )
@@ -71,6 +75,10 @@ def _list(
         offset=offset,
         leader_epoch=epoch,
     )
+
+
+def _named_twice(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST)
 
 
 def _find(partition: Partition, timestamp: int, limit: int) -> tuple[int, int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from penstock.cluster.controller import TopicSpec
@@ -38,11 +39,11 @@ _DEFAULT: Final = -1  # partitions or replication factor: take the cluster's def
 
 async def create_topics(exchange: Exchange, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Versions 2 to 7. From 5 on the response tells what was created, from 7 on with its id."""
-    names = [topic.name for topic in request.topics]
+    names = Counter(topic.name for topic in request.topics)
     results = []
     for topic in request.topics:
         try:
-            if names.count(topic.name) > 1:
+            if names[topic.name] > 1:
                 raise InvalidRequest(f"Topic {topic.name!r} is asked for more than once in one request.")
             results.append(await _create(exchange, topic, validate_only=request.validate_only))
         except PenstockError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.kafka.protocol.errors import ProtocolError
 from penstock.kafka.protocol.reader import compile_reader
@@ -19,13 +19,21 @@ from penstock.kafka.protocol.writer import compile_writer
 M = TypeVar("M", bound=Message)
 
 
-def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> tuple[M, int]:
-    """Read one message; ``ProtocolError`` if the bytes are not one. The bytes after it are the caller's business."""
+_UNLIMITED: Final = 1 << 62
+
+
+def decode(
+    cls: type[M], version: int, buffer: Buffer, position: int = 0, *, elements_max: int = _UNLIMITED
+) -> tuple[M, int]:
+    """Read one message; ``ProtocolError`` if the bytes are not one, or if its arrays have more elements together.
+
+    The bytes after it are the caller's business.
+    """
     if not cls.api.supports(version):
         raise ProtocolError(f"{cls.__name__} has no version {version} here.")
     read = _reader(cls, version)
     try:
-        message, position = read(buffer, position)
+        message, position = read(buffer, position, elements_max)
     except (struct.error, IndexError) as error:
         raise ProtocolError(f"{cls.__name__} v{version} is cut short.") from error
     except UnicodeDecodeError as error:
@@ -50,7 +58,7 @@ def encode_into(out: bytearray, message: Message, version: int) -> None:
 
 
 @functools.cache
-def _reader(cls: type[Message], version: int) -> Callable[[Buffer, int], tuple[Any, int]]:
+def _reader(cls: type[Message], version: int) -> Callable[[Buffer, int, int], tuple[Any, int]]:
     return compile_reader(cls, version, flexible=cls.api.is_flexible(version))
 
 

@@ -19,8 +19,10 @@ from penstock.kafka.protocol.source import Source, packer
 from penstock.kafka.protocol.varint import Buffer, read_varint, skip_tags
 
 
-def compile_reader(cls: type[Message], version: int, *, flexible: bool) -> Callable[[Buffer, int], tuple[Any, int]]:
-    """The function from (buffer, position) to (message, position after it)."""
+def compile_reader(
+    cls: type[Message], version: int, *, flexible: bool
+) -> Callable[[Buffer, int, int], tuple[Any, int]]:
+    """The function from (buffer, position, most elements of arrays) to (message, position after it)."""
     return _Reader(cls, version, flexible=flexible).function()
 
 
@@ -29,7 +31,7 @@ class _Reader:
         self._cls = cls
         self._version = version
         self._flexible = flexible
-        self._source = Source("read", "buffer, position", f"read {cls.__name__} v{version}")
+        self._source = Source("read", "buffer, position, left", f"read {cls.__name__} v{version}")
         self._codes = ""
         self._targets: list[str] = []
         self._error = self._source.constant("ProtocolError", ProtocolError)
@@ -38,7 +40,7 @@ class _Reader:
         self._skip_tags = self._source.constant("skip_tags", skip_tags)
         self._unpack_any = self._source.constant("unpack_from", struct.unpack_from)
 
-    def function(self) -> Callable[[Buffer, int], tuple[Any, int]]:
+    def function(self) -> Callable[[Buffer, int, int], tuple[Any, int]]:
         self._source.line("size = len(buffer)")
         message = self._struct(self._cls)
         self._source.line(f"return {message}, position")
@@ -123,6 +125,8 @@ class _Reader:
             self._refuse_unless(
                 f"0 <= {count} * {least} <= size - position", f"{path}: the count is more than what is left."
             )
+            self._source.line(f"left -= {count}")
+            self._refuse_unless("left >= 0", f"{path}: the request names more than one may name.")
             if isinstance(element, Fixed):
                 self._source.line(f'{value} = {self._unpack_any}(f">{{{count}}}{element.code}", buffer, position)')
                 self._source.line(f"position += {count} * {element.width}")

@@ -1,0 +1,177 @@
+"""Small requests that might cost much: every one has a budget of processor time, memory and answer for its bytes.
+
+A request of any API that only asks is made large in one of its arrays, with the same thing named over and over or with
+names that nobody knows, and sent to the real dispatcher in this process. Where it takes more than its bytes are worth,
+that is a finding. Processor time is counted in units of this machine's speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.fuzzing.dispatch import Client
+from bench.fuzzing.part import Finding, memory_limit, scratch_directory, time_limit
+from bench.fuzzing.requests import TOPICS, make_message
+from penstock.broker.broker import Broker
+from penstock.broker.config import BrokerConfig, Fsync
+from penstock.broker.surroundings import alone
+from penstock.cluster.controller import TopicSpec
+from penstock.cluster.records import Endpoint
+from penstock.kafka.dispatch import KafkaDispatcher
+from penstock.kafka.limits import ASKING
+from penstock.kafka.protocol.apis import FETCH
+from penstock.kafka.protocol.catalogue import MESSAGES
+from penstock.kafka.protocol.headers import encode_request
+from penstock.kafka.protocol.schema import Message
+
+_CASES = 12
+_BATCH_LIMIT_S = 300.0
+_ANSWER_LIMIT_S = 120.0
+_PARTITIONS = 100
+_REQUEST_BYTES_MAX = 256 * 1024
+
+# The budget: so much for any request, and so much for each of its bytes.
+_CPU_MS, _CPU_US_A_BYTE = 60.0, 3.0
+_ANSWER_BYTES, _ANSWER_BYTES_A_BYTE = 1 << 20, 30
+_MEMORY_BYTES, _MEMORY_BYTES_A_BYTE = 8 << 20, 200
+
+_UNIT_TURNS = 200_000
+_UNIT_MS = 6.0  # which those turns take on the machine that the budget was made on
+
+
+class Costs:
+    """The dispatcher, asked for much in few bytes."""
+
+    name = "costs"
+
+    def run(self, seed: int) -> int:
+        with scratch_directory() as directory, memory_limit(), time_limit(_BATCH_LIMIT_S, "a batch of large requests"):
+            return asyncio.run(_Batch(seed, directory).run())
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class _Batch:
+    def __init__(self, seed: int, directory: Path) -> None:
+        self._rng = random.Random(seed)
+        self._directory = directory
+
+    async def run(self) -> int:
+        config = BrokerConfig(
+            node_id=1,
+            data_dir=self._directory,
+            endpoints=(Endpoint(door="kafka", host="127.0.0.1", port=9092),),
+            fsync=Fsync.NONE,
+            auto_create_topics=False,
+        )
+        broker = Broker(config, alone(1))
+        await broker.start()
+        try:
+            for topic in TOPICS:
+                await broker.create_topic(TopicSpec(name=topic, partitions=_PARTITIONS))
+            dispatcher = KafkaDispatcher(broker, lambda _: None)
+            slowness = _slowness()
+            for case in range(_CASES):
+                await self._try(dispatcher, case, slowness)
+        finally:
+            await broker.close()
+        return _CASES
+
+    async def _try(self, dispatcher: KafkaDispatcher, case: int, slowness: float) -> None:
+        api = self._rng.choice([*sorted(ASKING, key=lambda api: api.key), FETCH])
+        request, version, frame = self._make(MESSAGES[api.key][0])
+        told = f"case {case}, {type(request).__name__} v{version} of {len(frame):,} bytes"
+        await _ask(dispatcher, frame)  # what is made once for all requests is made
+        began = time.process_time()
+        answer_bytes = await _ask(dispatcher, frame)
+        cpu_ms = (time.process_time() - began) * 1000 / slowness
+        _hold(told, "ms of processor time", cpu_ms, _CPU_MS + _CPU_US_A_BYTE * len(frame) / 1000)
+        _hold(told, "bytes of answer", answer_bytes, _ANSWER_BYTES + _ANSWER_BYTES_A_BYTE * len(frame))
+        tracemalloc.start()
+        try:
+            await _ask(dispatcher, frame)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        _hold(told, "bytes of memory", peak, _MEMORY_BYTES + _MEMORY_BYTES_A_BYTE * len(frame))
+
+    def _make(self, cls: type[Message]) -> tuple[Message, int, bytes]:
+        """A request with one large array, not larger than the most we send."""
+        rng = self._rng
+        while True:
+            version = rng.randint(cls.api.first, cls.api.last)
+            try:
+                request = _grown(rng, make_message(rng, cls), rng.choice((1_000, 4_000, 20_000)))
+                frame = bytes(encode_request(request, version, 1, "costs"))
+            except (AssertionError, TypeError, AttributeError):
+                continue  # a null that this version has no place for
+            if len(frame) <= _REQUEST_BYTES_MAX:
+                return request, version, frame
+
+
+def _grown(rng: random.Random, value: Any, size: int) -> Any:
+    """The same structure with one of its arrays, at whatever depth, grown to that many elements."""
+    arrays = [name for name in value.__struct_fields__ if isinstance(getattr(value, name), tuple)]
+    arrays = [name for name in arrays if getattr(value, name)]
+    if not arrays:
+        return value
+    name = rng.choice(arrays)
+    elements = getattr(value, name)
+    if isinstance(elements[0], msgspec.Struct) and rng.random() < 0.5:
+        inner = tuple(_grown(rng, element, size // len(elements)) for element in elements)
+        return msgspec.structs.replace(value, **{name: inner})
+    is_same = rng.random() < 0.5
+    grown = tuple(elements[at % len(elements)] if is_same else _other(elements[0], at) for at in range(size))
+    return msgspec.structs.replace(value, **{name: grown})
+
+
+def _other(value: Any, number: int) -> Any:
+    """Something of the same kind with another name, or number."""
+    if isinstance(value, str):
+        return f"n{number}"
+    if isinstance(value, int):
+        return number
+    if isinstance(value, msgspec.Struct):
+        first = next((name for name in value.__struct_fields__ if isinstance(getattr(value, name), str | int)), None)
+        return (
+            value if first is None else msgspec.structs.replace(value, **{first: _other(getattr(value, first), number)})
+        )
+    return value
+
+
+async def _ask(dispatcher: KafkaDispatcher, frame: bytes) -> int:
+    """Send a request on a connection of its own; how long the answer is, 0 if the connection was closed instead."""
+    client = Client(dispatcher)
+    sending = asyncio.ensure_future(client.send(frame))
+    try:
+        answer = await client.receive(_ANSWER_LIMIT_S)
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        client.close()
+    return 0 if answer is None else len(answer)
+
+
+def _hold(told: str, what: str, amount: float, budget: float) -> None:
+    if amount > budget:
+        raise Finding(f"{told} took {amount:,.0f} {what}, and {budget:,.0f} is what it is worth")
+
+
+def _slowness() -> float:
+    """How much slower this machine is than the one that the budget was made on; at least 1."""
+    best = float("inf")
+    for _ in range(3):
+        began = time.process_time()
+        total = 0
+        for number in range(_UNIT_TURNS):
+            total += number
+        best = min(best, (time.process_time() - began) * 1000)
+    return max(1.0, best / _UNIT_MS)
