@@ -29,13 +29,12 @@ from penstock.kafka.limits import ASKING
 from penstock.kafka.protocol.apis import FETCH
 from penstock.kafka.protocol.catalogue import MESSAGES
 from penstock.kafka.protocol.headers import encode_request
-from penstock.kafka.protocol.schema import Message
+from penstock.kafka.protocol.schema import Api, Message
 
-_CASES = 12
 _BATCH_LIMIT_S = 300.0
 _ANSWER_LIMIT_S = 120.0
 _PARTITIONS = 100
-_REQUEST_BYTES_MAX = 256 * 1024
+_REQUEST_BYTES_MIN, _REQUEST_BYTES_MAX = 4 * 1024, 256 * 1024
 
 # The budget: so much for any request, and so much for each of its bytes.
 _CPU_MS, _CPU_US_A_BYTE = 60.0, 3.0
@@ -79,16 +78,17 @@ class _Batch:
                 await broker.create_topic(TopicSpec(name=topic, partitions=_PARTITIONS))
             dispatcher = KafkaDispatcher(broker, lambda _: None)
             slowness = _slowness()
-            for case in range(_CASES):
-                await self._try(dispatcher, case, slowness)
+            cases = [*sorted(ASKING, key=lambda api: api.key), FETCH]
+            for api in cases:
+                for is_same in (True, False):
+                    await self._try(dispatcher, api, is_same, slowness)
         finally:
             await broker.close()
-        return _CASES
+        return 2 * len(cases)
 
-    async def _try(self, dispatcher: KafkaDispatcher, case: int, slowness: float) -> None:
-        api = self._rng.choice([*sorted(ASKING, key=lambda api: api.key), FETCH])
-        request, version, frame = self._make(MESSAGES[api.key][0])
-        told = f"case {case}, {type(request).__name__} v{version} of {len(frame):,} bytes"
+    async def _try(self, dispatcher: KafkaDispatcher, api: Api, is_same: bool, slowness: float) -> None:
+        request, version, frame = self._make(MESSAGES[api.key][0], is_same)
+        told = f"{type(request).__name__} v{version} of {len(frame):,} bytes"
         await _ask(dispatcher, frame)  # what is made once for all requests is made
         began = time.process_time()
         answer_bytes = await _ask(dispatcher, frame)
@@ -103,21 +103,21 @@ class _Batch:
             tracemalloc.stop()
         _hold(told, "bytes of memory", peak, _MEMORY_BYTES + _MEMORY_BYTES_A_BYTE * len(frame))
 
-    def _make(self, cls: type[Message]) -> tuple[Message, int, bytes]:
+    def _make(self, cls: type[Message], is_same: bool) -> tuple[Message, int, bytes]:
         """A request with one large array, not larger than the most we send."""
         rng = self._rng
         while True:
             version = rng.randint(cls.api.first, cls.api.last)
             try:
-                request = _grown(rng, make_message(rng, cls), rng.choice((1_000, 4_000, 20_000)))
+                request = _grown(rng, make_message(rng, cls), rng.choice((1_000, 4_000, 20_000)), is_same)
                 frame = bytes(encode_request(request, version, 1, "costs"))
             except (AssertionError, TypeError, AttributeError):
                 continue  # a null that this version has no place for
-            if len(frame) <= _REQUEST_BYTES_MAX:
+            if _REQUEST_BYTES_MIN <= len(frame) <= _REQUEST_BYTES_MAX:
                 return request, version, frame
 
 
-def _grown(rng: random.Random, value: Any, size: int) -> Any:
+def _grown(rng: random.Random, value: Any, size: int, is_same: bool) -> Any:
     """The same structure with one of its arrays, at whatever depth, grown to that many elements."""
     arrays = [name for name in value.__struct_fields__ if isinstance(getattr(value, name), tuple)]
     arrays = [name for name in arrays if getattr(value, name)]
@@ -126,11 +126,21 @@ def _grown(rng: random.Random, value: Any, size: int) -> Any:
     name = rng.choice(arrays)
     elements = getattr(value, name)
     if isinstance(elements[0], msgspec.Struct) and rng.random() < 0.5:
-        inner = tuple(_grown(rng, element, size // len(elements)) for element in elements)
+        inner = tuple(_grown(rng, element, size // len(elements), is_same) for element in elements)
         return msgspec.structs.replace(value, **{name: inner})
-    is_same = rng.random() < 0.5
-    grown = tuple(elements[at % len(elements)] if is_same else _other(elements[0], at) for at in range(size))
+    same = _known(elements[0])
+    grown = tuple(same if is_same else _other(elements[0], at) for at in range(size))
     return msgspec.structs.replace(value, **{name: grown})
+
+
+def _known(value: Any) -> Any:
+    """The same with the name of something that there is."""
+    if isinstance(value, str):
+        return TOPICS[0]
+    if isinstance(value, msgspec.Struct):
+        names = [name for name in value.__struct_fields__ if isinstance(getattr(value, name), str)]
+        return msgspec.structs.replace(value, **dict.fromkeys(names, TOPICS[0]))
+    return value
 
 
 def _other(value: Any, number: int) -> Any:

@@ -363,6 +363,7 @@ class Broker:
         validate_only: bool = False,
     ) -> None:
         """Grow a topic to ``count`` partitions."""
+        _check_not_internal(name)
         await self.command(
             AddPartitions(name=name, count=count, assignment=_as_tuples(assignment), is_only_checked=validate_only)
         )
@@ -371,6 +372,7 @@ class Broker:
         self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
     ) -> None:
         """Set settings of a topic; None unsets one."""
+        _check_not_internal(name)
         await self.command(ConfigureTopic(name=name, changes=dict(changes), is_only_checked=validate_only))
 
     def topic_settings(self, name: str) -> TopicSettings:
@@ -445,5 +447,5 @@ def _child(random: Random) -> Random:
 def _check_not_internal(topic: str) -> None:
     if is_internal(topic):
         raise PolicyViolation(
-            f"{topic!r} holds the broker's own state; only the broker creates, empties or deletes it."
+            f"{topic!r} holds the broker's own state; only the broker creates, changes, empties or deletes it."
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol

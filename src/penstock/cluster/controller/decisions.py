@@ -34,7 +34,8 @@ from penstock.cluster.controller.draft import Draft, Rules, Situation
 from penstock.cluster.controller.topics import TopicSpec
 from penstock.cluster.metadata import ClusterMetadata
 from penstock.cluster.records import MetadataRecord
-from penstock.errors import InvalidRequest
+from penstock.errors import InvalidRequest, PolicyViolation
+from penstock.model import is_internal
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,23 @@ def _decide_topic(
                 replication_factor=command.default_replication_factor,
             )
         case DeleteTopic():
+            _check_not_internal(command.name)
             return Decision(topics.delete_topic(metadata, command.name), Done())
         case AddPartitions():
+            _check_not_internal(command.name)
             records = topics.add_partitions(metadata, command.name, command.count, command.assignment)
         case ConfigureTopic():
+            _check_not_internal(command.name)
             records = topics.configure_topic(metadata, command.name, command.changes, rules, situation)
     return Decision([] if command.is_only_checked else records, Done())
+
+
+def _check_not_internal(topic: str) -> None:
+    """Where a name is kept depends on the number of partitions, and what is kept on the settings."""
+    if is_internal(topic):
+        raise PolicyViolation(
+            f"{topic!r} holds the broker's own state; only the broker creates, changes, empties or deletes it."
+        )
 
 
 def _draft_answer(
