@@ -184,6 +184,11 @@ def _throttled(text: str) -> object:
     return parts
 
 
+def is_listed(throttled: tuple[str, ...], partition: int, node_id: int) -> bool:
+    """Whether a list of throttled replicas names one, or, being empty, means all."""
+    return not throttled or throttled == (ALL_REPLICAS,) or f"{partition}:{node_id}" in throttled
+
+
 def _throttled_setting(side: str, doc: str) -> Setting:
     field_name = f"{side}_throttled"
     return Setting(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.broker.groups.messages import Commit, MemberIdentity, OffsetCommit
+from penstock.broker.groups.messages import Commit, MemberIdentity, OffsetCommit, check_committable
 from penstock.broker.homes import Home, group_home
 from penstock.broker.membership.member import OffsetToCommit, Polled, Standing
 from penstock.broker.membership.seat import Wish
@@ -128,6 +128,7 @@ async def _commit_for_nobody(door: Door, group: str, offsets: list[OffsetToCommi
         if extent is not None and item.offset > extent.log_end_offset:
             name = f"{item.topic}-{item.partition}"
             raise OffsetOutOfRange(f"{name} ends at {extent.log_end_offset}, before {item.offset}.")
+        check_committable(item.offset)
         topic_id = broker.metadata.topic(item.topic).topic_id.hex
         commits.append(
             OffsetCommit(item.topic, item.partition, item.offset, assigned.leader_epoch, item.metadata, topic_id)

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from penstock.broker.ends import await_any
 from penstock.broker.groups.consumer.topics import match_names
-from penstock.broker.groups.messages import Commit, MemberIdentity, OffsetCommit
+from penstock.broker.groups.messages import Commit, MemberIdentity, OffsetCommit, check_committable
 from penstock.broker.reach import extents_of, locate
 from penstock.broker.remote import Extent, Where
 from penstock.broker.starts import Since
@@ -188,6 +188,7 @@ async def report_offsets(door: Door, call: Call[ReportRequest, None]) -> Reporte
         assigned = metadata.partition(report.topic, report.partition)
         if report.topic_id is not None and report.topic_id != str(topic.topic_id):
             raise UnknownTopic(f"Topic {report.topic!r} is another one than {report.topic_id}, which is gone.")
+        check_committable(report.offset)
         commits.append(
             OffsetCommit(
                 report.topic,

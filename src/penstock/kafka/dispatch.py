@@ -10,13 +10,14 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from penstock.broker.broker import Broker
 from penstock.broker.coordination.messages import Rejected
 from penstock.errors import PenstockError
 from penstock.kafka.connection import Answer, Connection
 from penstock.kafka.exchange import Exchange
+from penstock.kafka.features import FEATURES, FEATURES_EPOCH
 from penstock.kafka.fetching import FetchHandler
 from penstock.kafka.handlers import ALL
 from penstock.kafka.handlers.table import Question
@@ -35,10 +36,6 @@ from penstock.kafka.protocol.headers import RequestHeader, encode_response, read
 from penstock.kafka.protocol.schema import Api, Message
 
 log = logging.getLogger(__name__)
-
-# Producers use the second protocol of transactions only where the cluster has agreed on it (KIP-890).
-_FEATURES: Final = (("transaction.version", 0, 2),)
-_FEATURES_EPOCH: Final = 1  # of the agreement; it has never changed
 
 
 class KafkaDispatcher:
@@ -91,12 +88,12 @@ class KafkaDispatcher:
                 for _, api in sorted(self._offered.items())
             ),
             supported_features=tuple(
-                SupportedFeatureKey(name=name, min_version=first, max_version=last) for name, first, last in _FEATURES
+                SupportedFeatureKey(name=name, min_version=first, max_version=last) for name, first, last in FEATURES
             ),
-            finalized_features_epoch=_FEATURES_EPOCH,
+            finalized_features_epoch=FEATURES_EPOCH,
             finalized_features=tuple(
                 FinalizedFeatureKey(name=name, max_version_level=last, min_version_level=last)
-                for name, _, last in _FEATURES
+                for name, _, last in FEATURES
             ),
         )
         answer = connection.expect_answer(is_barrier=True)

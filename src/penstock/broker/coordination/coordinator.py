@@ -11,6 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache, partial
+from math import inf
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.broker.coordination.errands import Errands
@@ -24,8 +25,9 @@ from penstock.errors import CoordinatorLoading, NotCoordinator, PenstockError
 log = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.05
-_EXPIRY_EVERY_TICKS: Final = 12_000  # ten minutes, as in Kafka
-_EXPIRY_APART_TICKS: Final = 20  # shards take turns, so that none of them is felt
+_TICK_SECONDS_MIN: Final = 0.005
+_EXPIRY_EVERY_SECONDS: Final = 600.0  # as in Kafka
+_EXPIRY_APART_SECONDS: Final = 1.0  # shards take turns, so that none of them is felt
 _GAP_MAX_MS: Final = 1_000
 # Most logs are read in a few milliseconds, and a client that is sent away stays away for a tenth of a second or more.
 _LOADING_LOOKS: Final = 200
@@ -99,20 +101,28 @@ class Coordinator(ABC, Generic[ShardT]):
         await self._errands.stop()
 
     async def _tick_forever(self) -> None:
-        ticks = 0
+        """Look at the clock several times a second, and at the very moment for which the next thing is due."""
+        expiries: dict[int, float] = {}
         while True:
-            await asyncio.sleep(_TICK_SECONDS)
-            ticks += 1
+            await asyncio.sleep(self._until_next_s())
             self._time.tick()
+            now_s = self._time.now_ms() / 1000
             for index, shard in tuple(self._shards.items()):
                 if not shard.is_ready:
                     continue
                 try:
                     shard.tick()
-                    if ticks % _EXPIRY_EVERY_TICKS == index * _EXPIRY_APART_TICKS % _EXPIRY_EVERY_TICKS:
+                    first_s = now_s + _EXPIRY_EVERY_SECONDS + index * _EXPIRY_APART_SECONDS
+                    if now_s >= expiries.setdefault(index, first_s):
+                        expiries[index] = now_s + _EXPIRY_EVERY_SECONDS
                         shard.expire()
                 except Exception:  # a bug in one machine must not stop time for all others
                     log.exception("Time did not pass for the %ss of shard %d.", self.what, index)
+
+    def _until_next_s(self) -> float:
+        """How long to sleep: a tick, or less if a session or a round ends before."""
+        due_ms = min((shard.wake_ms for shard in self._shards.values() if shard.is_ready), default=inf)
+        return min(_TICK_SECONDS, max(_TICK_SECONDS_MIN, (due_ms - self._time.now_ms()) / 1000))
 
     # -- leadership ---------------------------------------------------------------------------------------------------
 

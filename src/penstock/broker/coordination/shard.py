@@ -12,6 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from penstock.broker.coordination.journal import Journal, Written
@@ -175,6 +176,11 @@ class Shard(ABC, Generic[MachineT, ChangeT]):
         """Call ``done`` once all that can be seen here now is committed."""
         self.flush()
         self.when_committed(self._end, done)
+
+    @property
+    def wake_ms(self) -> float:
+        """When time matters next to a machine here."""
+        return min((machine.wake_ms for machine in self.machines.values()), default=inf)
 
     def tick(self) -> None:
         """Let time pass for every machine that it matters to."""

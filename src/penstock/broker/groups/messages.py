@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.broker.coordination.messages import ProducerIdentity, Request
-from penstock.errors import PenstockError
+from penstock.errors import OffsetOutOfRange, PenstockError
 
 Where = tuple[str, int]  # topic and partition
 
@@ -111,6 +111,12 @@ class OffsetCommit(NamedTuple):
     leader_epoch: int
     metadata: str
     topic_id: str
+
+
+def check_committable(offset: int) -> None:
+    """Refuse a negative offset, for the doors whose clients have no use for one."""
+    if offset < 0:
+        raise OffsetOutOfRange(f"Offset {offset} cannot be committed; offsets begin at 0.")
 
 
 @dataclass(frozen=True, slots=True)

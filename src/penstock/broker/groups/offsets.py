@@ -16,11 +16,15 @@ from penstock.broker.coordination.messages import Outcome
 from penstock.broker.groups.config import GroupConfig
 from penstock.broker.groups.messages import OffsetCommit, Where
 from penstock.broker.groups.records import Change, OffsetKey, StoredOffset
-from penstock.errors import OffsetMetadataTooLarge, OffsetOutOfRange, PenstockError
+from penstock.errors import OffsetMetadataTooLarge, PenstockError
 
 
 class CommittedOffset(NamedTuple):
-    """What was committed for a partition, and when."""
+    """What was committed for a partition, and when.
+
+    Kafka takes negative offsets, too, and some clients commit them to begin anew (kafkajs): no consumer goes on from
+    one, so it counts as none.
+    """
 
     offset: int
     leader_epoch: int
@@ -82,8 +86,6 @@ class CommittedOffsets:
         # A character takes four bytes at most, so short ones need not be encoded to be counted.
         if len(commit.metadata) * 4 > limit and len(commit.metadata.encode()) > limit:
             return OffsetMetadataTooLarge(f"The metadata of an offset may have {limit} bytes.")
-        if commit.offset < 0:
-            return OffsetOutOfRange(f"Offset {commit.offset} cannot be committed; offsets begin at 0.")
         return None
 
     def forget(self, places: Iterable[Where], outcome: Outcome[Change]) -> None:

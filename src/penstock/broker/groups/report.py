@@ -43,6 +43,8 @@ async def progress_of(broker: Broker, groups: Sequence[AnyGroup]) -> list[list[P
 
 def _progress(group: AnyGroup, where: Where, extent: Extent | None, owner: str | None) -> Progress:
     committed = group.offsets.get(where)
+    if committed is not None and committed.offset < 0:
+        committed = None
     lag = None
     if extent is not None and committed is not None:
         lag = max(extent.high_watermark - max(committed.offset, extent.log_start_offset), 0)
@@ -110,7 +112,7 @@ async def reset_offsets(
 
 def _committed(group: AnyGroup | None, where: Where, topic_id: str) -> int | None:
     kept = None if group is None else group.offsets.get(where)
-    return kept.offset if kept is not None and kept.topic_id == topic_id else None
+    return kept.offset if kept is not None and kept.topic_id == topic_id and kept.offset >= 0 else None
 
 
 async def _target(broker: Broker, where: Where, to: Start | Shift, committed: int | None) -> int:

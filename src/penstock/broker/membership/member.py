@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
-from penstock.broker.groups.messages import Commit, OffsetCommit, Where
+from penstock.broker.groups.messages import Commit, OffsetCommit, Where, check_committable
 from penstock.broker.membership.gathering import Gathered, gather, gather_runs
 from penstock.broker.membership.positions import Position, Positions
 from penstock.broker.membership.seat import Seat, Wish
@@ -297,6 +297,7 @@ class HostedMember:
                 )
             if where in ends and wanted.offset > ends[where].log_end_offset:
                 raise OffsetOutOfRange(f"{name} ends at {ends[where].log_end_offset}, before {wanted.offset}.")
+            check_committable(wanted.offset)
             topic_id = self._topic_id(where)
             assert topic_id is not None, "a partition has a topic"
             yield OffsetCommit(*where, wanted.offset, assigned.leader_epoch, wanted.metadata, topic_id)

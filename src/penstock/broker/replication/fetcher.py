@@ -32,6 +32,7 @@ from penstock.broker.replication.throttle import Throttle
 from penstock.broker.soundness import is_damaged
 from penstock.broker.stats import ReplicationStats
 from penstock.clock import Clock
+from penstock.cluster.topic_config import is_listed
 from penstock.errors import DiskFull, LogFailed, PenstockError
 from penstock.peers.port import Peers, Received
 from penstock.storage.epochs import EpochStart
@@ -342,7 +343,9 @@ class Fetcher:
         if data:
             self._session.touch(partition)
             self._copying.stats.bytes_in += len(data)
-            if not self._copying.is_in_sync(partition):
+            throttled = partition.settings.follower_throttled
+            is_throttled = is_listed(throttled, partition.id.partition, self._copying.node_id)
+            if is_throttled and not self._copying.is_in_sync(partition):
                 self._copying.throttle.take(len(data))
             try:
                 partition.append_stored(data, following.leader_epoch)

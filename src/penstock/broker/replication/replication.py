@@ -47,13 +47,14 @@ class Replication:
         self._peers = peers
         self._clock = clock
         self._lag_s = config.replica_lag_ms / 1000
+        self._following_rate = config.replication_throttle_bytes
         throttle = Throttle(config.replication_throttle_bytes, clock.monotonic())
         self._copying = Copying(node_id, replicas, peers, clock, stats, throttle)
         self._fetchers: dict[int, Fetcher] = {}
         self._leaders: dict[Partition, int] = {}
         self.proposals = Proposals(node_id, replicas, controller, clock, stats)
         self.doubts = Doubts(node_id, replicas, controller)
-        self._serving = Serving(replicas, clock, stats, self.proposals.want)
+        self._serving = Serving(node_id, replicas, clock, stats, self.proposals.want)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_started = False
         replicas.copier = self
@@ -82,6 +83,22 @@ class Replication:
         await self.proposals.stop()
         self._serving.close()
         await asyncio.gather(*self._copying.tasks, return_exceptions=True)  # threads work on files that are closed next
+
+    # -- rates --------------------------------------------------------------------------------------------------------
+
+    @property
+    def rates(self) -> tuple[int, int]:
+        """Bytes a second that replicas not in sync are copied at, as a follower and as a leader; 0 for any number."""
+        return self._copying.throttle.rate, self._serving.throttle.rate
+
+    def limit_following(self, bytes_per_second: int | None) -> None:
+        """Copy no faster from now on; None goes back to what the settings say."""
+        rate = self._following_rate if bytes_per_second is None else bytes_per_second
+        self._copying.throttle.set_rate(rate, self._clock.monotonic())
+
+    def limit_leading(self, bytes_per_second: int | None) -> None:
+        """Send no faster from now on to replicas that are not in sync; None is as fast as can be."""
+        self._serving.throttle.set_rate(bytes_per_second or 0, self._clock.monotonic())
 
     # -- as `Replicas` says -------------------------------------------------------------------------------------------
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.broker.partition import Partition
 from penstock.broker.replicas import Replicas
 from penstock.broker.replication.following import FAILED, GOOD, TRIMMED, Judgement, Position, Problem, judge
 from penstock.broker.replication.messages import Added, Fetch, Fetched, Kept, Leaving, Moved, News, Nudge
 from penstock.broker.replication.sessions import LeaderSession
+from penstock.broker.replication.throttle import Throttle
 from penstock.broker.soundness import is_misdated
 from penstock.broker.stats import ReplicationStats
 from penstock.clock import Clock
+from penstock.cluster.topic_config import is_listed
 from penstock.errors import PenstockError
 from penstock.peers.port import Nothing, Reply
 from penstock.storage.files import FileSlice
@@ -27,6 +29,16 @@ _SHARE_BYTES: Final = 64 * 1024
 # That more is committed is told soon, but not at once: most often there is more to tell by then.
 _WATERMARK_DELAY_S: Final = 0.02
 _NOTHING: Final = Nothing()
+
+
+class Slowed(NamedTuple):
+    """Whether the follower's rate holds for a replica, and whether the leader's does."""
+
+    follower: bool
+    leader: bool
+
+
+NOT_SLOWED: Final = Slowed(follower=False, leader=False)
 
 
 class Interest:
@@ -239,7 +251,9 @@ class Attendant:
         assert session is not None
         assert fetch is not None
         left = fetch.max_bytes
+        throttle = self._serving.throttle
         catch_up = left if fetch.catch_up_bytes < 0 else min(left, fetch.catch_up_bytes)
+        sendable = max(throttle.available(self._serving.now()), 0) if throttle.is_on else left
         slots = session.news()
         share = max(_SHARE_BYTES, left // max(len(slots), 1))
         told: list[News] = []
@@ -249,15 +263,19 @@ class Attendant:
                 break
             interest = session.interests[slot]
             is_in_sync = self._is_in_sync(interest)
-            room = min(share, left) if is_in_sync else min(share, left, catch_up)
+            slowed = NOT_SLOWED if is_in_sync else self._slowed(interest)
+            room = min(share, left, catch_up if slowed.follower else left, sendable if slowed.leader else left)
             news, found = self._tell(interest, room)
             if news is not None:
                 told.append(news)
             if found is not None:
                 pieces.append(found)
                 left -= found.size
-                if not is_in_sync:
+                if slowed.follower:
                     catch_up -= found.size
+                if slowed.leader:
+                    sendable -= found.size
+                    throttle.take(found.size)
             elif news is None and room <= 0:
                 continue  # it has batches and may not have them yet
             session.settle(slot)
@@ -266,6 +284,17 @@ class Attendant:
         self._serving.stats.bytes_out += fetch.max_bytes - left
         fetched = Fetched(session.session, session.number, is_known=True, news=tuple(told), let_go=self._let_go)
         return Reply(fetched, pieces)
+
+    def _slowed(self, interest: Interest) -> Slowed:
+        """Which rates hold for a replica that is not in sync."""
+        partition = interest.partition
+        if partition is None:
+            return NOT_SLOWED
+        settings, index = partition.settings, partition.id.partition
+        return Slowed(
+            is_listed(settings.follower_throttled, index, self.node_id),
+            is_listed(settings.leader_throttled, index, self._serving.node_id),
+        )
 
     def _is_in_sync(self, interest: Interest) -> bool:
         followers = None if interest.partition is None else interest.partition.followers
@@ -318,8 +347,15 @@ class Serving:
     """All followers of what is led here."""
 
     def __init__(
-        self, replicas: Replicas, clock: Clock, stats: ReplicationStats, on_change: Callable[[Partition], None]
+        self,
+        node_id: int,
+        replicas: Replicas,
+        clock: Clock,
+        stats: ReplicationStats,
+        on_change: Callable[[Partition], None],
     ) -> None:
+        self.node_id = node_id
+        self.throttle = Throttle(0, clock.monotonic())  # of what is sent to replicas that are not in sync
         self._replicas = replicas
         self._clock = clock
         self.stats = stats

@@ -14,6 +14,16 @@ class Throttle:
         self._then = now
 
     @property
+    def rate(self) -> int:
+        """Bytes a second; 0 for any number."""
+        return self._rate
+
+    def set_rate(self, bytes_per_second: int, now: float) -> None:
+        """Allow another number of bytes a second from now on."""
+        if bytes_per_second != self._rate:
+            self._rate, self._left, self._then = bytes_per_second, float(bytes_per_second), now
+
+    @property
     def is_on(self) -> bool:
         return self._rate > 0
 

@@ -7,6 +7,7 @@ a coroutine function if it has to wait, or return the one `Question` that a coor
 from __future__ import annotations
 
 from penstock.kafka.handlers import (
+    access,
     cluster,
     configs,
     consumer_groups,
@@ -24,6 +25,7 @@ from penstock.kafka.handlers.table import Handler
 ALL: dict[int, Handler] = {
     handler.request.api.key: handler
     for module in (
+        access,
         cluster,
         configs,
         consumer_groups,

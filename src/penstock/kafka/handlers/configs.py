@@ -1,9 +1,8 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, DescribeLogDirs."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources, DescribeLogDirs, AlterReplicaLogDirs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Final
 
 from penstock.cluster.topic_config import SETTINGS, Setting, TopicSettings
@@ -11,10 +10,26 @@ from penstock.errors import InvalidConfig, InvalidRequest, PenstockError
 from penstock.kafka.errors import error_code
 from penstock.kafka.exchange import Exchange
 from penstock.kafka.handlers.table import Handler
+from penstock.kafka.node_configs import (
+    DYNAMIC_SETTINGS,
+    GROUP_SETTINGS,
+    NODE_SETTINGS,
+    NodeSetting,
+    change_loggers,
+    change_rates,
+    loggers,
+    rates_of,
+    show,
+)
 from penstock.kafka.protocol.config_messages import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+    ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -30,27 +45,27 @@ from penstock.kafka.protocol.config_messages import (
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from penstock.kafka.protocol.errors import ErrorCode
 
 RESOURCE_TOPIC: Final = 2
 RESOURCE_BROKER: Final = 4
+RESOURCE_BROKER_LOGGER: Final = 8
+RESOURCE_CLIENT_METRICS: Final = 16
+RESOURCE_GROUP: Final = 32
 SOURCE_TOPIC: Final = 1
+SOURCE_DYNAMIC_BROKER: Final = 2
 SOURCE_STATIC_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
+SOURCE_DYNAMIC_LOGGER: Final = 6
 
 _KINDS: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
-_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
-# How Kafka slows replication down while replicas move. Here a setting of each node does (replication_throttle_bytes).
-_THROTTLES: Final = frozenset(
-    {
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-        "leader.replication.throttled.replicas",
-        "follower.replication.throttled.replicas",
-    }
+_LISTED: Final = frozenset(
+    {RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP}
 )
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 def describe_configs(exchange: Exchange, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
@@ -67,7 +82,13 @@ def _describe(
         if resource.resource_type == RESOURCE_TOPIC:
             configs = _describe_topic(exchange, request, resource)
         elif resource.resource_type == RESOURCE_BROKER:
-            configs = _describe_broker(exchange, resource)
+            configs = _describe_broker(exchange, request, resource)
+        elif resource.resource_type == RESOURCE_BROKER_LOGGER:
+            configs = _describe_loggers(exchange, resource)
+        elif resource.resource_type == RESOURCE_GROUP:
+            configs = _describe_fixed(exchange, request, resource, GROUP_SETTINGS)
+        elif resource.resource_type == RESOURCE_CLIENT_METRICS:
+            configs = ()  # no client is asked for metrics, so no subscription has settings
         else:
             raise InvalidRequest(f"Resources of type {resource.resource_type} have no settings here.")
     except PenstockError as error:
@@ -124,31 +145,75 @@ def _describe_setting(
     )
 
 
+def _check_node(exchange: Exchange, name: str, *, may_be_any: bool = False) -> None:
+    """A node tells its own settings and no other node's."""
+    node_id = exchange.broker.config.node_id
+    if name != str(node_id) and not (may_be_any and not name):
+        raise InvalidRequest(f"This is node {node_id}; name it, or ask node {name or 'by number'} for its settings.")
+
+
 def _describe_broker(
+    exchange: Exchange, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> tuple[DescribeConfigsResourceResult, ...]:
+    """A node's own settings: they come from its file and flags; only some can be changed here."""
+    _check_node(exchange, resource.resource_name, may_be_any=True)
+    changeable = tuple(
+        _config(name, "long", str(rate), SOURCE_DYNAMIC_BROKER, DYNAMIC_SETTINGS[name], request, read_only=False)
+        for name, rate in rates_of(exchange.broker).items()
+        if resource.configuration_keys is None or name in resource.configuration_keys
+    )
+    return changeable + _describe_fixed(exchange, request, resource, NODE_SETTINGS)
+
+
+def _describe_fixed(
+    exchange: Exchange,
+    request: DescribeConfigsRequest,
+    resource: DescribeConfigsResource,
+    settings: Mapping[str, NodeSetting],
+) -> tuple[DescribeConfigsResourceResult, ...]:
+    """What comes from the node's file and flags."""
+    keys = resource.configuration_keys
+    config = exchange.broker.config
+    return tuple(
+        _config(name, setting.kind, show(setting.read(config)), SOURCE_STATIC_BROKER, setting.doc, request)
+        for name, setting in settings.items()
+        if keys is None or name in keys
+    )
+
+
+def _describe_loggers(
     exchange: Exchange, resource: DescribeConfigsResource
 ) -> tuple[DescribeConfigsResourceResult, ...]:
-    """A node's own settings: they come from its file and flags, so they are shown but not changed here."""
-    config = exchange.broker.config
-    if resource.resource_name not in ("", str(config.node_id)):
-        raise InvalidRequest(f"This is node {config.node_id}; ask node {resource.resource_name} for its settings.")
-    shown = {
-        field.name.replace("_", "."): str(getattr(config, field.name))
-        for field in fields(config)
-        if field.name not in {"endpoints", "topic_defaults", "cluster"}
-    }
+    _check_node(exchange, resource.resource_name)
     keys = resource.configuration_keys
     return tuple(
-        DescribeConfigsResourceResult(
-            name=name,
-            value=value,
-            read_only=True,
-            config_source=SOURCE_STATIC_BROKER,
-            is_sensitive=False,
-            synonyms=(),
-            config_type=_KINDS["string"],
-        )
-        for name, value in sorted(shown.items())
+        _config(name, "string", level, SOURCE_DYNAMIC_LOGGER, None, None, read_only=False)
+        for name, level in loggers().items()
         if keys is None or name in keys
+    )
+
+
+def _config(
+    name: str,
+    kind: str,
+    value: str | None,
+    source: int,
+    doc: str | None,
+    request: DescribeConfigsRequest | None,
+    *,
+    read_only: bool = True,
+) -> DescribeConfigsResourceResult:
+    has_doc = request is not None and request.include_documentation
+    has_synonyms = request is not None and request.include_synonyms
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=value,
+        read_only=read_only,
+        config_source=source,
+        is_sensitive=False,
+        synonyms=(DescribeConfigsSynonym(name=name, value=value, source=source),) if has_synonyms else (),
+        config_type=_KINDS[kind],
+        documentation=doc if has_doc else None,
     )
 
 
@@ -198,8 +263,6 @@ def _changes(exchange: Exchange, resource: IncrementalAlterConfigsResource) -> d
     changes: dict[str, str | None] = {}
     for config in resource.configs:
         operation = config.config_operation
-        if operation == _DELETE and config.name in _THROTTLES:
-            continue  # Kafka's tools clear them after every move; nobody has set them
         if operation == _SET:
             changes[config.name] = config.value
         elif operation == _DELETE:
@@ -230,11 +293,19 @@ async def _alter(
     try:
         if not changes and resource_type in (RESOURCE_TOPIC, RESOURCE_BROKER):
             return _unchanged(exchange, resource_type, name)
-        if resource_type != RESOURCE_TOPIC:
+        if resource_type == RESOURCE_BROKER:
+            _check_node(exchange, name)
+            change_rates(exchange.broker, changes, validate_only=validate_only)
+        elif resource_type == RESOURCE_BROKER_LOGGER:
+            _check_node(exchange, name)
+            change_loggers(changes, validate_only=validate_only)
+        elif resource_type == RESOURCE_TOPIC:
+            await exchange.broker.configure_topic(name, changes, validate_only=validate_only)
+        else:
             raise InvalidRequest(
-                "Only settings of topics can be changed here; a node's own come from its configuration file and flags."
+                "Settings of topics, of nodes and of loggers can be changed here; those of groups are the node's own "
+                "(groups.* in its file), and clients are not asked for metrics."
             )
-        await exchange.broker.configure_topic(name, changes, validate_only=validate_only)
     except PenstockError as error:
         return _response(resource_type, name, error)
     return AlterConfigsResourceResponse(error_code=ErrorCode.NONE, resource_type=resource_type, resource_name=name)
@@ -282,7 +353,50 @@ def describe_log_dirs(exchange: Exchange, request: DescribeLogDirsRequest) -> De
     )
 
 
+def list_config_resources(exchange: Exchange, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+    """Versions 0 and 1. Version 0 asks for subscriptions to clients' metrics, of which there are none."""
+    broker = exchange.broker
+    if exchange.version == 0:
+        return ListConfigResourcesResponse(error_code=ErrorCode.NONE)
+    wanted = set(request.resource_types) or _LISTED
+    if not wanted <= _LISTED:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    nodes = [str(node_id) for node_id in sorted(broker.metadata.nodes)]
+    names = {RESOURCE_TOPIC: sorted(broker.metadata.topics), RESOURCE_BROKER: nodes, RESOURCE_BROKER_LOGGER: nodes}
+    return ListConfigResourcesResponse(
+        error_code=ErrorCode.NONE,
+        config_resources=tuple(
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind in sorted(wanted)
+            for name in names.get(kind, ())
+        ),
+    )
+
+
+def alter_replica_log_dirs(exchange: Exchange, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+    """Versions 1 and 2. A node has one directory, so a replica can only be asked to be where it is."""
+    broker = exchange.broker
+    by_topic: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for directory in request.dirs:
+        is_ours = directory.path.rstrip("/") == str(broker.config.data_dir)
+        for topic in directory.topics:
+            for index in topic.partitions:
+                code = ErrorCode.LOG_DIR_NOT_FOUND
+                if is_ours:
+                    is_here = broker.replicas.has(topic.name, index)
+                    code = ErrorCode.NONE if is_here else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                row = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+                by_topic.setdefault(topic.name, []).append(row)
+    return AlterReplicaLogDirsResponse(
+        results=tuple(
+            AlterReplicaLogDirTopicResult(topic_name=name, partitions=tuple(rows)) for name, rows in by_topic.items()
+        )
+    )
+
+
 HANDLERS = (
+    Handler(ListConfigResourcesRequest, list_config_resources),
+    Handler(AlterReplicaLogDirsRequest, alter_replica_log_dirs),
     Handler(DescribeConfigsRequest, describe_configs),
     Handler(AlterConfigsRequest, alter_configs),
     Handler(IncrementalAlterConfigsRequest, incremental_alter_configs),

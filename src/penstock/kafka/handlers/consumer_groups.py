@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 from uuid import UUID, uuid4
 
+import msgspec
+
 from penstock.broker.groups.consumer.assignors import Place
 from penstock.broker.groups.consumer.group import ConsumerGroup
 from penstock.broker.groups.consumer.ledger import to_partitions
@@ -14,6 +16,7 @@ from penstock.broker.groups.consumer.records import StoredConsumer
 from penstock.errors import GroupNotFound, PenstockError
 from penstock.kafka.errors import error_code
 from penstock.kafka.exchange import Exchange
+from penstock.kafka.handlers.access import GROUP_OPERATIONS
 from penstock.kafka.handlers.table import Handler
 from penstock.kafka.protocol import consumer_group_messages as wire
 from penstock.kafka.protocol.errors import ErrorCode
@@ -66,7 +69,13 @@ def consumer_group_describe(
     exchange: Exchange, request: wire.ConsumerGroupDescribeRequest
 ) -> wire.ConsumerGroupDescribeResponse:
     """Versions 0 to 1. From 1 on with the protocol that each member speaks."""
-    return wire.ConsumerGroupDescribeResponse(groups=tuple(_describe(exchange, each) for each in request.group_ids))
+    described = [_describe(exchange, each) for each in request.group_ids]
+    if request.include_authorized_operations:
+        described = [
+            group if group.error_code else msgspec.structs.replace(group, authorized_operations=GROUP_OPERATIONS)
+            for group in described
+        ]
+    return wire.ConsumerGroupDescribeResponse(groups=tuple(described))
 
 
 def _describe(exchange: Exchange, group_id: str) -> wire.DescribedConsumerGroup:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 from uuid import uuid4
 
+import msgspec
+
 from penstock.broker.coordination.coordinator import shard_of
 from penstock.broker.groups.group import Group, State
 from penstock.broker.groups.members import Member
@@ -12,6 +14,7 @@ from penstock.broker.groups.messages import Delete, Join, Leave, MemberIdentity,
 from penstock.errors import CoordinatorLoading, InvalidRequest, PenstockError, RebalanceInProgress
 from penstock.kafka.errors import error_code
 from penstock.kafka.exchange import Exchange
+from penstock.kafka.handlers.access import GROUP_OPERATIONS
 from penstock.kafka.handlers.table import Handler
 from penstock.kafka.protocol import group_messages as wire
 from penstock.kafka.protocol.broker_messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -182,7 +185,13 @@ async def leave_group(exchange: Exchange, request: wire.LeaveGroupRequest) -> wi
 
 def describe_groups(exchange: Exchange, request: wire.DescribeGroupsRequest) -> wire.DescribeGroupsResponse:
     """Versions 0 to 6. A group nobody knows, or of the new protocol, is described as dead; from 6 on it is an error."""
-    return wire.DescribeGroupsResponse(groups=tuple(_describe(exchange, group_id) for group_id in request.groups))
+    described = [_describe(exchange, group_id) for group_id in request.groups]
+    if request.include_authorized_operations:
+        described = [
+            group if group.error_code else msgspec.structs.replace(group, authorized_operations=GROUP_OPERATIONS)
+            for group in described
+        ]
+    return wire.DescribeGroupsResponse(groups=tuple(described))
 
 
 def _describe(exchange: Exchange, group_id: str) -> wire.DescribedGroup:

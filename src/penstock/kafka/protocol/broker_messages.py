@@ -173,3 +173,79 @@ class FindCoordinatorResponse(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[String, Until(3)] = ""
     port: Annotated[Int32, Until(3)] = 0
     coordinators: Annotated[tuple[Coordinator, ...], Since(4)] = ()
+
+
+class TopicRequest(msgspec.Struct, frozen=True, kw_only=True):
+    name: String
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+    topic_name: String
+    partition_index: Int32
+
+
+class DescribeTopicPartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.DESCRIBE_TOPIC_PARTITIONS
+
+    topics: tuple[TopicRequest, ...]
+    response_partition_limit: Int32 = 2000
+    cursor: Cursor | None = None
+
+
+class DescribeTopicPartitionsResponsePartition(msgspec.Struct, frozen=True, kw_only=True):
+    error_code: Int16
+    partition_index: Int32
+    leader_id: Int32
+    leader_epoch: Int32 = -1
+    replica_nodes: tuple[Int32, ...]
+    isr_nodes: tuple[Int32, ...]
+    eligible_leader_replicas: tuple[Int32, ...] | None = None
+    last_known_elr: tuple[Int32, ...] | None = None
+    offline_replicas: tuple[Int32, ...]
+
+
+class DescribeTopicPartitionsResponseTopic(msgspec.Struct, frozen=True, kw_only=True):
+    error_code: Int16
+    name: String | None
+    topic_id: Uuid = NO_UUID
+    is_internal: Bool = False
+    partitions: tuple[DescribeTopicPartitionsResponsePartition, ...]
+    topic_authorized_operations: Int32 = -2147483648
+
+
+class DescribeTopicPartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.DESCRIBE_TOPIC_PARTITIONS
+
+    throttle_time_ms: Int32 = 0
+    topics: tuple[DescribeTopicPartitionsResponseTopic, ...]
+    next_cursor: Cursor | None = None
+
+
+class FeatureUpdateKey(msgspec.Struct, frozen=True, kw_only=True):
+    feature: String
+    max_version_level: Int16
+    allow_downgrade: Annotated[Bool, Until(0)] = False
+    upgrade_type: Annotated[Int8, Since(1)] = 1
+
+
+class UpdateFeaturesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.UPDATE_FEATURES
+
+    timeout_ms: Int32 = 60000
+    feature_updates: tuple[FeatureUpdateKey, ...]
+    validate_only: Annotated[Bool, Since(1)] = False
+
+
+class UpdatableFeatureResult(msgspec.Struct, frozen=True, kw_only=True):
+    feature: String
+    error_code: Int16
+    error_message: String | None = None
+
+
+class UpdateFeaturesResponse(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.UPDATE_FEATURES
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    error_message: String | None = None
+    results: Annotated[tuple[UpdatableFeatureResult, ...], Until(1)] = ()

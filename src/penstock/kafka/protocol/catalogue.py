@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from penstock.kafka.protocol import apis
+from penstock.kafka.protocol.access_messages import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
 from penstock.kafka.protocol.broker_messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
 )
 from penstock.kafka.protocol.config_messages import (
     AlterConfigsRequest,
     AlterConfigsResponse,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from penstock.kafka.protocol.consumer_group_messages import (
     ConsumerGroupDescribeRequest,
@@ -132,8 +148,12 @@ MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
     apis.END_TXN.key: (EndTxnRequest, EndTxnResponse),
     apis.WRITE_TXN_MARKERS.key: (WriteTxnMarkersRequest, WriteTxnMarkersResponse),
     apis.TXN_OFFSET_COMMIT.key: (TxnOffsetCommitRequest, TxnOffsetCommitResponse),
+    apis.DESCRIBE_ACLS.key: (DescribeAclsRequest, DescribeAclsResponse),
+    apis.CREATE_ACLS.key: (CreateAclsRequest, CreateAclsResponse),
+    apis.DELETE_ACLS.key: (DeleteAclsRequest, DeleteAclsResponse),
     apis.DESCRIBE_CONFIGS.key: (DescribeConfigsRequest, DescribeConfigsResponse),
     apis.ALTER_CONFIGS.key: (AlterConfigsRequest, AlterConfigsResponse),
+    apis.ALTER_REPLICA_LOG_DIRS.key: (AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse),
     apis.DESCRIBE_LOG_DIRS.key: (DescribeLogDirsRequest, DescribeLogDirsResponse),
     apis.SASL_AUTHENTICATE.key: (SaslAuthenticateRequest, SaslAuthenticateResponse),
     apis.CREATE_PARTITIONS.key: (CreatePartitionsRequest, CreatePartitionsResponse),
@@ -144,10 +164,13 @@ MESSAGES: dict[int, tuple[type[Message], type[Message]]] = {
     apis.LIST_PARTITION_REASSIGNMENTS.key: (ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
     apis.OFFSET_DELETE.key: (OffsetDeleteRequest, OffsetDeleteResponse),
     apis.DESCRIBE_QUORUM.key: (DescribeQuorumRequest, DescribeQuorumResponse),
+    apis.UPDATE_FEATURES.key: (UpdateFeaturesRequest, UpdateFeaturesResponse),
     apis.DESCRIBE_CLUSTER.key: (DescribeClusterRequest, DescribeClusterResponse),
     apis.DESCRIBE_PRODUCERS.key: (DescribeProducersRequest, DescribeProducersResponse),
     apis.DESCRIBE_TRANSACTIONS.key: (DescribeTransactionsRequest, DescribeTransactionsResponse),
     apis.LIST_TRANSACTIONS.key: (ListTransactionsRequest, ListTransactionsResponse),
     apis.CONSUMER_GROUP_HEARTBEAT.key: (ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     apis.CONSUMER_GROUP_DESCRIBE.key: (ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
+    apis.LIST_CONFIG_RESOURCES.key: (ListConfigResourcesRequest, ListConfigResourcesResponse),
+    apis.DESCRIBE_TOPIC_PARTITIONS.key: (DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
 }

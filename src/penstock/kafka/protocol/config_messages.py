@@ -161,3 +161,55 @@ class DescribeLogDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(3)] = 0
     results: tuple[DescribeLogDirsResult, ...]
+
+
+class AlterReplicaLogDirTopic(msgspec.Struct, frozen=True, kw_only=True):
+    name: String
+    partitions: tuple[Int32, ...]
+
+
+class AlterReplicaLogDir(msgspec.Struct, frozen=True, kw_only=True):
+    path: String
+    topics: tuple[AlterReplicaLogDirTopic, ...]
+
+
+class AlterReplicaLogDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.ALTER_REPLICA_LOG_DIRS
+
+    dirs: tuple[AlterReplicaLogDir, ...]
+
+
+class AlterReplicaLogDirPartitionResult(msgspec.Struct, frozen=True, kw_only=True):
+    partition_index: Int32
+    error_code: Int16
+
+
+class AlterReplicaLogDirTopicResult(msgspec.Struct, frozen=True, kw_only=True):
+    topic_name: String
+    partitions: tuple[AlterReplicaLogDirPartitionResult, ...]
+
+
+class AlterReplicaLogDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.ALTER_REPLICA_LOG_DIRS
+
+    throttle_time_ms: Int32 = 0
+    results: tuple[AlterReplicaLogDirTopicResult, ...]
+
+
+class ListConfigResourcesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.LIST_CONFIG_RESOURCES
+
+    resource_types: Annotated[tuple[Int8, ...], Since(1)] = ()
+
+
+class ConfigResource(msgspec.Struct, frozen=True, kw_only=True):
+    resource_name: String
+    resource_type: Annotated[Int8, Since(1)] = 16
+
+
+class ListConfigResourcesResponse(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.LIST_CONFIG_RESOURCES
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    config_resources: tuple[ConfigResource, ...] = ()
