@@ -54,6 +54,11 @@ _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 16 * 1024 * 1024
 _BODIES_AT_ONCE: Final = 16  # as large as they may be; of small ones more
+_SPARE_DESCRIPTORS: Final = 32  # for the node's own files, when connections have taken all others
+# How much of the limit on open files the connections of a door may take; the rest is for segments and other nodes.
+_KAFKA_SHARE: Final = 0.4
+_HTTP_SHARE: Final = 0.2
+_CONNECTIONS_MIN: Final = 16
 _DOOR_GRACE_SHARE: Final = 0.5  # of the time to stop; the rest is for the disk
 # Batches and frames hold no cycles, so the collector finds next to nothing however often it runs.
 _GC_THRESHOLDS: Final = (50_000, 20, 50)
@@ -88,7 +93,10 @@ class Node:
         endpoints = _endpoints(
             settings, self.kafka_address, self.http_address, self.grpc_address, self.internal_address
         )
-        surroundings = Surroundings(peers=self._peers, files=files or DiskFiles(), clock=clock)
+        self._own_files: DiskFiles | None = None
+        if files is None:
+            files = self._own_files = DiskFiles(spares=_SPARE_DESCRIPTORS)
+        surroundings = Surroundings(peers=self._peers, files=files, clock=clock)
         self.broker = Broker(broker_config(settings, endpoints), surroundings)
         serve_report(self.broker)
         self._kafka = KafkaServer(self.broker, kafka_config(settings, self.kafka_address, ports))
@@ -140,11 +148,14 @@ class Node:
         finally:
             await self.broker.close()
             await self._peers.stop()
+            if self._own_files is not None:
+                self._own_files.close()
 
 
 def run(settings: Settings, on_ready: OnReady | None = None) -> int:
     """Run a node until SIGTERM or SIGINT, and return the exit code. A second signal ends it at once."""
     raise_file_limit()
+    tell_of_limits(settings)
     keep_heap()
     node = Node(settings)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -234,6 +245,29 @@ def raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def fit_connections(configured: int, share: float) -> int:
+    """As many connections as are configured, but no more than their share of the files that may be open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return configured
+    return min(configured, max(int(soft * share), _CONNECTIONS_MIN))
+
+
+def tell_of_limits(settings: Settings) -> None:
+    """Say so where the limit on open files leaves fewer connections than are configured."""
+    configured = settings.broker.max_connections
+    kafka, http = fit_connections(configured, _KAFKA_SHARE), fit_connections(configured, _HTTP_SHARE)
+    if min(kafka, http) < configured:
+        log.warning(
+            "At most %d files may be open (ulimit -n), so the Kafka door takes %d connections and the HTTP door %d, "
+            "not %d each (broker.max_connections).",
+            resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            kafka,
+            http,
+            configured,
+        )
 
 
 def keep_heap() -> None:
@@ -378,7 +412,7 @@ def kafka_config(settings: Settings, address: Address, ports: Ports = NO_PORTS) 
     return KafkaConfig(
         host=address.host,
         port=address.port,
-        max_connections=broker.max_connections,
+        max_connections=fit_connections(broker.max_connections, _KAFKA_SHARE),
         max_request_bytes=broker.max_request_bytes,
         idle_timeout_ms=broker.idle_timeout_ms,
         ports=ports,
@@ -392,7 +426,7 @@ def http_config(settings: Settings, address: Address, ports: Ports = NO_PORTS) -
         port=address.port,
         allowed_hosts=broker.http_allowed_hosts,
         trusted_proxies=broker.http_trusted_proxies,
-        connections_max=broker.max_connections,
+        connections_max=fit_connections(broker.max_connections, _HTTP_SHARE),
         keep_alive_ms=broker.idle_timeout_ms,
         body_bytes_max=broker.max_body_bytes,
         bodies_bytes_max=_BODIES_AT_ONCE * broker.max_body_bytes,

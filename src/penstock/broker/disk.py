@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -59,8 +60,8 @@ class Disk:
 
     def _probe(self) -> None:
         try:
-            file = self._files.open(self._path, create=True)
-            file.write(memoryview(bytes(_PROBE_BYTES)))
-            file.sync()
+            with closing(self._files.open(self._path, create=True)) as file:
+                file.write(memoryview(bytes(_PROBE_BYTES)))
+                file.sync()
         finally:
             self._files.remove(self._path)

@@ -101,6 +101,8 @@ class Housekeeping:
     async def _tidy(self, partition: Partition, *, retires: bool) -> None:
         now_ms = self._clock.now_ms()
         async with self._replicas.upkeep(partition):
+            if partition.log.is_released:
+                return
             if partition.log.has_unsettled_swaps:
                 await asyncio.to_thread(partition.log.settle_swaps)
             partition.log.roll_aged(now_ms)

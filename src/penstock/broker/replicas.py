@@ -15,7 +15,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -327,7 +326,7 @@ class Replicas:
         )
         partition.is_isolated = self._is_isolated
         known = self._known.pop((topic.topic_id, assigned.partition), NOTHING_KNOWN)
-        opened.on_refused = partial(self.disk.refuse, opened)
+        opened.on_refused = self.disk.refuse
         if len(assigned.replicas) > 1:
             doubt = doubt_of(name, topic.topic_id, opened, known.high_watermark)
             if doubt is not None:
@@ -434,6 +433,7 @@ class Replicas:
         for partition in gone:
             async with self.upkeep(partition):  # whoever rewrites its files is done
                 await self._in_thread(self._commit.wait, partition.log)
+                partition.log.release()
             self._upkeep.pop(partition, None)
         for topic_id, name in {each.topic_id: each.id.topic for each in gone}.items():
             if not any(each.topic_id == topic_id for each in self):

@@ -137,7 +137,7 @@ class Scrub:
             if self._is_stopping:
                 return
             async with self._replicas.upkeep(partition):
-                if segment not in held.segments:
+                if held.is_released or segment not in held.segments:
                     return  # it went, or was opened anew: then a later round sees to it
                 try:
                     read_bytes = await asyncio.to_thread(check.step, _PART_BYTES)

@@ -133,4 +133,6 @@ def close_log(log: Log) -> PenstockError | None:
         log.close()
     except PenstockError as error:
         return error
+    finally:
+        log.release()
     return None

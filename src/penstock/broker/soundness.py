@@ -14,7 +14,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from penstock.cluster.commands import DoubtedReplica
-from penstock.errors import DiskFull
+from penstock.errors import ResourcesExhausted
 from penstock.model import TopicPartition
 from penstock.storage.dates import redate
 from penstock.storage.doubt import note_doubt
@@ -46,10 +46,10 @@ def try_to_change(opened: Log, change: Callable[[], None]) -> bool:
     """
     try:
         change()
-    except DiskFull:
+    except ResourcesExhausted:
         if is_damaged(opened):
             raise
-        opened.on_refused()
+        opened.on_refused(opened)
         opened.read_anew()
         return False
     return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 from dataclasses import dataclass
@@ -13,12 +12,12 @@ from penstock.broker.broker import Broker
 from penstock.errors import StartupError
 from penstock.kafka.connection import Connection
 from penstock.kafka.dispatch import KafkaDispatcher
+from penstock.listening import Acceptor
 from penstock.wrong_port import NO_PORTS, Guide, Ports, Protocol
 
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
-_ACCEPTS_AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,35 +40,33 @@ class KafkaServer:
         self._guide = Guide("the Kafka port", Protocol.KAFKA, config.ports)
         self._dispatcher = KafkaDispatcher(broker, self._forget)
         self._connections: set[Connection] = set()
-        self._sock: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
+        self._has_told_of_limit = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
 
     @property
     def port(self) -> int:
         """The port listened on, also if the system chose it."""
-        assert self._sock is not None, "the server is not started"
-        port: int = self._sock.getsockname()[1]
-        return port
+        assert self._acceptor is not None, "the server is not started"
+        return self._acceptor.port
 
     @property
     def connection_count(self) -> int:
         return len(self._connections)
 
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._sock = _listen(self._config.host, self._config.port)
-        loop.add_reader(self._sock.fileno(), self._accept)
+        sock = _listen(self._config.host, self._config.port)
+        self._acceptor = Acceptor(sock, self._admit, whose="Kafka clients")
+        self._acceptor.start()
         self._sweep()
 
     async def stop(self, grace_seconds: float = 5.0) -> None:
         """Accept nobody any more, let what is asked be answered, then close."""
-        loop = asyncio.get_running_loop()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._sock is not None:
-            loop.remove_reader(self._sock.fileno())
-            self._sock.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for connection in tuple(self._connections):
             connection.close_when_answered()
         if self._connections:
@@ -83,26 +80,16 @@ class KafkaServer:
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        if len(self._connections) < self._config.max_connections // 2:
+            self._has_told_of_limit = False
         if not self._connections and self._emptied is not None:
             self._emptied.set()
 
-    def _accept(self) -> None:
-        assert self._sock is not None
-        for _ in range(_ACCEPTS_AT_ONCE):
-            try:
-                sock, _ = self._sock.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno in {errno.EMFILE, errno.ENFILE}:
-                    log.error("No file descriptor is left for a new connection; raise the limit (ulimit -n).")
-                    return
-                raise
-            self._admit(sock)
-
     def _admit(self, sock: socket.socket) -> None:
         if len(self._connections) >= self._config.max_connections:
-            log.warning("Refusing a connection: %d are open already (max_connections).", len(self._connections))
+            if not self._has_told_of_limit:  # once for each time that it is reached: clients try again and again
+                log.warning("Connections are refused: %d are open already (max_connections).", len(self._connections))
+                self._has_told_of_limit = True
             sock.close()
             return
         try:

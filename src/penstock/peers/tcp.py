@@ -6,8 +6,6 @@ ways to each other one, so that a body of many megabytes does not stand in front
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import logging
 import os
 import socket
@@ -19,6 +17,7 @@ import msgspec
 
 from penstock.clock import Clock
 from penstock.errors import PeerNotReached, PeerUnavailable, PenstockError, StartupError
+from penstock.listening import Acceptor
 from penstock.peers.connecting import Reception, connect
 from penstock.peers.frames import CorruptFrame, Frame, Kind
 from penstock.peers.greeting import NONCE_BYTES, Identity, Introduction, Refused
@@ -31,7 +30,6 @@ from penstock.wrong_port import NO_PORTS, Ports
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 256
-_ACCEPTS_AT_ONCE: Final = 64
 
 Listener = Callable[[int], None]
 
@@ -51,7 +49,7 @@ class TcpPeers:
         self._instance = os.urandom(NONCE_BYTES)
         self._service = Service(node_id)
         self._reception = Reception(self._identity, self._check_claim, self._on_admitted, ports)
-        self._sock: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._addresses: dict[int, tuple[str, int]] = {}
         self._routes: dict[tuple[int, bool], Route] = {}
         self._incoming: dict[Link, Introduction] = {}
@@ -64,10 +62,7 @@ class TcpPeers:
     @property
     def port(self) -> int | None:
         """The port listened on, also if the system chose it."""
-        if self._sock is None:
-            return None
-        port: int = self._sock.getsockname()[1]
-        return port
+        return None if self._acceptor is None else self._acceptor.port
 
     @property
     def cluster_id(self) -> str:
@@ -82,18 +77,17 @@ class TcpPeers:
                 link.close("it belongs to another cluster")
 
     async def start(self) -> None:
-        if self._port is None or self._sock is not None:
+        if self._port is None or self._acceptor is not None:
             return
-        self._sock = _listen(self._host, self._port)
-        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
+        self._acceptor = Acceptor(_listen(self._host, self._port), self._receive, whose="other nodes")
+        self._acceptor.start()
 
     async def stop(self) -> None:
         """Listen and ask no more; what is being served is given up, and calls that wait fail."""
         self._is_stopped = True
-        if self._sock is not None:
-            asyncio.get_running_loop().remove_reader(self._sock.fileno())
-            self._sock.close()
-            self._sock = None
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
         for route in tuple(self._routes.values()):
             route.close()
         self._routes.clear()
@@ -220,22 +214,11 @@ class TcpPeers:
     def serve(self, method: Method[Any, Any], handler: Handler) -> None:
         self._service.serve(method, handler)
 
-    def _accept(self) -> None:
-        assert self._sock is not None
-        for _ in range(_ACCEPTS_AT_ONCE):
-            try:
-                sock, _ = self._sock.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno in {errno.EMFILE, errno.ENFILE}:
-                    log.error("No file descriptor is left for another node's connection; raise the limit (ulimit -n).")
-                    return
-                raise
-            try:
-                self._reception.receive(sock)
-            except OSError:  # it is gone again already
-                sock.close()
+    def _receive(self, sock: socket.socket) -> None:
+        try:
+            self._reception.receive(sock)
+        except OSError:  # it is gone again already
+            sock.close()
 
     def _check_claim(self, newer: Introduction) -> None:
         """Refuse who claims the id of a node that is here: another process, while the one that has the id lives.

@@ -37,9 +37,9 @@ from penstock.cluster.records import MetadataRecord, encode_records
 from penstock.errors import (
     ControllerUnavailable,
     DataDirectoryError,
-    DiskFull,
     NotController,
     PenstockError,
+    ResourcesExhausted,
     StorageError,
 )
 from penstock.peers.port import Nothing, Peers, check_sender
@@ -411,8 +411,8 @@ class Quorum:
                 try:
                     await asyncio.to_thread(self.store.write, works)
                     break
-                except DiskFull as error:
-                    log.error("The quorum's log waits for space on the disk. %s", error.message)
+                except ResourcesExhausted as error:
+                    log.error("The quorum's log waits. %s", error.message)
                     await asyncio.sleep(_RETRY_S)
                     if self._is_stopping:
                         return
@@ -432,7 +432,7 @@ class Quorum:
         try:
             await asyncio.to_thread(self.store.save_snapshot, snapshot)
             raft.compact(snapshot)
-        except DiskFull as error:
+        except ResourcesExhausted as error:
             log.warning("The quorum's log cannot be shortened now. %s", error.message)
         finally:
             self._to_snapshot = None

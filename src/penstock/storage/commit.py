@@ -16,11 +16,12 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
-from penstock.errors import LogFailed
+from penstock.errors import LogFailed, TooManyOpenFiles
 from penstock.storage.kernel_sync import KernelSync
 from penstock.storage.log import Log
 
 _LOOK_EVERY_S: Final = 0.05
+_RETRY_S: Final = 0.05
 
 
 class Synced(NamedTuple):
@@ -152,6 +153,10 @@ class GroupCommit:
                 log.sync()
             except LogFailed:
                 pass  # the log remembers its failure, and on_synced hands it to everyone who waits
+            except TooManyOpenFiles:
+                time.sleep(_RETRY_S)  # nothing was synced, and nothing failed: producers go on waiting
+                with self._lock:
+                    self._again.add(log)
             with self._idle:
                 self._end(log)
             self._on_synced(log, time.monotonic() - began)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -266,15 +267,16 @@ class Compaction:
 
     def _batches(self, segment: Segment, end_offset: int) -> Iterator[tuple[memoryview, BatchHeader]]:
         """Every batch of a segment, through a file of our own: the owner may be reading through its."""
-        source = FileBytes(self._files.open(log_path(self._directory, segment.base_offset)))
         if segment.damage:
             self._damaged.add(segment.base_offset)
-        for found in scan(source, 0, segment.base_offset, end_offset):
-            if isinstance(found, Hole):
-                self._damaged.add(segment.base_offset)
-            else:
-                position, header = found
-                yield source.at(position, header.size), header
+        with closing(self._files.open(log_path(self._directory, segment.base_offset))) as file:
+            source = FileBytes(file)
+            for found in scan(source, 0, segment.base_offset, end_offset):
+                if isinstance(found, Hole):
+                    self._damaged.add(segment.base_offset)
+                else:
+                    position, header = found
+                    yield source.at(position, header.size), header
 
     def _decode(self, batch: memoryview) -> Sequence[Record]:
         try:

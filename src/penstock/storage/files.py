@@ -15,14 +15,16 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from penstock.errors import DiskFull, StorageError, TooManyOpenFiles
 
+T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview  # of single bytes, so that len() counts them
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
@@ -43,7 +45,10 @@ class Entry(NamedTuple):
 
 
 class File(Protocol):
-    """An open file. It closes when nobody holds it any more, so a slice being sent keeps its file readable."""
+    """An open file. It closes when nobody holds it any more, so a slice being sent keeps its file readable.
+
+    Whoever opened a file for a moment closes it at once.
+    """
 
     @property
     def size(self) -> int: ...
@@ -79,6 +84,9 @@ class File(Protocol):
 
     def fileno(self) -> int:
         """The descriptor for ``sendfile``, or -1 where there is none."""
+
+    def close(self) -> None:
+        """Close it now."""
 
     def is_cached(self, position: int, size: int = 1) -> bool:
         """Whether bytes could be read without a disk, going by samples; True where that cannot be told."""
@@ -159,9 +167,9 @@ def replace_file(files: Files, path: Path, data: Buffer) -> None:
     """Put ``data`` at ``path`` so that after a crash either the old or the new content is there, whole."""
     temporary = path.with_name(path.name + ".tmp")
     files.remove(temporary)
-    file = files.open(temporary, create=True)
-    file.write(data)
-    file.sync()
+    with closing(files.open(temporary, create=True)) as file:
+        file.write(data)
+        file.sync()
     files.rename(temporary, path)
     files.sync_directory(path.parent)
 
@@ -185,8 +193,8 @@ def read_file(files: Files, path: Path, size: int | None = None) -> bytes | None
     """
     if not files.exists(path):
         return None
-    file = files.open(path)
-    return read_around(file, 0, file.size if size is None else size)
+    with closing(files.open(path)) as file:
+        return read_around(file, 0, file.size if size is None else size)
 
 
 def read_around(file: File, position: int, size: int, on_unreadable: Callable[[int], None] | None = None) -> bytes:
@@ -250,27 +258,84 @@ def reserve_room(descriptor: int, size: int) -> bool:
     raise OSError(error, os.strerror(error))
 
 
+class SpareDescriptors:
+    """Descriptors that are kept so that the node can open its own files when connections have taken all others."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._held: list[int] = []
+        self._lock = threading.Lock()
+        self._fill()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def close(self) -> None:
+        """Keep none any more."""
+        self._count = 0
+        while self._spend():
+            pass
+
+    def used_by(self, action: Callable[[], T]) -> T:
+        """Do something that opens files, with spare descriptors as far as there are no others."""
+        if len(self._held) < self._count:
+            self._fill()
+        while True:
+            try:
+                return action()
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTOR or not self._spend():
+                    raise
+
+    def _fill(self) -> None:
+        with self._lock:
+            try:
+                while len(self._held) < self._count:
+                    self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                return  # there is none to be had; later, perhaps
+
+    def _spend(self) -> bool:
+        with self._lock:
+            if not self._held:
+                return False
+            os.close(self._held.pop())
+            return True
+
+
+_NO_SPARES = SpareDescriptors(0)
+
+
 class DiskFile:
     """A file of the operating system."""
 
     __slots__ = ("_fd", "_has_reserve", "path", "size")
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, path: Path, *, create: bool, spares: SpareDescriptors = _NO_SPARES) -> None:
         self._fd = -1
         self._has_reserve = False
         self.path = path
         with _disk_errors("open", path):
             try:
-                self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), _FILE_MODE)
+                flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+                self._fd = spares.used_by(lambda: os.open(path, flags, _FILE_MODE))
             except OSError as error:
                 if create or error.errno not in {errno.EACCES, errno.EROFS, errno.EPERM}:
                     raise
-                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # readable is enough until somebody writes
+                # Readable is enough until somebody writes.
+                self._fd = spares.used_by(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
             self.size = os.fstat(self._fd).st_size
 
     def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        self.close()
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def write(self, data: Buffer) -> None:
         position = self.size
@@ -371,18 +436,31 @@ def _list(entry: os.DirEntry[str]) -> Entry | None:
 
 
 class DiskFiles:
-    """The operating system's file system."""
+    """The operating system's file system; ``spares`` descriptors are kept for files of its own."""
+
+    def __init__(self, spares: int = 0) -> None:
+        self._spares = SpareDescriptors(spares)
+
+    def close(self) -> None:
+        """Give back the spare descriptors. Files that are open stay so."""
+        self._spares.close()
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        return DiskFile(path, create=create)
+        return DiskFile(path, create=create, spares=self._spares)
 
     def entries(self, directory: Path) -> list[Entry]:
-        with _disk_errors("list", directory), os.scandir(directory) as found:
-            return [listed for entry in found if entry.is_file() and (listed := _list(entry))]
+        def list_files() -> list[Entry]:
+            with os.scandir(directory) as found:
+                return [listed for entry in found if entry.is_file() and (listed := _list(entry))]
+
+        with _disk_errors("list", directory):
+            return self._spares.used_by(list_files)
 
     def directories(self, directory: Path) -> list[Path]:
         with _disk_errors("list", directory):
-            return sorted(path for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
+            if not directory.is_dir():
+                return []
+            return sorted(path for path in self._spares.used_by(lambda: list(directory.iterdir())) if path.is_dir())
 
     def exists(self, path: Path) -> bool:
         return path.exists()
@@ -405,11 +483,11 @@ class DiskFiles:
 
     def remove_tree(self, directory: Path) -> None:
         with _disk_errors("remove", directory):
-            shutil.rmtree(directory)
+            self._spares.used_by(lambda: shutil.rmtree(directory))
 
     def sync_directory(self, directory: Path) -> None:
         with _disk_errors("sync", directory):
-            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = self._spares.used_by(lambda: os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             try:
                 os.fsync(fd)
             finally:

@@ -17,7 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.errors import DamagedRecords, DiskFull, LogFailed, OffsetOutOfRange, StorageError
+from penstock.errors import DamagedRecords, DiskFull, LogFailed, OffsetOutOfRange, StorageError, TooManyOpenFiles
 from penstock.records import CONTROL_BIT, BatchHeader, assign
 from penstock.storage.aborted import note_marker
 from penstock.storage.config import LogConfig
@@ -57,7 +57,8 @@ class Log:
         self.directory = directory
         self.config = config
         self.failure: LogFailed | None = None
-        self.on_refused: Callable[[], None] = lambda: None  # the disk takes no more; may be told in any thread
+        self.on_refused: Callable[[Log], None] = lambda _: None  # the disk takes no more; may be told in any thread
+        self.is_released = False
         self.lost: tuple[OffsetRange, ...] = ()  # what no replica has any more: readers go past it
         self._condemned: list[tuple[int, Path]] = []  # when to remove which file
         self._pinned_from: int | None = None  # base offset of the first segment under compaction
@@ -159,7 +160,7 @@ class Log:
                 active = self._segments.active
             active.append(batch, header, base_offset)
         except DiskFull:
-            self.on_refused()
+            self.on_refused(self)
             raise
         if leader_epoch > self.epochs.latest:
             self.epochs.begin(leader_epoch, base_offset)
@@ -206,7 +207,8 @@ class Log:
         """Make everything appended so far durable; the offset up to which it is.
 
         A sync that fails leaves it unknown which bytes are on disk, so the log takes no more writes (`LogFailed`)
-        until a restart has recovered it. Runs in any thread, one at a time.
+        until a restart has recovered it. Where a file could not even be opened (`TooManyOpenFiles`) no sync has failed,
+        and it can be tried again. Runs in any thread, one at a time.
         """
         if self.failure is not None:
             raise self.failure
@@ -219,6 +221,9 @@ class Log:
             if self._is_directory_dirty:
                 self._is_directory_dirty = False
                 self.files.sync_directory(self.directory)
+        except TooManyOpenFiles:
+            self._is_directory_dirty = True
+            raise
         except StorageError as error:
             raise self._fail(error.message) from error
         self.epochs.try_to_save()
@@ -252,7 +257,7 @@ class Log:
             f"{why} Nothing more is written there until the node is restarted; check the disk first."
         )
         log.error("%s", self.failure.message)
-        self.on_refused()
+        self.on_refused(self)
         return self.failure
 
     def _finish_sealing(self, sealed: list[Segment]) -> None:
@@ -295,6 +300,18 @@ class Log:
             self._segments.active.save_index()
         except StorageError as error:
             log.warning("The next start has to scan the last segment of %s: %s", self.directory, error.message)
+
+    def release(self) -> None:
+        """Let go of every file at once: nothing is written or read here any more.
+
+        Slices that were handed out keep their files until they are sent. No `sync` and no compaction may be under way.
+        """
+        self.is_released = True
+        self.failure = self.failure or LogFailed(
+            f"{self.directory} is not in use here any more. Ask for metadata again."
+        )
+        for segment in (*self._segments, *self._dirty, *self._undeleted):
+            segment.discard()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

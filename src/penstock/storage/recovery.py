@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -63,7 +64,8 @@ def recover(files: Files, directory: Path, config: LogConfig, opened: OpenSegmen
 
 def keep_room(files: Files, directory: Path) -> None:
     """Keep room for a new segment before the others are removed. Recovery removes first what keeps it."""
-    files.open(directory / _ROOM_FILE, create=True).write(b"\0")  # with its name it takes no less than an empty segment
+    with closing(files.open(directory / _ROOM_FILE, create=True)) as file:
+        file.write(b"\0")  # with its name it takes no less than an empty segment
 
 
 class _Recovery:

@@ -53,6 +53,7 @@ class Segment:
         "_files",
         "_found",
         "_index",
+        "_is_discarded",
         "_last_base",
         "_last_position",
         "_max_timestamp",
@@ -94,6 +95,7 @@ class Segment:
         self.misdated = Holes()  # whole batches whose leader epoch or offset is not believed: served, but not copied
         self.created_ms: int | None = None  # when retention first saw a record in it: segments also roll by age
         self.scrubbed_at: float | None = None  # when all of it was last checked, by a clock of this process
+        self._is_discarded = False
         self._file: File | None = None
         self._index: Index | None = None
         self._max_timestamp: int | None = None  # of a sealed segment, once it was asked for
@@ -112,6 +114,7 @@ class Segment:
     def file(self) -> File:
         file = self._file
         if file is None:
+            self._check_in_use()
             file = self._file = self._files.open(log_path(self.directory, self.base_offset))
             if self.is_sealed and self._opened is not None:
                 self._opened.note(self)
@@ -121,6 +124,7 @@ class Segment:
     def index(self) -> Index:
         index = self._index
         if index is None:
+            self._check_in_use()
             path = index_path(self.directory, self.base_offset)
             index = Index.load(self._files, path, self.base_offset, self.size) or self._rebuild_index()
             self._index = index
@@ -217,6 +221,15 @@ class Segment:
         if self._index is not None:
             self._max_timestamp = self._index.max_timestamp
         self._file = self._index = None
+
+    def discard(self) -> None:
+        """Let go of the file for good: another log may be where this one was."""
+        self.release()
+        self._is_discarded = True
+
+    def _check_in_use(self) -> None:
+        if self._is_discarded:
+            raise StorageError(f"{self.directory} is not in use here any more. Ask for metadata again.")
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ class SegmentWriter:
         self._waiting = bytearray()
 
     def discard(self) -> None:
+        self._file.close()
         self._files.remove(self._path)
 
     def finish(self, opened: OpenSegments) -> Segment:

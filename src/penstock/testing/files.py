@@ -152,6 +152,9 @@ class MemoryFile:
     def fileno(self) -> int:
         return -1
 
+    def close(self) -> None:
+        return
+
     def is_cached(self, position: int, size: int = 1) -> bool:
         del position, size
         return not self._inode.is_cold

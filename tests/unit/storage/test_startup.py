@@ -23,6 +23,7 @@ class CountingFiles(DiskFiles):
     """Real files that are never synced, to be quick, and that count what is opened."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.opened: list[str] = []
 
     def open(self, path: Path, *, create: bool = False) -> File:
