@@ -9,7 +9,7 @@ import pytest
 from tests.support.bad_sector import PAGE_BYTES, BadSector, is_possible
 
 from penstock.outflow import Outflow
-from penstock.storage.files import DiskFile, FileSlice
+from penstock.storage.files import DiskFile, File, FileSlice
 
 
 class Told:
@@ -18,7 +18,7 @@ class Told:
     def __init__(self) -> None:
         self.looked: list[tuple[int, int]] = []
 
-    def read_checked(self, position: int, size: int) -> bytes:
+    def read_checked(self, file: File, position: int, size: int) -> bytes:
         raise AssertionError("a slice is sent without being read")
 
     def look_again(self, position: int, size: int) -> None:

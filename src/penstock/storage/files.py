@@ -141,7 +141,7 @@ class FileSlice:
         """The bytes, checked again: they may have come from the disk just now. `DamagedRecords` if they are bad."""
         if self.keeper is None:
             return self.file.read(self.position, self.size)
-        return self.keeper.read_checked(self.position, self.size)
+        return self.keeper.read_checked(self.file, self.position, self.size)
 
     def rest(self, sent: int) -> FileSlice:
         """What is left when some of it was sent."""
@@ -156,7 +156,7 @@ class FileSlice:
 class Keeper(Protocol):
     """Who knows what is damaged in a file. Calls may come from any thread."""
 
-    def read_checked(self, position: int, size: int) -> bytes:
+    def read_checked(self, file: File, position: int, size: int) -> bytes:
         """Whole batches; `DamagedRecords` if they are not what was written."""
 
     def look_again(self, position: int, size: int) -> None:
@@ -180,9 +180,9 @@ def write_again(files: Files, path: Path) -> None:
     After a sync that failed, the kernel shows bytes that it will not write any more. So they are written over
     themselves, in place: that takes no room, and a crash in between changes nothing.
     """
-    file = files.open(path)
-    file.patch(0, file.read(0, file.size))
-    file.sync()
+    with closing(files.open(path)) as file:
+        file.patch(0, file.read(0, file.size))
+        file.sync()
     files.sync_directory(path.parent)
 
 

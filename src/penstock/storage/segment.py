@@ -414,9 +414,12 @@ class Segment:
             batches.end,
         )
 
-    def read_checked(self, position: int, size: int) -> bytes:
-        """Whole batches, for whoever looks into them; `DamagedRecords` where they are not what was written."""
-        data = read_around(self.file, position, size)
+    def read_checked(self, file: File, position: int, size: int) -> bytes:
+        """Whole batches, for whoever looks into them; `DamagedRecords` where they are not what was written.
+
+        ``file`` is the one that a slice was handed out with: the log may have let go of it since.
+        """
+        data = read_around(file, position, size)
         if len(data) == size and first_bad(memoryview(data)) is None:
             return data
         self.look_again(position, size)
