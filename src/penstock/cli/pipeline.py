@@ -212,8 +212,8 @@ def run(
     if status.state == "failed":
         if debug:
             click.echo(status.trace, err=True)
-        hint = "" if debug or not status.trace else " (--debug shows the trace.)"
         exit_code = _EXITS.get(status.code, Exit.FAILURE)
+        hint = " (--debug shows the trace.)" if exit_code is Exit.FAILURE and not debug else ""
         raise CommandError(f"Pipeline {definition.name} failed: {status.error}{hint}", exit_code)
     return Exit.OK
 
