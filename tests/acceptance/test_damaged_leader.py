@@ -107,7 +107,7 @@ def test_a_consumer_group_gets_everything_although_its_leader_is_damaged(cluster
     topic = f"orders-{int(keeps_date)}"
     fill(cluster, topic)
     damaged = flip(cluster, topic, keeps_date=keeps_date)
-    if keeps_date:  # what a node wrote itself it believes while the date stays: a restart makes it look
+    if keeps_date:  # damaged while it was down
         cluster.nodes[damaged].kill()
         cluster.nodes[damaged].start()
     assert consume(cluster, topic) == list(range(COUNT))
