@@ -86,7 +86,7 @@ def test_a_page(walk: Walk, page: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_all_pages_in_their_order_with_those_of_spark(tmp_path: Path) -> None:
     with new_reader(tmp_path) as reader:
         for page in (ROOT / "README.md", *PAGES, *SPARK_PAGES):
