@@ -411,6 +411,37 @@ def test_catching_up_is_throttled_and_what_is_in_sync_is_not() -> None:
     tell(story, replication_throttle_bytes=20_000, replica_lag_ms=2_000)
 
 
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_rates_that_are_set_while_nodes_run_slow_catching_up_down(side: str) -> None:
+    async def story(stage: Stage) -> None:
+        await three(stage)
+        lost = stage.followers()[0]
+        lost.end()
+        lost.wipe()
+        stage.fence(lost.id)
+        await stage.settle()
+        for _ in range(200):
+            stage.write(b"%d" % stage.loop.time() + stage.random.randbytes(500))
+            await asyncio.sleep(0.001)
+        await stage.until(lambda: len(stage.acked[0]) == 200)
+        began = stage.loop.time()
+        if side == "leader":
+            stage.leader().replication.limit_leading(20_000)
+        await stage.start(lost.id)
+        if side == "follower":
+            lost.replication.limit_following(20_000)
+        await stage.in_sync(3)
+        took = stage.loop.time() - began
+        assert 4 <= took <= 12  # 115 kB, and what was written meanwhile
+        stage.leader().replication.limit_leading(None)
+        lost.replication.limit_following(None)
+        assert (lost.replication.rates, stage.leader().replication.rates) == ((0, 0), (0, 0))
+        stage.write(b"quick")
+        await stage.until(lambda: b"quick" in stage.acked[0], patience_s=0.1)
+
+    tell(story, replica_lag_ms=2_000)
+
+
 def test_a_follower_whose_disk_is_full_falls_out_and_comes_back() -> None:
     async def story(stage: Stage) -> None:
         await three(stage)

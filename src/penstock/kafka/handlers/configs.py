@@ -14,6 +14,7 @@ from penstock.kafka.node_configs import (
     DYNAMIC_SETTINGS,
     GROUP_SETTINGS,
     NODE_SETTINGS,
+    UNLIMITED_RATE,
     NodeSetting,
     change_loggers,
     change_rates,
@@ -158,7 +159,15 @@ def _describe_broker(
     """A node's own settings: they come from its file and flags; only some can be changed here."""
     _check_node(exchange, resource.resource_name, may_be_any=True)
     changeable = tuple(
-        _config(name, "long", str(rate), SOURCE_DYNAMIC_BROKER, DYNAMIC_SETTINGS[name], request, read_only=False)
+        _config(
+            name,
+            "long",
+            str(rate),
+            SOURCE_DEFAULT if rate == UNLIMITED_RATE else SOURCE_DYNAMIC_BROKER,
+            DYNAMIC_SETTINGS[name],
+            request,
+            read_only=False,
+        )
         for name, rate in rates_of(exchange.broker).items()
         if resource.configuration_keys is None or name in resource.configuration_keys
     )
