@@ -388,7 +388,8 @@ class Broker:
         target = partition.high_watermark if offset == -1 else offset
         if target < -1 or target > partition.high_watermark:
             raise InvalidRequest(f"{partition.id} is committed up to {partition.high_watermark}, not to {offset}.")
-        async with self._trims:
+        async with self._trims, self.replicas.upkeep(partition):
+            partition.check_leader()  # its topic may be gone, and another one of that name be where its files were
             log = partition.log
             if target > log.start_offset:
                 await asyncio.to_thread(log.save_start, target)

@@ -222,8 +222,12 @@ class Replicas:
         lock = self._upkeep.get(partition)
         if lock is None:
             lock = self._upkeep[partition] = asyncio.Lock()
-        async with lock:
-            yield
+        try:
+            async with lock:
+                yield
+        finally:
+            if partition.log.is_released:  # it is gone: nothing of it is kept because somebody came late
+                self._upkeep.pop(partition, None)
 
     async def rewrite(self, partition: Partition, change: Callable[[], None], is_wanted: Callable[[], bool]) -> bool:
         """Change a log in a thread, once nobody else works on it, if that is wanted then; whether it was done."""
@@ -434,7 +438,6 @@ class Replicas:
             async with self.upkeep(partition):  # whoever rewrites its files is done
                 await self._in_thread(self._commit.wait, partition.log)
                 partition.log.release()
-            self._upkeep.pop(partition, None)
         for topic_id, name in {each.topic_id: each.id.topic for each in gone}.items():
             if not any(each.topic_id == topic_id for each in self):
                 if name not in self._metadata.topics:

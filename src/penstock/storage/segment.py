@@ -227,6 +227,11 @@ class Segment:
         self.release()
         self._is_discarded = True
 
+    @property
+    def has_file(self) -> bool:
+        """Whether it has its file open."""
+        return self._file is not None
+
     def _check_in_use(self) -> None:
         if self._is_discarded:
             raise StorageError(f"{self.directory} is not in use here any more. Ask for metadata again.")

@@ -13,6 +13,7 @@ from penstock.broker.config import BrokerConfig, Fsync
 from penstock.broker.partition import Partition
 from penstock.broker.surroundings import alone
 from penstock.cluster.controller import TopicSpec
+from penstock.errors import StorageError
 from penstock.records import Record, decode_records, encode_batch
 
 Story = Callable[[Broker], Coroutine[None, None, None]]
@@ -152,3 +153,22 @@ def test_everything_is_there_again_after_a_restart(tmp_path: Path) -> None:
 
     tell(tmp_path, first)
     tell(tmp_path, second)
+
+
+def test_nothing_is_kept_of_a_deleted_topic(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        gone = await topic(broker)
+        write(gone, 1, b"key", b"value")
+        await broker.delete_topic("t")
+        await until(lambda: gone.log.is_released)
+        assert not gone.log.segments[0].has_file
+        async with broker.replicas.upkeep(gone):  # somebody comes late
+            pass
+        assert gone not in broker.replicas._upkeep
+        again = await topic(broker)
+        write(again, 1, b"key", b"again")
+        with pytest.raises(StorageError):
+            gone.log.read(0, 1 << 20, 1)
+        assert values(again) == {b"key": b"again"}
+
+    tell(tmp_path, story)
