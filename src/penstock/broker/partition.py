@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from penstock.broker.decisions import Decided
@@ -71,6 +71,10 @@ class Tap(Protocol):
 
     def on_appended(self) -> None: ...
     def on_advanced(self) -> None: ...
+
+
+# What has to be looked into may decompress to so many times the largest batch that its topic takes.
+EXPANSION_MAX: Final = 16
 
 
 class Partition(Replica):
@@ -452,7 +456,7 @@ def check_records(batch: memoryview, header: BatchHeader, settings: TopicSetting
         return
     keyless: list[tuple[int, str]] = []
     untimely: list[tuple[int, str]] = []
-    for position, record in enumerate(decode_records(batch)):
+    for position, record in enumerate(decode_records(batch, EXPANSION_MAX * settings.max_message_bytes)):
         if needs_keys and record.key is None:
             keyless.append((position, "A record of a compacted topic needs a key."))
         if checks_times and not earliest_ms <= record.timestamp <= latest_ms and record.timestamp != NO_TIMESTAMP:

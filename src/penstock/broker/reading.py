@@ -17,7 +17,7 @@ from penstock.broker.reach import led_here, locate
 from penstock.broker.starts import Start
 from penstock.errors import CorruptRecords, DamagedRecords, PenstockError, UnknownTopic
 from penstock.model import TopicPartition
-from penstock.records import Record, decode_records, iter_batches
+from penstock.records import Record, decode_records, is_quick_to_decode, iter_batches
 from penstock.storage.aborted import AbortedRanges, AbortedTransaction
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ async def read_messages(
     if partition is None:
         return await _read_elsewhere(broker, topic, index, start, limit, wait_ms, max_bytes)
     offset = await locate(broker, topic, index, start)
-    result = _read(partition, offset, limit, max_bytes)
+    result = await _read(partition, offset, limit, max_bytes)
     if result.messages or wait_ms <= 0:
         return result
     moved = asyncio.Event()
@@ -69,7 +69,7 @@ async def read_messages(
                 if broker.partition(topic, index) is not partition:
                     raise UnknownTopic(f"Topic {topic!r} was deleted while you waited; there is another of that name.")
                 partition.check_leader()
-                result = _read(partition, result.next_offset, limit, max_bytes)
+                result = await _read(partition, result.next_offset, limit, max_bytes)
     except TimeoutError:
         pass
     finally:
@@ -77,7 +77,7 @@ async def read_messages(
     return result
 
 
-def _read(partition: Partition, offset: int, limit: int, max_bytes: int) -> ReadResult:
+async def _read(partition: Partition, offset: int, limit: int, max_bytes: int) -> ReadResult:
     page = _Page(offset, limit, max_bytes)
     while not page.is_full:
         try:
@@ -89,7 +89,7 @@ def _read(partition: Partition, offset: int, limit: int, max_bytes: int) -> Read
         if found is None:
             break
         aborted = partition.aborted_in(page.next_offset, found.next_offset)
-        if not page.fill(memoryview(found.read()), aborted, partition.id):
+        if not await _fill(page, memoryview(found.read()), aborted, partition.id):
             break
     partition.stats.messages_consumed += len(page.messages)
     partition.stats.bytes_consumed += page.size
@@ -116,7 +116,7 @@ async def _read_elsewhere(
             if page.messages:
                 break
             raise
-        is_more = page.fill(found.data, found.aborted, TopicPartition(topic, index)) if found.data else False
+        is_more = await _fill(page, found.data, found.aborted, TopicPartition(topic, index)) if found.data else False
         if page.is_full or not (is_more or (left_ms and not page.messages)):
             break
     stats = broker.stats.topic(topic)
@@ -128,6 +128,13 @@ async def _read_elsewhere(
         high_watermark=found.extent.high_watermark,
         log_start_offset=found.extent.log_start_offset,
     )
+
+
+async def _fill(page: _Page, data: memoryview, aborted: list[AbortedTransaction], name: TopicPartition) -> bool:
+    """Look into batches: here if that is quick, else in a thread, so that none of them keeps the loop from others."""
+    if is_quick_to_decode(data):
+        return page.fill(data, aborted, name)
+    return await asyncio.to_thread(page.fill, data, aborted, name)
 
 
 class _Page:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.broker.queues.leases import Lease, LeasedMessage, Verdict
-from penstock.broker.queues.unpacking import reject_unreadable, unpack
+from penstock.broker.queues.unpacking import reject_unreadable, unpack_beside
 from penstock.errors import GroupNotFound, InvalidRequest, PenstockError
 from penstock.http import queue_types as types
 from penstock.http.binary import leases_reply
@@ -84,7 +84,7 @@ async def _receive_readable(
     deadline = clock.monotonic() + body.wait_ms / 1000
     while True:
         leases = leases or await _receive(door, call, max(round(1000 * (deadline - clock.monotonic())), 0))
-        messages, unreadable = unpack(leases)
+        messages, unreadable = await unpack_beside(leases)
         await reject_unreadable(door.broker.queues, body.group, unreadable)
         if messages or not leases:
             return messages

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
-from penstock.broker.queues.unpacking import reject_unreadable, unpack
+from penstock.broker.queues.unpacking import reject_unreadable, unpack_beside
 from penstock.broker.reading import read_messages
 from penstock.broker.starts import Start
 from penstock.errors import PenstockError, UnknownPartition, UnknownTopic
@@ -138,7 +138,7 @@ class QueueSubscription(Subscription):
                     wait_ms=_WAIT_MS,
                     visibility_timeout_ms=self._visibility_timeout_ms,
                 )
-                readable, unreadable = unpack(leases)
+                readable, unreadable = await unpack_beside(leases)
                 if readable:
                     messages = list(map(message_view, readable))
                     self.credits.spend(len(messages))

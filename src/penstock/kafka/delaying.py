@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.broker.delays import due_of, later_message
-from penstock.broker.partition import Partition
+from penstock.broker.partition import EXPANSION_MAX, Partition
 from penstock.broker.publishing import Message
 from penstock.broker.schedules.messages import New
 from penstock.broker.schedules.records import Message as LaterMessage
@@ -108,7 +108,7 @@ def delayed_of(partition: Partition, batch: memoryview, now_ms: int) -> Delayed 
     if len(batch) > settings.max_message_bytes:
         return None  # whoever appends will say so
     header = accept_batch(batch)
-    _, data = open_batch(batch)
+    _, data = open_batch(batch, EXPANSION_MAX * settings.max_message_bytes)
     if not any(name in data for name in _SOUGHT):
         return None
     records = decode_records(batch)

@@ -7,6 +7,7 @@ from penstock.records.batch import (
     encode_batch,
     filter_batch,
     find_timestamp,
+    is_quick_to_decode,
     recompress_batch,
 )
 from penstock.records.compression import Codec, compress, decompress
@@ -56,6 +57,7 @@ __all__ = [
     "encode_values",
     "filter_batch",
     "find_timestamp",
+    "is_quick_to_decode",
     "iter_batches",
     "key_hash",
     "murmur2",

@@ -14,7 +14,13 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from penstock.errors import CorruptRecords, InvalidRecord, InvalidTimestamp, MessageTooLarge
-from penstock.records.compression import Codec, compress, decompress
+from penstock.records.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    Codec,
+    compress,
+    decompress,
+    decompressed_limit,
+)
 from penstock.records.header import (
     APPEND_TIME_BIT,
     CODEC_MASK,
@@ -27,6 +33,7 @@ from penstock.records.header import (
     RECORD_BYTES_MIN,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    iter_batches,
     parse_header,
     seal,
 )
@@ -45,6 +52,11 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 _TIMESTAMP: Final = itemgetter(1)
 _NULL_BYTE: Final = 1
+# Headers of a batch: as many as these, or one for so many of its bytes. They cost far more than the two bytes that the
+# smallest of them take.
+_HEADERS_FREE: Final = 100_000
+_BYTES_FOR_HEADER: Final = 8
+_QUICK_BYTES: Final = 256 * 1024
 _NULL: Final = bytes((_NULL_BYTE,))  # the length of what is not there, -1
 
 
@@ -65,13 +77,21 @@ class TimestampedOffset(NamedTuple):
     timestamp: int
 
 
-def decode_records(buffer: ReadableBuffer) -> list[Record]:
-    """Return the records of the one batch in ``buffer``, with absolute offsets and timestamps."""
-    header, data = open_batch(buffer)
+def decode_records(buffer: ReadableBuffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
+    """Return the records of the one batch in ``buffer``, with absolute offsets and timestamps.
+
+    `MessageTooLarge` if they take more than ``limit_bytes`` once decompressed, or than so small a batch may become.
+    """
+    header, data = open_batch(buffer, limit_bytes)
     try:
         return [record for record, _ in _walk_trusting(header, data)]
     except IndexError:
         raise _cut_short() from None
+
+
+def is_quick_to_decode(data: ReadableBuffer) -> bool:
+    """Whether batches, one behind the other, are small and not compressed: what is compressed may be anything."""
+    return len(data) <= _QUICK_BYTES and all(header.codec is Codec.NONE for _, header in iter_batches(data))
 
 
 def find_timestamp(buffer: ReadableBuffer, timestamp_ms: int) -> TimestampedOffset | None:
@@ -149,7 +169,7 @@ def filter_batch(buffer: ReadableBuffer, keep: Callable[[Record], bool]) -> byte
     return assemble_batch(header._replace(count=count, max_timestamp=max_timestamp), (kept,))
 
 
-def open_batch(buffer: ReadableBuffer) -> tuple[BatchHeader, bytes]:
+def open_batch(buffer: ReadableBuffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> tuple[BatchHeader, bytes]:
     """Return a batch's header and its records, decompressed, once the two can agree."""
     header = parse_header(buffer)
     if header.magic != MAGIC or header.size != len(buffer):
@@ -157,7 +177,10 @@ def open_batch(buffer: ReadableBuffer) -> tuple[BatchHeader, bytes]:
     if header.count == 0:
         return header, b""
     with memoryview(buffer) as view:
-        data = decompress(header.codec, view[HEADER_BYTES:])
+        limit = DECOMPRESSED_BYTES_MAX
+        if header.codec is not Codec.NONE:
+            limit = min(limit_bytes, decompressed_limit(len(view)))
+        data = decompress(header.codec, view[HEADER_BYTES:], limit)
     if not 0 < header.count <= len(data) // RECORD_BYTES_MIN:
         raise CorruptRecords(f"A batch claims {header.count} records in {len(data)} bytes.")
     return header, data
@@ -185,6 +208,7 @@ def _walk_trusting(header: BatchHeader, data: bytes) -> Iterator[tuple[Record, i
     append_time = header.max_timestamp if header.uses_append_time else None
     previous_delta, last_delta = -1, header.last_offset_delta
     new, total = tuple.__new__, len(data)
+    headers_left = max(_HEADERS_FREE, total // _BYTES_FOR_HEADER)
     position = 0
     for _ in range(header.count):
         if (low := data[position]) >= 0x80 and (high := data[position + 1]) < 0x80:
@@ -219,7 +243,8 @@ def _walk_trusting(header: BatchHeader, data: bytes) -> Iterator[tuple[Record, i
         if position < end and data[position] == 0:
             position += 1
         else:
-            headers, position = read_headers(data, position, end)
+            headers, position = read_headers(data, position, end, headers_left)
+            headers_left -= len(headers)
         if position != end:
             raise CorruptRecords("A record's fields do not add up to its length.")
         yield (
@@ -247,12 +272,14 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
     raise CorruptRecords(f"A field has length {length}.")
 
 
-def read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+def read_headers(data: bytes, position: int, end: int, count_max: int = _HEADERS_FREE) -> tuple[Headers, int]:
     """The headers at ``position`` of a record that ends at ``end``, and where they end."""
     count, position = read_varint(data, position)
     # A header takes two bytes at least: its name's length and its value's.
     if not 0 <= count <= (end - position) // 2:
         raise CorruptRecords(f"A record claims {count} headers in {end - position} bytes.")
+    if count > count_max:
+        raise MessageTooLarge("A batch has more headers than its size allows; send fewer headers in smaller batches.")
     headers = []
     for _ in range(count):
         name, position = _read_bytes(data, position)

@@ -17,6 +17,9 @@ from penstock.errors import CorruptRecords, MessageTooLarge, UnsupportedCompress
 from penstock.records.varint import ReadableBuffer
 
 DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
+# A batch may be as large as this however small it was, and beyond that only so many times as large as it was.
+DECOMPRESSED_BYTES_FREE: Final = 16 * 1024 * 1024
+RATIO_MAX: Final = 100
 
 # Java's snappy stream: this magic, two int32 versions, then blocks of int32 length + raw snappy.
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -42,6 +45,11 @@ class Codec(IntEnum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+def decompressed_limit(size: int) -> int:
+    """What ``size`` compressed bytes may become: a few of them must not become what takes seconds to look through."""
+    return min(max(DECOMPRESSED_BYTES_FREE, RATIO_MAX * size), DECOMPRESSED_BYTES_MAX)
 
 
 def compress(codec: Codec, data: bytes, level: int | None = None) -> bytes:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from penstock.errors import CorruptRecords, InvalidRecord, InvalidTimestamp, UnsupportedCompression, UnsupportedFormat
-from penstock.records.compression import Codec
+from penstock.records.compression import Codec, decompressed_limit
 from penstock.records.varint import INT32_MAX, ReadableBuffer
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -243,11 +243,11 @@ def _codec_of(attributes: int) -> Codec:
 
 
 def _records_max(payload_bytes: int, codec: int) -> int:
-    """Return how many records the payload can hold; compressed it can hold any number, unless it is empty."""
+    """Return how many records the payload can hold; compressed, as many as what it may become can."""
     if codec == 0:
         return payload_bytes // RECORD_BYTES_MIN
     _codec_of(codec)
-    return INT32_MAX if payload_bytes else 0
+    return decompressed_limit(payload_bytes) // RECORD_BYTES_MIN if payload_bytes else 0
 
 
 def _not_a_batch(buffer: memoryview) -> UnsupportedFormat | CorruptRecords:

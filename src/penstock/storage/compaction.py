@@ -31,7 +31,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import CorruptRecords, StorageError, UnsupportedCompression
+from penstock.errors import CorruptRecords, MessageTooLarge, StorageError, UnsupportedCompression
 from penstock.records import BatchHeader, Record, decode_records, filter_batch, parse_header, read_marker
 from penstock.storage.cleaned_to import CleanedTo
 from penstock.storage.config import LogConfig
@@ -238,7 +238,7 @@ class Compaction:
         is_aborted = header in self._aborted
         try:
             filtered = filter_batch(batch, lambda record: not is_aborted and self._stays(record))
-        except (CorruptRecords, UnsupportedCompression):
+        except (CorruptRecords, MessageTooLarge, UnsupportedCompression):
             return batch
         return batch if filtered is None else memoryview(filtered)
 
@@ -281,7 +281,7 @@ class Compaction:
     def _decode(self, batch: memoryview) -> Sequence[Record]:
         try:
             return decode_records(batch)
-        except (CorruptRecords, UnsupportedCompression):
+        except (CorruptRecords, MessageTooLarge, UnsupportedCompression):
             return ()
 
     # -- owner thread -------------------------------------------------------------------------------------------------

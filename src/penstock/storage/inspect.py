@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import CorruptRecords, StorageError, UnsupportedCompression
+from penstock.errors import CorruptRecords, MessageTooLarge, StorageError, UnsupportedCompression
 from penstock.records import BatchHeader, Marker, Record, decode_records, read_marker
 from penstock.storage.epochs import EpochStart, LeaderEpochs
 from penstock.storage.file_bytes import FileBytes
@@ -172,7 +172,7 @@ def _marker_of(batch: memoryview, header: BatchHeader) -> Marker | None:
 def _decode(batch: memoryview) -> list[Record] | None:
     try:
         return decode_records(batch)
-    except (CorruptRecords, UnsupportedCompression):
+    except (CorruptRecords, MessageTooLarge, UnsupportedCompression):
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from penstock.errors import CorruptRecords, UnsupportedCompression
+from penstock.errors import CorruptRecords, MessageTooLarge, UnsupportedCompression
 from penstock.records import BatchHeader, TimestampedOffset, decode_records, find_timestamp, parse_header
 from penstock.storage.segment import Segment
 
@@ -56,7 +56,7 @@ def _find_in_batch(batch: memoryview, header: BatchHeader, start_offset: int, ti
         found = find_timestamp(batch, timestamp)
         if found is not None and found.offset < start_offset:
             found = _find_from(batch, start_offset, timestamp)
-    except (CorruptRecords, UnsupportedCompression):
+    except (CorruptRecords, MessageTooLarge, UnsupportedCompression):
         # The batch arrived like this. Readers can still skip it, so point at its start.
         return TimestampOffset(start_offset, header.max_timestamp, header.leader_epoch)
     return None if found is None else TimestampOffset(found.offset, found.timestamp, header.leader_epoch)

@@ -270,3 +270,20 @@ def test_offsets_in_a_gap_lead_to_the_next_record() -> None:
         assert parse_header(found.read()).last_offset == next(at for at in kept if at >= offset)
         limited = log.read(offset, 1 << 20, kept[3])
         assert (limited is None) == (offset > kept[2])
+
+
+def test_a_batch_that_becomes_too_large_blocks_neither_compaction_nor_a_search_by_time() -> None:
+    """It was stored unread: it stays whole, and a search finds its start."""
+    log = open_log(MemoryFiles(), COMPACTED)
+    write(log, ("a", "1"), ("b", "1"))
+    bomb = encode_batch([Record(0, 2_000, b"bomb", bytes(20 * 1024 * 1024))], codec=Codec.ZSTD)
+    append(log, memoryview(bomb))
+    write(log, ("a", "2"))
+    seal(log)
+    found = log.find_time(1_500)
+    assert found is not None
+    assert found.offset == 2
+    assert compact(log, now_ms=0)
+    offsets = [parse_header(batch).base_offset for batch in read_all(log, 300)]
+    assert 2 in offsets
+    assert log.end_offset == 4

@@ -6,6 +6,7 @@ same way, so it goes to the dead letters at once, with the reason, and whatever 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -13,6 +14,7 @@ from typing import NamedTuple, Protocol
 from penstock.broker.queues.core.receipts import Receipt
 from penstock.broker.queues.leases import Lease, LeasedMessage, Verdict
 from penstock.errors import PenstockError
+from penstock.records import is_quick_to_decode
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,13 @@ def unpack(leases: Sequence[Lease]) -> tuple[list[LeasedMessage], list[Unreadabl
                 except PenstockError as error:
                     unreadable += _unreadable(piece, f"It cannot be unpacked: {error.message}")
     return messages, unreadable
+
+
+async def unpack_beside(leases: Sequence[Lease]) -> tuple[list[LeasedMessage], list[Unreadable]]:
+    """The same, in a thread where it may take long."""
+    if all(is_quick_to_decode(memoryview(lease.batches)) for lease in leases):
+        return unpack(leases)
+    return await asyncio.to_thread(unpack, leases)
 
 
 def _unreadable(lease: Lease, reason: str) -> Iterator[Unreadable]:
