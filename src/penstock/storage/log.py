@@ -393,6 +393,10 @@ class Log:
         if self.opened.has_damage:
             self._check_stepped_over(offset, None, self.end_offset)
 
+    def good_batches(self, offset: int) -> Iterator[FileSlice]:
+        """The same past all damage, for what compares or shows copies. No reader may take this for all there is."""
+        return self._segments.batches(offset)
+
     # -- shrinking ----------------------------------------------------------------------------------------------------
 
     def save_start(self, offset: int) -> None:

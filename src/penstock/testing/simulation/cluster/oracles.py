@@ -296,7 +296,7 @@ def _contents(partition: Partition) -> dict[int, _Stored]:
 
 def _records(partition: Partition) -> Iterator[tuple[int, _Stored]]:
     log = partition.log
-    for piece in log.batches(log.start_offset):
+    for piece in log.good_batches(log.start_offset):
         data = piece.read()
         header = parse_header(data)
         for record in decode_records(data):

@@ -165,7 +165,7 @@ class Planning:
             for _, broker in self._simulation.members():
                 if broker.replicas.has(*place) and broker.replicas.get(*place).is_leader:
                     log = broker.replicas.get(*place).log
-                    for piece in log.batches(log.start_offset):
+                    for piece in log.good_batches(log.start_offset):
                         data = piece.read()
                         if parse_header(data).is_control:
                             continue

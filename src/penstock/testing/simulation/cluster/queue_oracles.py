@@ -152,7 +152,7 @@ class QueueOracles:
 
 def _records(partition: Partition) -> Iterator[tuple[int, Kept]]:
     log = partition.log
-    for piece in log.batches(log.start_offset):
+    for piece in log.good_batches(log.start_offset):
         data = piece.read()
         if not parse_header(data).is_control:
             for record in decode_records(data):
