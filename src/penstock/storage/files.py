@@ -74,7 +74,7 @@ class File(Protocol):
         """
 
     def patch(self, position: int, data: Buffer) -> None:
-        """Write a few bytes over others. A crash may leave the old ones, the new ones or some of each."""
+        """Write bytes over others. A crash may leave the old ones, the new ones or some of each."""
 
     def changed_ns(self) -> int:
         """When somebody, we or a stranger, last changed the file's bytes, or claims to have."""
@@ -398,7 +398,7 @@ class DiskFile:
 
     def patch(self, position: int, data: Buffer) -> None:
         with _disk_errors("write", self.path):
-            os.pwrite(self._fd, data, position)
+            self._write_rest(memoryview(data), position, 0)
 
     def changed_ns(self) -> int:
         with _disk_errors("look at", self.path):

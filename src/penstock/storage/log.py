@@ -22,6 +22,7 @@ from penstock.records import CONTROL_BIT, BatchHeader, assign
 from penstock.storage.aborted import note_marker
 from penstock.storage.config import LogConfig
 from penstock.storage.doubt import forget_doubt
+from penstock.storage.failed_sync import note_failed_sync
 from penstock.storage.files import Files, FileSlice
 from penstock.storage.holes import OffsetRange
 from penstock.storage.log_start import load_start, save_start
@@ -257,6 +258,7 @@ class Log:
             f"{why} Nothing more is written there until the node is restarted; check the disk first."
         )
         log.error("%s", self.failure.message)
+        note_failed_sync(self.files, self.directory)
         self.on_refused(self)
         return self.failure
 

@@ -4,6 +4,7 @@ An index file is written only once its segment, and all before it, are on disk. 
 with a valid one is sealed: taken as it is, and looked at when read. Everything behind it, the *tail*, is scanned: good
 batches rebuild the index, the producer table and the epochs; a torn end, bytes behind which nothing valid comes, is
 cut; damage with valid batches behind it is kept as a hole. Beyond that only what can be derived again is removed.
+Where a sync failed before, the batches of the tail are written over themselves before they are synced and believed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.errors import StorageError
 from penstock.records import BatchHeader
 from penstock.storage.aborted import AbortedTransactions, note_marker
 from penstock.storage.config import LogConfig
 from penstock.storage.dates import Dates
 from penstock.storage.doubt import is_doubt_noted, note_doubt
 from penstock.storage.epochs import LeaderEpochs
+from penstock.storage.failed_sync import forget_failed_sync, is_failed_sync_noted, note_failed_sync
 from penstock.storage.file_bytes import FileBytes
 from penstock.storage.files import Files
 from penstock.storage.holes import Hole
@@ -93,6 +96,7 @@ class _Recovery:
         self._bytes_scanned = 0
         self._bytes_cut = 0
         self._is_doubtful = is_doubt_noted(files, directory)
+        self._has_failed_sync = is_failed_sync_noted(files, directory)
 
     def _list_segments(self) -> list[Segment]:
         return [self._make_segment(base, size) for base, size in sorted(self._sizes["log"].items())]
@@ -121,7 +125,7 @@ class _Recovery:
             clean_end = self._load_clean(last) if has_files else None
             self._load_producers(self._segments[tail].base_offset, clean_end)
             self._replay_sealed(tail, has_files=has_files, has_epochs=has_epochs)
-            if clean_end is None or self._replay_from < clean_end:
+            if clean_end is None or self._replay_from < clean_end or self._has_failed_sync:
                 self._scan_tail(tail)
                 self._drop_empty(tail)
                 self._go_on_behind_damage()
@@ -204,6 +208,8 @@ class _Recovery:
             end_offset = None if segment is self._segments[-1] else self._segments[at + 1].base_offset
             self._scan(segment, end_offset, may_cut=not self._has_valid_batch_after(at))
         self._files.sync_directory(self._directory)
+        if self._has_failed_sync:
+            forget_failed_sync(self._files, self._directory)
 
     def _drop_empty(self, tail: int) -> None:
         """Take away empty segments behind a torn one: their names tell of batches that are lost."""
@@ -262,6 +268,8 @@ class _Recovery:
                 index.add(found[1], found[1].base_offset, found[0], self._config.index_interval_bytes)
                 self._note(source, *found)
                 self._dates.add(segment, *found)
+                if self._has_failed_sync:
+                    segment.file.patch(found[0], source.at(found[0], found[1].size))
         if may_cut and holes and holes[-1].end == size:
             self._doubt()
             if source.unreadable_to <= holes[-1].start:  # what a write left unfinished can be read
@@ -275,7 +283,14 @@ class _Recovery:
             segment.note_misdated(unproven)
         if lacks_bytes:
             segment.note_missing(Hole(size, stated))
-        segment.sync()
+        self._sync(segment)
+
+    def _sync(self, segment: Segment) -> None:
+        try:
+            segment.sync()
+        except StorageError:
+            note_failed_sync(self._files, self._directory)
+            raise
 
     def _cut(self, segment: Segment, size: int) -> None:
         torn_bytes = segment.file.size - size

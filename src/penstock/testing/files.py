@@ -2,7 +2,9 @@
 
 `MemoryFiles` keeps two states: the *live* one, which readers see, and what is *durable*. A crash goes back to the
 durable state plus a random part of what was not synced: a prefix or some pages of each file, some of the names created,
-renamed and removed since their directory was last synced. Every choice comes from the seed.
+renamed and removed since their directory was last synced. Every choice comes from the seed. A sync that fails drops
+what it was to write, as Linux does: it is read until the power goes, and no later sync writes it unless it is written
+once more.
 
 Each mutating step is counted. Set ``crash_at`` to a number, and that step is done in part, raises `Crash`, and so does
 every step after it until `MemoryFiles.crash` has decided what survives. Running a workload once for each step shows
@@ -35,7 +37,7 @@ class Crash(BaseException):
 class _Inode:
     """The content of one file, live and durable."""
 
-    __slots__ = ("changed_ns", "durable", "is_cold", "live", "shared_bytes", "unreadable")
+    __slots__ = ("changed_ns", "dropped", "durable", "is_cold", "live", "shared_bytes", "unreadable")
 
     def __init__(self) -> None:
         self.live = bytearray()
@@ -44,18 +46,41 @@ class _Inode:
         self.changed_ns = 0
         self.is_cold = False  # nobody has read it since it left the memory
         self.unreadable: set[int] = set()  # pages
+        self.dropped: set[int] = (
+            set()
+        )  # pages that a failed sync left clean: read, but not on disk, nor on the way there
 
     def truncate(self, size: int) -> None:
         del self.live[size:]
         self.live.extend(bytes(size - len(self.live)))
         self.shared_bytes = min(self.shared_bytes, size)
+        self.dropped = {page for page in self.dropped if page < size // _PAGE_BYTES}
+
+    def extend(self, data: Buffer) -> None:
+        self._make_dirty(len(self.live), len(data))
+        self.live.extend(data)
 
     def sync(self) -> None:
-        self.durable = bytes(self.live)
-        self.shared_bytes = len(self.durable)
+        self.durable = self._without_dropped()
+        self.shared_bytes = min((page * _PAGE_BYTES for page in self.dropped), default=len(self.durable))
+
+    def fail_to_sync(self) -> None:
+        """Do as the kernel does: give up what was to be written, and show it as if it had been."""
+        self.dropped |= set(range(self.shared_bytes // _PAGE_BYTES, -(-len(self.live) // _PAGE_BYTES)))
+
+    def _make_dirty(self, position: int, size: int) -> None:
+        self.dropped -= set(range(position // _PAGE_BYTES, -(-(position + size) // _PAGE_BYTES)))
+
+    def _without_dropped(self) -> bytes:
+        kept = bytearray(self.live)
+        for page in self.dropped:
+            start, end = page * _PAGE_BYTES, min((page + 1) * _PAGE_BYTES, len(kept))
+            kept[start:end] = self.durable[start:end].ljust(end - start, b"\0")
+        return bytes(kept)
 
     def survive(self, rng: random.Random) -> None:
         """Lose a part of what was never synced."""
+        self.live, self.dropped = bytearray(self._without_dropped()), set()
         keep = rng.choice(("everything", "nothing", "prefix", "pages"))
         if keep == "nothing":
             self.live = bytearray(self.durable)
@@ -66,6 +91,7 @@ class _Inode:
         self.sync()
 
     def patch(self, position: int, data: Buffer) -> None:
+        self._make_dirty(position, len(data))
         if self.live[position : position + len(data)] != data:  # bytes written over themselves can't be torn
             self.live[position : position + len(data)] = data
             self.shared_bytes = min(self.shared_bytes, position)
@@ -100,10 +126,10 @@ class MemoryFile:
     def write(self, data: Buffer) -> None:
         inode = self._inode
         self._files.call("write", self.path)
-        self._files.step(f"write {self.path.name}", lambda: inode.live.extend(self._files.part_of(data)))
+        self._files.step(f"write {self.path.name}", lambda: inode.extend(self._files.part_of(data)))
         if not self._files.has_room(len(data)):
             raise DiskFull(f"Cannot write {self.path}: the test disk is full.")
-        inode.live.extend(data)
+        inode.extend(data)
         inode.changed_ns = self._files.next_ns()
 
     def read(self, position: int, size: int) -> bytes:
@@ -123,6 +149,7 @@ class MemoryFile:
         self._files.call("sync", self.path)
         self._files.step(f"sync {self.path.name}", self._inode.sync)
         if self._files.is_failing_syncs:
+            self._inode.fail_to_sync()
             raise StorageError(f"Cannot sync {self.path}: the test disk fails.")
         self._inode.sync()
 

@@ -87,6 +87,55 @@ def test_a_failed_sync_stops_writing_until_a_restart() -> None:
     append(again, make_batch())
 
 
+@pytest.mark.parametrize("has_rolled", [False, True])
+def test_what_a_failed_sync_dropped_is_written_again_before_it_is_believed(has_rolled: bool) -> None:
+    for seed in range(5):
+        files = MemoryFiles(seed=seed)
+        log = open_log(files)
+        fill(log, 5)
+        log.sync()
+        fill(log, 50 if has_rolled else 2)
+        files.is_failing_syncs = True
+        with pytest.raises(LogFailed):
+            log.sync()
+        files.is_failing_syncs = False
+        files.crash(keeps_unsynced=True)  # only the process is started anew
+        again = open_log(files)
+        believed = again.durable_offset
+        found = read_all(again)
+        append(again, make_batch())
+        again.sync()
+        files.crash()
+        assert read_all(open_log(files))[:believed] == found
+
+
+def test_a_sync_that_fails_during_recovery_is_not_forgotten() -> None:
+    files = MemoryFiles()
+    log = open_log(files)
+    fill(log, 20)
+    files.crash(keeps_unsynced=True)
+    files.is_failing_syncs = True
+    with pytest.raises(StorageError):
+        open_log(files)
+    files.is_failing_syncs = False
+    again = open_log(files)
+    found = read_all(again)
+    assert again.durable_offset == 20
+    files.crash()
+    assert read_all(open_log(files)) == found
+
+
+def test_a_log_is_written_again_only_after_a_sync_has_failed() -> None:
+    files = MemoryFiles()
+    log = open_log(files)
+    fill(log, 5)
+    files.crash(keeps_unsynced=True)
+    stamps = {entry.name: files.open(DIRECTORY / entry.name).changed_ns() for entry in files.entries(DIRECTORY)}
+    open_log(files)
+    name = f"{0:020}.log"
+    assert files.open(DIRECTORY / name).changed_ns() == stamps[name]
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB; as root a real one, else a limit on the size of files stands in for it."""

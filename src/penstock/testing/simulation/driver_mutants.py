@@ -9,6 +9,8 @@ from penstock.testing.simulation.planting import Mutant
 _DRIVER: Final = "penstock.quorum.driver"
 _STORE: Final = "penstock.quorum.store"
 _MACHINE: Final = "penstock.quorum.machine"
+_LOG: Final = "penstock.storage.log"
+_RECOVERY: Final = "penstock.storage.recovery"
 
 DRIVER: Final = (
     Mutant(
@@ -64,6 +66,18 @@ DRIVER: Final = (
         _STORE,
         "if self._promised.index is None or self._promised.index >= index:",
         "if True:",
+    ),
+    Mutant(
+        "believes what a failed sync left in memory",
+        _RECOVERY,
+        "                    segment.file.patch(found[0], source.at(found[0], found[1].size))\n",
+        "                    pass\n",
+    ),
+    Mutant(
+        "forgets that a sync failed",
+        _LOG,
+        "        note_failed_sync(self.files, self.directory)\n",
+        "",
     ),
     Mutant(
         "applies what a snapshot stands for once more",

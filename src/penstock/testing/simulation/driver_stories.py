@@ -9,7 +9,7 @@ from typing import Final
 from penstock.clock import SystemClock
 from penstock.cluster.raft.effects import Effects
 from penstock.cluster.raft.messages import Entry, HardState, Kind, Member, Members, Snapshot
-from penstock.errors import DiskFull
+from penstock.errors import DiskFull, StorageError
 from penstock.quorum.store import QuorumStore
 from penstock.testing.files import Crash, MemoryFiles
 from penstock.testing.simulation.oracles import Violation
@@ -52,6 +52,27 @@ def only_a_later_part_of_a_write_survives() -> None:
         _open(files).write([Effects(entries=_entries(len(found) + 1, 25, 1))])
         if _open(files).entries != _entries(1, 25, 1):
             raise Violation("kept promises: what was written after a crash is gone")
+
+
+def a_sync_fails_and_only_the_process_is_started_anew() -> None:
+    """What the kernel then shows is not on the disk. Nothing may rest on it before it was written once more."""
+    for seed in range(5):
+        files = MemoryFiles(seed=seed)
+        store = _open(files)
+        store.form(_MEMBERS)
+        store.write([Effects(hard_state=HardState(1, None), entries=_entries(1, 3, 1))])
+        files.is_failing_syncs = True
+        try:
+            store.write([Effects(entries=_entries(4, 30, 1))])
+        except StorageError:
+            files.is_failing_syncs = False
+        files.crash(keeps_unsynced=True)
+        again = _open(files)
+        last = again.last_index
+        again.write([Effects(entries=_entries(last + 1, last + 3, 1))])
+        files.crash()
+        if _open(files).entries != _entries(1, last + 3, 1):
+            raise Violation("kept promises: entries are gone that only memory had")
 
 
 def several_terms_go_in_one_write() -> None:
@@ -173,6 +194,7 @@ STORIES: Final[dict[str, Callable[[], None]]] = {
     tell.__name__.replace("_", " "): tell
     for tell in (
         a_leader_s_snapshot_finds_no_room,
+        a_sync_fails_and_only_the_process_is_started_anew,
         only_a_later_part_of_a_write_survives,
         power_is_lost_at_any_step,
         several_terms_go_in_one_write,
