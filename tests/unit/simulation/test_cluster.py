@@ -83,6 +83,7 @@ CAUGHT = [
         "a leader gives up waiting to hear whether a follower was taken in",
     ),
     ("the scrub does not look at sealed segments", "a bit of an old segment flips, and nobody reads it"),
+    ("readers step over what is damaged", "a bit of an old segment flips, and a consumer reads it"),
     ("what was written in this life is never checked", "a bit of an old segment flips, and nobody reads it"),
     (
         "a segment that was cut where a batch ends counts as whole",

@@ -8,6 +8,7 @@ from penstock.testing.simulation.planting import Mutant
 
 _SCRUB: Final = "penstock.broker.scrub"
 _FETCHER: Final = "penstock.broker.replication.fetcher"
+_LOG: Final = "penstock.storage.log"
 _RECOVERY: Final = "penstock.storage.recovery"
 
 SCRUB: Final = (
@@ -22,6 +23,12 @@ SCRUB: Final = (
         _SCRUB,
         "return now - segment.scrubbed_at >= self._interval_s",
         "return False",
+    ),
+    Mutant(
+        "readers step over what is damaged",
+        _LOG,
+        "            if not self._is_lost(damage):\n                raise self._damaged(damage)\n",
+        "            continue\n",
     ),
     Mutant(
         "a segment that was cut where a batch ends counts as whole",

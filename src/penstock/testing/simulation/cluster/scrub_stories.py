@@ -8,14 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from penstock.broker.broker import Broker
 from penstock.broker.config import ScrubConfig
 from penstock.broker.replication.messages import Fetched
 from penstock.cluster.records import PartitionAssigned
 from penstock.cluster.topic_config import TopicSettings
+from penstock.errors import PenstockError
 from penstock.records import iter_batches
 from penstock.storage.config import LogConfig
+from penstock.testing.simulation.cluster.node import Unreachable
 from penstock.testing.simulation.cluster.simulation import Shape
-from penstock.testing.simulation.cluster.stage import OF_THREE, PATIENCE_S, PLACE, Stage, tell
+from penstock.testing.simulation.cluster.stage import OF_THREE, PATIENCE_S, PLACE, BrokenPromise, Stage, tell
 
 Script = Callable[[Stage], Awaitable[None]]
 
@@ -69,6 +72,40 @@ async def _rot(stage: Stage) -> None:
         files.flip_bit(path, files.size(path) // 2)
         await _is_copied_anew(stage, node_id, sound)
     await stage.write(2)
+
+
+async def _met(stage: Stage) -> None:
+    """A bit flips in an old segment of the leader, and a consumer reads it before anything else does."""
+    await _fill(stage)
+    end = stage.end_of(1)
+    path, files = _sealed(stage, 1)[1], stage.nodes[1].disk.files
+    files.flip_bit(path, files.size(path) // 2)
+    await stage.bounded(_read_all(stage, end), PATIENCE_S, "a consumer does not get to the end")
+    await _is_copied_anew(stage, 1, 3)
+
+
+async def _read_all(stage: Stage, end: int) -> None:
+    """Read as a consumer does, from whichever node leads, and miss nothing."""
+    position = 0
+
+    async def fetch(broker: Broker) -> bytes | None:
+        partition = broker.partition(*PLACE)
+        partition.check_leader()
+        found = partition.read(position, 1 << 20)
+        return None if found is None else found.read()
+
+    while position < end:
+        try:
+            data = await stage.nodes[stage.assigned().leader].ask(fetch)
+        except (PenstockError, Unreachable):
+            data = None
+        if data is None:
+            await asyncio.sleep(0.1)
+            continue
+        for _, header in iter_batches(data):
+            if header.base_offset > position:
+                raise BrokenPromise(f"a consumer got offset {header.base_offset} where {position} was due")
+            position = header.next_offset
 
 
 async def _cut(stage: Stage) -> None:
@@ -167,6 +204,7 @@ def _story(script: Script) -> Callable[[], None]:
 
 SCRUB_STORIES: Final[dict[str, Callable[[], None]]] = {
     "a bit of an old segment flips, and nobody reads it": _story(_rot),
+    "a bit of an old segment flips, and a consumer reads it": _story(_met),
     "an old segment is cut where a batch ends": _story(_cut),
     "a follower is damaged where too few are left": _story(_few),
     "a follower is damaged while it is being taken in": _story(_late),
