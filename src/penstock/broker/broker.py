@@ -66,6 +66,7 @@ from penstock.quorum.formation import Formation, Plan
 from penstock.quorum.registration import Identity, Registration
 from penstock.quorum.store import QuorumStore
 from penstock.storage.data_directory import DataDirectory
+from penstock.supervision import Supervision
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,8 @@ class Broker:
         self._producer_ids: deque[int] = deque()
         self.is_started = False  # whether this node is one of its cluster
         self.scrub = Scrub(self.replicas, config.scrub, self.clock, self.stats.scrub)
-        self._housekeeping = Housekeeping(self.replicas, config, self.clock, self.scrub)
+        self.supervision = Supervision(self.clock)
+        self._housekeeping = Housekeeping(self.replicas, config, self.clock, self.scrub, self.supervision)
         self._make_coordinators()
 
     def _open(self) -> None:

@@ -14,6 +14,7 @@ from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.storage.compaction import plan_compaction
 from penstock.storage.config import UNBOUNDED
+from penstock.supervision import Supervision
 
 log = logging.getLogger(__name__)
 
@@ -23,18 +24,24 @@ _FLUSH_MS_MIN: Final = 10  # more often than this no log is synced in the backgr
 class Housekeeping:
     """A quick clock for syncs, slower ones for compaction and retention, and the scrub with its own."""
 
-    def __init__(self, replicas: Replicas, config: BrokerConfig, clock: Clock, scrub: Scrub) -> None:
+    def __init__(
+        self, replicas: Replicas, config: BrokerConfig, clock: Clock, scrub: Scrub, supervision: Supervision
+    ) -> None:
         self._replicas = replicas
         self._config = config
         self._clock = clock
         self._scrub = scrub
+        self._supervision = supervision
         self._retention_due = clock.monotonic() + config.retention_check_interval_ms / 1000
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = asyncio.Event()
 
     def start(self) -> None:
+        start = self._supervision.start
         self._tasks = [
-            asyncio.create_task(each) for each in (self._sync_forever(), self._tidy_forever(), self._scrub.run())
+            start("background syncs", self._sync_forever),
+            start("housekeeping", self._tidy_forever),
+            start("scrub", self._scrub.run),
         ]
 
     async def stop(self) -> None:
@@ -97,6 +104,8 @@ class Housekeeping:
                 await self._tidy(partition, retires=retires)
             except PenstockError as error:
                 log.error("Housekeeping of %s failed and is tried again later: %s", partition.id, error.message)
+            except Exception as error:  # the other partitions are looked after all the same
+                self._supervision.note("housekeeping", error)
 
     async def _tidy(self, partition: Partition, *, retires: bool) -> None:
         now_ms = self._clock.now_ms()

@@ -63,6 +63,10 @@ def examine(door: Door) -> Health:
     if door.stopping.is_set():
         reasons.append(Finding(code="stopping", detail="The node is stopping."))
     reasons += _membership(door)
+    reasons += [
+        Finding(code="background_task", detail=f"The background task {name!r} failed a moment ago: {why}.")
+        for name, why in door.broker.supervision.troubles()
+    ]
     for partition in door.broker.replicas:
         failure = partition.log.failure
         if failure is not None:

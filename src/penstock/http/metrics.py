@@ -130,6 +130,12 @@ class NodeCollector:
         for (operation, status), count in list(door.requests.items()):
             requests.add_metric([operation, str(status)], count)
         yield requests
+        failures = CounterMetricFamily(
+            "penstock_background_failures", "Background tasks that met a bug and began anew.", labels=["task"]
+        )
+        for task, count in list(broker.supervision.failures.items()):
+            failures.add_metric([task], count)
+        yield failures
 
     def _logs(self) -> Iterable[Metric]:
         partitions = list(self._door.broker.replicas)

@@ -9,6 +9,7 @@ took, and reads ``durable_offset`` or ``failure`` off the log.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from typing import Final, NamedTuple
 from penstock.errors import LogFailed, TooManyOpenFiles
 from penstock.storage.kernel_sync import KernelSync
 from penstock.storage.log import Log
+
+logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 0.05
 _RETRY_S: Final = 0.05
@@ -157,6 +160,12 @@ class GroupCommit:
                 time.sleep(_RETRY_S)  # nothing was synced, and nothing failed: producers go on waiting
                 with self._lock:
                     self._again.add(log)
+            except Exception as error:  # what is on disk is not known, and those who wait must hear of it
+                logger.exception("Syncing %s met a bug.", log.directory)
+                log.fail(f"Syncing {log.directory} met a bug ({error!r}).")
             with self._idle:
                 self._end(log)
-            self._on_synced(log, time.monotonic() - began)
+            try:
+                self._on_synced(log, time.monotonic() - began)
+            except Exception:  # the thread has other logs to sync
+                logger.exception("Telling that %s is synced met a bug.", log.directory)

@@ -172,3 +172,21 @@ def test_nothing_is_kept_of_a_deleted_topic(tmp_path: Path) -> None:
         assert values(again) == {b"key": b"again"}
 
     tell(tmp_path, story)
+
+
+def test_a_bug_in_housekeeping_ends_nothing_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody expected is counted and named; the task goes on, for this partition too once it can."""
+
+    async def story(broker: Broker) -> None:
+        partition = await topic(broker)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(partition.log), "roll_aged", lambda *_: 1 // 0)
+            patch.setattr(type(broker._housekeeping), "sync_round", lambda *_: 1 // 0)
+            while not {"housekeeping", "background syncs"} <= set(broker.supervision.failures):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert {name for name, _ in broker.supervision.troubles()} == {"housekeeping", "background syncs"}
+        goes_on = asyncio.Event()
+        monkeypatch.setattr(type(broker._housekeeping), "sync_round", lambda *_: goes_on.set())
+        await goes_on.wait()
+
+    tell(tmp_path, story, housekeeping_interval_ms=20, fsync_interval_ms=20)

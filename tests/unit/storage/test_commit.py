@@ -171,3 +171,22 @@ def test_many_syncs_at_once_are_all_told_of(tmp_path: Path) -> None:
         told += [number for number, _ in finished]
     assert sorted(told) == list(range(300))
     kernel.close()
+
+
+def test_a_bug_while_syncing_is_told_to_who_waits_and_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(lambda: None)
+    broken, sound = open_log(MemoryFiles()), open_log(MemoryFiles())
+    fill(broken, 1)
+    fill(sound, 1)
+    sync = Log.sync
+    monkeypatch.setattr(Log, "sync", lambda log: 1 // 0 if log is broken else sync(log))
+    for _ in range(8):  # more often than there are threads
+        desk.commit.request(broken)
+        desk.commit.wait(broken)
+    assert broken.failure is not None
+    assert "met a bug" in broken.failure.message
+    desk.until(lambda: broken in desk.heard)
+    desk.commit.request(sound)
+    desk.until(lambda: sound in desk.heard)
+    assert sound.durable_offset == sound.end_offset
+    desk.commit.close()
