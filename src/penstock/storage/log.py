@@ -508,6 +508,7 @@ class Log:
 
     def _remove_files(self, segment: Segment) -> None:
         self.files.remove(index_path(self.directory, segment.base_offset))
+        self.files.sync_directory(self.directory)  # an index that outlives its segment tells that it is missing
         self.files.remove(log_path(self.directory, segment.base_offset))
 
     def pin(self, base_offset: int | None) -> None:

@@ -27,7 +27,8 @@ from penstock.storage.failed_sync import forget_failed_sync, is_failed_sync_note
 from penstock.storage.file_bytes import FileBytes
 from penstock.storage.files import Files
 from penstock.storage.holes import Hole
-from penstock.storage.index import Index, stated_size
+from penstock.storage.index import Index, peek_index, stated_size
+from penstock.storage.log_start import load_start
 from penstock.storage.open_segments import OpenSegments
 from penstock.storage.producers import ProducerTable, load_snapshot, snapshot_path
 from penstock.storage.scan import scan
@@ -84,6 +85,7 @@ class _Recovery:
                 self._sizes[match[2]][int(match[1])] = entry.size
         self._snapshots = sorted(self._sizes["producers"])
         self._opened = opened
+        self._strays = self._name_missing()
         self._segments = self._list_segments()
         self._epochs = LeaderEpochs(files, directory / EPOCHS_FILE)
         self._dates = Dates(self._epochs)
@@ -97,6 +99,61 @@ class _Recovery:
         self._bytes_cut = 0
         self._is_doubtful = is_doubt_noted(files, directory)
         self._has_failed_sync = is_failed_sync_noted(files, directory)
+        self._missing = self._note_missing()
+
+    def _name_missing(self) -> list[int]:
+        """Make an empty file where an index tells of a segment that is gone; the indexes that tell of nothing.
+
+        An index is removed, durably, before its segment is. So one without a segment is all that is left of it: from
+        now on it is a segment shorter than its index says.
+        """
+        logs, strays = self._sizes["log"], []
+        start = load_start(self._files, self._directory)
+        for base in sorted(base for base in self._sizes["index"] if base not in logs):
+            path = index_path(self._directory, base)
+            stated = stated_size(self._files, path, base)
+            summary = peek_index(self._files, path, base, stated)
+            before = max((other for other in logs if other < base), default=None)
+            is_within = before is not None and self._make_segment(before, logs[before]).next_offset > base
+            if summary is None or stated == 0 or summary.next_offset <= start or is_within:
+                strays.append(base)
+                continue
+            log.error(
+                "%s is gone, with offsets %d to %d.", log_path(self._directory, base), base, summary.next_offset - 1
+            )
+            self._files.open(log_path(self._directory, base), create=True)
+            self._files.sync_directory(self._directory)
+            logs[base] = 0
+        return strays
+
+    def _note_missing(self) -> set[int]:
+        """Take segments of which nothing is left for damaged; the base offsets of these."""
+        missing: set[int] = set()
+        for segment in self._segments:
+            base = segment.base_offset
+            if segment.size or base not in self._sizes["index"]:
+                continue
+            stated = stated_size(self._files, index_path(self._directory, base), base)
+            if stated > 0:
+                missing.add(base)
+                segment.note_missing(Hole(0, stated))
+        if missing:
+            self._doubt()
+            self._keep_offsets_of_missing_end(missing)
+        return missing
+
+    def _keep_offsets_of_missing_end(self, missing: set[int]) -> None:
+        """Go on behind the last segment if it is gone: its offsets are not given away a second time."""
+        last = self._segments[-1].base_offset
+        if last not in missing:
+            return
+        path = index_path(self._directory, last)
+        summary = peek_index(self._files, path, last, stated_size(self._files, path, last))
+        assert summary is not None, "it was read a moment ago"
+        behind = self._make_segment(summary.next_offset, 0)
+        behind.create()
+        self._files.sync_directory(self._directory)
+        self._segments.append(behind)
 
     def _list_segments(self) -> list[Segment]:
         return [self._make_segment(base, size) for base, size in sorted(self._sizes["log"].items())]
@@ -161,6 +218,8 @@ class _Recovery:
         """The first segment that may hold bytes which were never synced."""
         for at in range(len(self._segments) - 2, -1, -1):
             segment = self._segments[at]
+            if segment.base_offset in self._missing:
+                return at + 1  # its index was written when all of it was on disk
             if segment.base_offset in self._sizes["index"]:
                 # One that is damaged, or left from when the log was closed and has grown since, proves nothing.
                 return at + 1 if self._load_index(segment) is not None else at
@@ -325,7 +384,7 @@ class _Recovery:
     def _remove_strays(self, end_offset: int) -> None:
         """Remove snapshots of offsets that are no more, before the log reaches them again, and indexes of no log."""
         strays = [snapshot_path(self._directory, offset) for offset in self._snapshots if offset > end_offset]
-        strays += [index_path(self._directory, base) for base in self._sizes["index"] if base not in self._sizes["log"]]
+        strays += [index_path(self._directory, base) for base in self._strays]
         self._snapshots = [offset for offset in self._snapshots if offset <= end_offset]
         for path in strays:
             self._files.remove(path)
