@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import gc
 import logging
 import os
@@ -108,6 +109,7 @@ class Node:
         """Take part in the cluster and open the doors. If anything fails, all is closed again before the error is
         raised. The HTTP and gRPC doors open first: they can tell what the node is waiting for.
         """
+        self._check_ports()
         try:
             if self._grpc is not None:
                 await self._open(self._grpc)
@@ -121,6 +123,18 @@ class Node:
         except BaseException:
             await self.stop()
             raise
+
+    def _check_ports(self) -> None:
+        """Refuse a port that another process has before anything is opened, read or recovered."""
+        doors = {
+            "kafka": self.kafka_address,
+            "http": self.http_address,
+            "grpc": self.grpc_address,
+            "internal": self.internal_address,
+        }
+        for name, address in doors.items():
+            if address is not None:
+                _check_port(name, address)
 
     def _make_grpc(self, address: Address) -> GrpcServer:
         # The library is large: who does not need it does not load it, and who does, before anything runs.
@@ -150,6 +164,28 @@ class Node:
             await self._peers.stop()
             if self._own_files is not None:
                 self._own_files.close()
+
+
+def _check_port(name: str, address: Address) -> None:
+    """Refuse a port that is in use. Whatever else is wrong with an address is told by the door that listens there."""
+    try:
+        found = socket.getaddrinfo(address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return
+    for family, kind, protocol, _, place in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                probe.bind(place)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    continue
+                raise StartupError(
+                    f"Port {address.port} of broker.{name} ({address}) is in use. Stop the process that has it, or "
+                    f"choose another with --{name} HOST:PORT."
+                ) from None
 
 
 def run(settings: Settings, on_ready: OnReady | None = None) -> int:

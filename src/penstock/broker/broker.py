@@ -182,6 +182,7 @@ class Broker:
         self._redrives = Redrives(self)
         self.dead_letters = DeadLetters(self, self._redrives)
         self.schedules = Calendar(self)
+        self.hosted_members: set[tuple[str, str]] = set()  # groups and ids of members that live in a door of this node
         self.pipelines = Pipelines(self)
 
     async def start(self) -> None:

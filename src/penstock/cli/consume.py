@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from penstock.cli.moments import Moment
+from penstock.cli.names import topic_names
 from penstock.cli.options import url_option
 from penstock.cli.output import printable
 from penstock.cli.reading import Message, Start, TopicReader
@@ -20,7 +21,7 @@ from penstock.cli.rest import Rest
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Only this one. [default: all, merged by time]")
 @click.option(
     "--from",

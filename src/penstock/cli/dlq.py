@@ -13,6 +13,7 @@ import click
 
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.moments import Moment
+from penstock.cli.names import queue_group_names, topic_names
 from penstock.cli.options import output_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
 from penstock.cli.rest import Rest
@@ -25,7 +26,13 @@ _LOOK_EVERY_S: Final = 0.3
 _BAR_CHARS: Final = 30
 
 _FILTERS: Final = (
-    click.option("-g", "--group", metavar="NAME", help="Only of this queue group; also where it has its own topic."),
+    click.option(
+        "-g",
+        "--group",
+        shell_complete=queue_group_names,
+        metavar="NAME",
+        help="Only of this queue group; also where it has its own topic.",
+    ),
     click.option("--reason", metavar="TEXT", help="Only with exactly this reason."),
     click.option("--contains", metavar="TEXT", help="Only with this in their reason."),
     click.option("-k", "--key", help="Only with this key."),
@@ -37,7 +44,11 @@ _FILTERS: Final = (
 
 
 _group_option: Final = click.option(
-    "-g", "--group", metavar="NAME", help="The queue group, where it has a dead-letter topic of its own."
+    "-g",
+    "--group",
+    shell_complete=queue_group_names,
+    metavar="NAME",
+    help="The queue group, where it has a dead-letter topic of its own.",
 )
 
 
@@ -57,7 +68,7 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @filter_options
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
 @click.option("--all", "is_all", is_flag=True, help="Also those that were sent back since.")
@@ -107,7 +118,7 @@ def _row(letter: dict[str, Any]) -> list[object]:
 
 
 @dlq.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("place", metavar="PARTITION:OFFSET")
 @_group_option
 @output_option
@@ -140,7 +151,7 @@ def show(topic: str, place: str, group: str | None, output: str | None, url: str
 
 
 @dlq.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @filter_options
 @output_option
 @url_option
@@ -167,7 +178,7 @@ def reasons(topic: str, output: str | None, url: str, **filters: Any) -> None:
 
 
 @dlq.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @filter_options
 @click.option("--place", "places", metavar="PARTITION:OFFSET", multiple=True, help="Only these, as `list` tells them.")
 @click.option("--to", "target", metavar="TOPIC", help="To another topic. [default: where each came from]")
@@ -285,7 +296,7 @@ def _tell_end(job: dict[str, Any], output: str | None) -> None:
 
 
 @dlq.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @_group_option
 @output_option
 @url_option
@@ -314,7 +325,7 @@ def _job_row(job: dict[str, Any]) -> list[object]:
 
 
 @dlq.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("redrive_id", metavar="REDRIVE")
 @_group_option
 @output_option

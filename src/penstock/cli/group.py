@@ -10,9 +10,10 @@ import click
 
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.moments import Moment
+from penstock.cli.names import group_names, topic_names
 from penstock.cli.options import output_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people
-from penstock.cli.rest import Rest
+from penstock.cli.rest import RefusedError, Rest
 
 _OFFSET_COLUMNS: Final = {
     "topic": "topic",
@@ -37,7 +38,7 @@ def list_groups(output: str | None, url: str) -> None:
     """List groups; as JSON, one line each."""
     groups = Rest(url).get("v1", "groups")["groups"]
     if is_for_people(output):
-        columns = ("group", "type", "state", "protocol", "members", "lag")
+        columns = ("group", "kind", "state", "protocol", "members", "lag")
         echo_table(columns, [[_cell(found[column]) for column in columns] for found in groups])
     else:
         for found in groups:
@@ -45,7 +46,7 @@ def list_groups(output: str | None, url: str) -> None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @output_option
 @url_option
 def describe(name: str, output: str | None, url: str) -> None:
@@ -54,7 +55,7 @@ def describe(name: str, output: str | None, url: str) -> None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @click.option("--max", "lag_max", type=click.IntRange(min=0), help="Exit code 1 if the lag is above this.")
 @url_option
 def lag(name: str, lag_max: int | None, url: str) -> None:
@@ -66,13 +67,14 @@ def lag(name: str, lag_max: int | None, url: str) -> None:
 
 
 @group.command()
-@click.argument("name")
-@click.argument("topic")
+@click.argument("name", shell_complete=group_names)
+@click.argument("topic", shell_complete=topic_names)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these.")
 @click.option("--to", metavar="WHERE", help="An offset, earliest, or latest.")
 @click.option("--since", type=Moment(), help="A time such as 2026-01-31T12:00:00Z, or 2h for two hours ago.")
 @click.option("--shift", type=int, metavar="N", help="N messages on from where the group is; -N goes back.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
+@click.option("-y", "--yes", is_flag=True, help="Begin a group that is not there without asking.")
 @output_option
 @url_option
 def reset(
@@ -83,13 +85,17 @@ def reset(
     since: datetime | None,
     shift: int | None,
     dry_run: bool,
+    yes: bool,
     output: str | None,
     url: str,
 ) -> None:
-    """Move a group's offsets in TOPIC. The group must have no members; exit code 4 if it has."""
+    """Move a group's offsets in TOPIC. The group must have no members; exit code 4 if it has.
+
+    Asks before it begins a group that is not there.
+    """
     if [to, since, shift].count(None) != 2:
         raise click.UsageError("Give one of --to, --since and --shift.")
-    body: dict[str, Any] = {"topic": topic, "dry_run": dry_run}
+    body: dict[str, Any] = {"topic": topic, "dry_run": dry_run, "create": yes or dry_run}
     if partitions:
         body["partitions"] = list(partitions)
     if since is not None:
@@ -98,7 +104,7 @@ def reset(
         body["shift"] = shift
     else:
         body["to"] = int(to) if to is not None and to.isdigit() else to
-    result = Rest(url).post("v1", "groups", name, "reset", body=body)
+    result = _reset(Rest(url), name, body)
     if dry_run and is_for_people(output):
         click.echo(f"Group {name} would be moved:")
         echo_table(tuple(_MOVE_COLUMNS.values()), [[_cell(row[at]) for at in _MOVE_COLUMNS] for row in result["moves"]])
@@ -106,8 +112,24 @@ def reset(
         _show(result, output)
 
 
+def _reset(rest: Rest, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Move offsets; a group that is not there is begun if a person says so."""
+    try:
+        moved: dict[str, Any] = rest.post("v1", "groups", name, "reset", body=body)
+    except RefusedError as error:
+        if error.code != "group_not_found":
+            raise
+        if not sys.stdin.isatty():
+            raise CommandError(
+                f"There is no group {name}. Check the name, or say --yes to begin one.", Exit.USAGE
+            ) from None
+        click.confirm(f"There is no group {name}. Begin one?", abort=True, err=True)
+        moved = rest.post("v1", "groups", name, "reset", body={**body, "create": True})
+    return moved
+
+
 @group.command("delete-offsets")
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @click.argument("targets", metavar="TOPIC[:PARTITION,...]...", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option
@@ -142,7 +164,7 @@ def _target_of(text: str) -> tuple[str, str | None]:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=group_names)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @url_option
 def delete(name: str, yes: bool, url: str) -> None:
@@ -164,7 +186,7 @@ def _show(detail: dict[str, Any], output: str | None) -> None:
         echo_json(detail)
         return
     members = count_of(detail["members"], "member")
-    click.echo(f"Group {detail['group']} ({detail['type']}): {detail['state']}, {members}, lag {detail['lag']}")
+    click.echo(f"Group {detail['group']} ({detail['kind']}): {detail['state']}, {members}, lag {detail['lag']}")
     rows = [[_cell(row[column]) for column in _OFFSET_COLUMNS] for row in detail["offsets"]]
     echo_table(tuple(_OFFSET_COLUMNS.values()), rows)
 

@@ -37,7 +37,8 @@ def _echo_rich(columns: Sequence[str], cells: list[list[str]], rows: Sequence[Se
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, collapse_padding=True)
+    header_style = "" if os.environ.get("NO_COLOR") else "bold"  # some take bold for a colour
+    table = Table(box=box.SIMPLE_HEAD, header_style=header_style, pad_edge=False, collapse_padding=True)
     for at, column in enumerate(columns):
         is_number = bool(rows) and all(isinstance(row[at], int) for row in rows)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")

@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from penstock.cli.exits import CommandError
+from penstock.cli.names import topic_names
 from penstock.cli.options import assignments_of, check_later, later_options, priority_option, url_option
 from penstock.cli.output import count_of, echo_json
 from penstock.cli.rest import Rest
@@ -22,7 +23,7 @@ _PROGRESS_EVERY_S: Final = 0.5
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @click.option("-k", "--key", help="The key of every message.")
 @click.option("-K", "--key-separator", metavar="TEXT", help="Each line is key, TEXT, value.")

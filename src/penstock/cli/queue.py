@@ -13,6 +13,7 @@ import msgspec
 from penstock.cli import queue_groups, queue_lanes
 from penstock.cli.consume import as_text, write
 from penstock.cli.exits import CommandError, Exit
+from penstock.cli.names import topic_names
 from penstock.cli.options import assignments_of, check_later, later_options, output_option, priority_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
 from penstock.cli.queue_groups import group_option
@@ -33,7 +34,7 @@ for command in (*queue_groups.COMMANDS, queue_lanes.lanes):
 
 
 @queue.command("send")
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("values", metavar="[MESSAGE]...", nargs=-1)
 @click.option("-k", "--key", help="The key of every message.")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every message.")
@@ -69,7 +70,7 @@ def send_messages(
 
 
 @queue.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @group_option
 @click.option("-n", "--max", "count", type=click.IntRange(1, 10_000), default=1, show_default=True, metavar="N")
 @click.option("-w", "--wait", type=Span(), default=0, help="Wait so long for a message, up to 60s.")

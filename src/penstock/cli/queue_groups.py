@@ -11,6 +11,7 @@ import click
 from penstock.cli.consume import as_text
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.moments import Moment
+from penstock.cli.names import queue_group_names, topic_names
 from penstock.cli.options import assignments_of, output_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
 from penstock.cli.rest import Rest
@@ -19,12 +20,16 @@ from penstock.cli.spans import span_text
 _COUNTS: Final = ("ready", "in_flight", "waiting", "dying")
 _HEADS: Final = ("ready", "in flight", "waiting", "dying", "oldest")
 
-group_option = click.option("-g", "--group", default="default", show_default=True, help="The queue group.")
+group_option = click.option(
+    "-g", "--group", shell_complete=queue_group_names, default="default", show_default=True, help="The queue group."
+)
 
 
 @click.command()
-@click.argument("topic", required=False)
-@click.option("-g", "--group", help="Only this group, with its partitions and settings.")
+@click.argument("topic", required=False, shell_complete=topic_names)
+@click.option(
+    "-g", "--group", shell_complete=queue_group_names, help="Only this group, with its partitions and settings."
+)
 @output_option
 @url_option
 def stats(topic: str | None, group: str | None, output: str | None, url: str) -> None:
@@ -53,7 +58,7 @@ def stats(topic: str | None, group: str | None, output: str | None, url: str) ->
 
 
 @click.command()
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=topic_names)
 @output_option
 @url_option
 def groups(topic: str | None, output: str | None, url: str) -> None:
@@ -73,7 +78,7 @@ def groups(topic: str | None, output: str | None, url: str) -> None:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @group_option
 @click.option("-n", "--max", "count", type=click.IntRange(1, 1_000), default=10, show_default=True, metavar="N")
 @click.option("-o", "--output", type=click.Choice(["json", "text"]), help="JSON lines, or lines for people.")
@@ -90,7 +95,7 @@ def peek(topic: str, group: str, count: int, output: str | None, url: str) -> No
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @group_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option
@@ -103,7 +108,7 @@ def purge(topic: str, group: str, yes: bool, output: str | None, url: str) -> No
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @group_option
 @click.option("--from", "start", metavar="WHERE", help="earliest, latest or an offset. [default: earliest]")
 @click.option("--since", type=Moment(), help="From this time on: 2026-01-31T12:00:00Z, or how long ago, such as 2h.")
@@ -125,7 +130,7 @@ def declare(
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @group_option
 @click.option("-r", "--reason", default="", help="Why; `stats` shows it.")
 @output_option
@@ -137,7 +142,7 @@ def pause(topic: str, group: str, reason: str, output: str | None, url: str) -> 
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @group_option
 @output_option
 @url_option
@@ -148,7 +153,7 @@ def resume(topic: str, group: str, output: str | None, url: str) -> None:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @group_option
 @click.option("--to", metavar="WHERE", help="earliest, latest or an offset.")
 @click.option("--since", type=Moment(), help="The first message at or after this time; 2h is two hours ago.")
@@ -171,7 +176,7 @@ def seek(
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @group_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @url_option

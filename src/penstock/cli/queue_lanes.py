@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.cli.names import queue_group_names, topic_names
 from penstock.cli.options import output_option, url_option
 from penstock.cli.output import echo_json, echo_table, is_for_people, printable
 from penstock.cli.rest import Rest
@@ -16,8 +17,8 @@ _HEADS: Final = ("lane", "weight", "ready", "in flight", "served", "per second",
 
 
 @click.command()
-@click.argument("topic")
-@click.option("-g", "--group", help="Only this group, with its partitions.")
+@click.argument("topic", shell_complete=topic_names)
+@click.option("-g", "--group", shell_complete=queue_group_names, help="Only this group, with its partitions.")
 @output_option
 @url_option
 def lanes(topic: str, group: str | None, output: str | None, url: str) -> None:

@@ -8,13 +8,14 @@ import click
 
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.moving import moves_under_way, size_text, wait_for_moves
+from penstock.cli.names import topic_names
 from penstock.cli.options import output_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people
 from penstock.cli.rest import Rest
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option("--nodes", metavar="N,N,...", help="Spread all partitions over these nodes in turn.")
 @click.option(
     "-r", "--replication-factor", type=click.IntRange(min=1), help="With --nodes: replicas of each partition."

@@ -15,6 +15,9 @@ from penstock.cli.exits import CommandError, Exit
 
 TIMEOUT_S: Final = 30.0
 _EXITS: Final = {
+    400: Exit.USAGE,
+    416: Exit.USAGE,
+    422: Exit.USAGE,
     404: Exit.NOT_FOUND,
     409: Exit.CONFLICT,
     408: Exit.UNAVAILABLE,
@@ -40,7 +43,7 @@ class RefusedError(CommandError):
 class Rest:
     """Calls to one node."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise CommandError(f"{url!r} is not the URL of a node; give one such as http://127.0.0.1:8080.", Exit.USAGE)
@@ -49,29 +52,30 @@ class Rest:
         except ValueError:
             raise CommandError(f"{url!r} has a port that is not a number from 0 to 65535.", Exit.USAGE) from None
         self.url = url
+        self._timeout_s = timeout_s
         self._prefix = parts.path.rstrip("/")
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             context = ssl.create_default_context()
-            self._connection = http.client.HTTPSConnection(parts.hostname, port, timeout=TIMEOUT_S, context=context)
+            self._connection = http.client.HTTPSConnection(parts.hostname, port, timeout=timeout_s, context=context)
         else:
-            self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=TIMEOUT_S)
+            self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=timeout_s)
 
     def get(self, *path: str, wait_ms: int = 0, **params: object) -> Any:
         """Ask for something; ``wait_ms`` is how long the node itself may take over the answer."""
-        return self._call("GET", path, params, None, TIMEOUT_S + wait_ms / 1000)
+        return self._call("GET", path, params, None, self._timeout_s + wait_ms / 1000)
 
     def post(self, *path: str, body: object, wait_ms: int = 0, **params: object) -> Any:
-        return self._call("POST", path, params, body, TIMEOUT_S + wait_ms / 1000)
+        return self._call("POST", path, params, body, self._timeout_s + wait_ms / 1000)
 
     def put(self, *path: str, body: object) -> Any:
-        return self._call("PUT", path, {}, body, TIMEOUT_S)
+        return self._call("PUT", path, {}, body, self._timeout_s)
 
     def patch(self, *path: str, body: object) -> Any:
-        return self._call("PATCH", path, {}, body, TIMEOUT_S)
+        return self._call("PATCH", path, {}, body, self._timeout_s)
 
     def delete(self, *path: str, **params: object) -> Any:
-        return self._call("DELETE", path, params, None, TIMEOUT_S)
+        return self._call("DELETE", path, params, None, self._timeout_s)
 
     def _call(
         self, method: str, path: tuple[str, ...], params: dict[str, object], body: object, timeout_s: float

@@ -11,6 +11,7 @@ import click
 
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.moments import PointInTime
+from penstock.cli.names import topic_names
 from penstock.cli.options import assignments_of, output_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
 from penstock.cli.rest import RefusedError, Rest
@@ -69,7 +70,7 @@ def schedule() -> None:
 
 
 @schedule.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("message", required=False)
 @time_options
 @click.option("-k", "--key", help="The key of the message.")
@@ -121,7 +122,7 @@ def add(
 
 
 @schedule.command("list")
-@click.option("-t", "--topic", help="Only those of this topic.")
+@click.option("-t", "--topic", shell_complete=topic_names, help="Only those of this topic.")
 @click.option(
     "-s", "--state", type=click.Choice(["pending", "failed"]), help="Only those to come, or those that failed."
 )

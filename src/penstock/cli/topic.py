@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from penstock.cli.exits import CommandError, Exit
+from penstock.cli.names import topic_names
 from penstock.cli.options import assignments_of, output_option, url_option
 from penstock.cli.output import count_of, echo_json, echo_table, is_for_people
 from penstock.cli.reassign import reassign
@@ -43,7 +44,7 @@ topic.add_command(reassign)
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many. [default: defaults.topic.partitions]")
 @click.option("-r", "--replication-factor", type=click.IntRange(min=1), help="Copies of each partition.")
 @config_option
@@ -93,7 +94,7 @@ def list_topics(internal: bool, output: str | None, url: str) -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @output_option
 @url_option
 def describe(name: str, output: str | None, url: str) -> None:
@@ -123,7 +124,7 @@ def describe(name: str, output: str | None, url: str) -> None:
 
 
 @topic.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", shell_complete=topic_names, nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--if-exists", is_flag=True, help="Not being there is fine.")
 @url_option
@@ -144,7 +145,7 @@ def delete(names: tuple[str, ...], yes: bool, if_exists: bool, url: str) -> None
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @config_option
 @click.option("-u", "--unset", metavar="NAME", multiple=True, help="Put a setting back to its default.")
 @output_option
@@ -160,7 +161,7 @@ def alter(name: str, configs: tuple[str, ...], unset: tuple[str, ...], output: s
 
 
 @topic.command("add-partitions")
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.argument("total", type=click.IntRange(min=1))
 @output_option
 @url_option

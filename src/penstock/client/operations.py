@@ -55,10 +55,11 @@ class TopicDetail(TopicSummary, frozen=True, kw_only=True):
 
 
 class GroupSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A group in a list. ``type`` tells its kind: classic, consumer, rest, queue or spark."""
+    """A group in a list. ``kind`` tells what reads by it: classic, consumer, rest, queue or spark."""
 
     group: str
     type: str
+    kind: str
     state: str
     protocol: str | None
     members: int

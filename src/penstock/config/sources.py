@@ -18,6 +18,7 @@ import yaml
 from penstock.config.settings import SETTINGS
 
 PREFIX: Final = "PENSTOCK_"
+_OF_KUBERNETES: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
 _NOT_SETTINGS: Final = {"PENSTOCK_CONFIG", "PENSTOCK_URL"}
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}|\$\{")
 
@@ -71,8 +72,8 @@ def from_file(path: Path, environ: Mapping[str, str]) -> Found:
 def from_environment(environ: Mapping[str, str]) -> Found:
     """The settings in ``PENSTOCK_SECTION__KEY`` variables.
 
-    A variable without a double underscore is not ours to judge: Kubernetes makes ``PENSTOCK_PORT`` and its like for
-    every service of that name. One that looks like a setting without its section gets a warning.
+    One that is none of them is a problem; without a double underscore it gets a warning, unless it is one that
+    Kubernetes makes for every service of our name, such as ``PENSTOCK_PORT``.
     """
     found = Found()
     for name in sorted(environ):
@@ -80,9 +81,8 @@ def from_environment(environ: Mapping[str, str]) -> Found:
             continue
         path = name.removeprefix(PREFIX).lower().replace("__", ".")
         if "." not in path:
-            meant = next((setting for setting in SETTINGS.values() if setting.path.endswith(f".{path}")), None)
-            if meant is not None:
-                found.warnings.append(f"{name} is not a setting and has no effect; did you mean {meant.variable}?")
+            if not _OF_KUBERNETES.search(name):
+                found.warnings.append(f"{name} is not a setting and has no effect; {_meant_by(path)}")
         elif path in SETTINGS:
             found.texts[path] = Text(environ[name], name)
         else:
@@ -90,6 +90,17 @@ def from_environment(environ: Mapping[str, str]) -> Found:
             hint = f"did you mean {SETTINGS[near[0]].variable}?" if near else "see `penstock config show` for all"
             found.problems.append(Problem(name, "", f"there is no such setting; {hint}"))
     return found
+
+
+def _meant_by(path: str) -> str:
+    """Which variable somebody may have meant who left out the section, or one underscore."""
+    meant = next((setting for setting in SETTINGS.values() if setting.path.endswith(f".{path}")), None)
+    if meant is None:
+        flat = {known.replace(".", "_"): setting for known, setting in SETTINGS.items()}
+        keys = {known.rpartition(".")[2]: setting for known, setting in SETTINGS.items()}
+        near = difflib.get_close_matches(path, [*flat, *keys], n=1)
+        meant = (flat | keys)[near[0]] if near else None
+    return "see `penstock config show` for all" if meant is None else f"did you mean {meant.variable}?"
 
 
 def from_overrides(overrides: Mapping[str, Text]) -> Found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +13,7 @@ from penstock.broker.groups.group import Group
 from penstock.broker.groups.messages import Delete
 from penstock.broker.groups.report import Progress, Shift, delete_offsets, progress_of, reset_offsets
 from penstock.broker.membership.embedded import assigned_to
+from penstock.broker.queues.leading.commits import QUEUE_MARK
 from penstock.broker.starts import Since, Start
 from penstock.errors import GroupNotFound, InvalidRequest
 from penstock.http.door import Door
@@ -22,12 +23,19 @@ from penstock.http.homes import coordinators, is_forwarded
 from penstock.http.message_types import PartitionIndex
 from penstock.model import OFFSETS_TOPIC
 
+_MARKS: Final = frozenset({QUEUE_MARK, "spark"})  # metadata of offsets that queue groups and Spark queries commit
+
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """A group in a list. `lag` is the sum over the partitions it has committed for."""
+    """A group in a list. `lag` is the sum over the partitions it has committed for.
+
+    `type` is its protocol (classic or consumer), `kind` what reads by it: the same for Kafka clients, `rest` for
+    members that a node hosts for clients of HTTP and gRPC, `queue` for a queue group and `spark` for a Spark query.
+    """
 
     group: str
     type: str
+    kind: str
     state: str
     protocol_type: str
     protocol: str | None
@@ -129,7 +137,7 @@ async def list_groups(door: Door, call: Call[None, None]) -> GroupList:
     """Every group, by name."""
     groups = door.broker.groups.all_groups()
     progress = await progress_of(door.broker, groups)
-    views = [_view(group, rows) for group, rows in zip(groups, progress, strict=True)]
+    views = [_view(door, group, rows) for group, rows in zip(groups, progress, strict=True)]
     if not is_forwarded(call.scope):
         for other in await gather(door, call, coordinators(door, OFFSETS_TOPIC), GroupList):
             views += other.groups
@@ -203,7 +211,7 @@ def _find(door: Door, call: Call[Any, Any]) -> AnyGroup:
 async def _detail(door: Door, group: AnyGroup) -> GroupDetail:
     (progress,) = await progress_of(door.broker, [group])
     return GroupDetail(
-        **msgspec.structs.asdict(_view(group, progress)),
+        **msgspec.structs.asdict(_view(door, group, progress)),
         member_details=[
             MemberView(
                 member_id=member.id,
@@ -220,10 +228,20 @@ async def _detail(door: Door, group: AnyGroup) -> GroupDetail:
     )
 
 
-def _view(group: AnyGroup, progress: list[Progress]) -> GroupView:
+def _kind_of(door: Door, group: AnyGroup, progress: list[Progress]) -> str:
+    if group.members:
+        hosted = door.broker.hosted_members
+        return "rest" if any((group.id, member.id) in hosted for member in group.members) else group.kind
+    marks = {row.metadata for row in progress if row.committed_offset is not None}
+    (mark,) = marks if len(marks) == 1 else ("",)
+    return mark if mark in _MARKS else group.kind
+
+
+def _view(door: Door, group: AnyGroup, progress: list[Progress]) -> GroupView:
     return GroupView(
         group=group.id,
         type=group.kind,
+        kind=_kind_of(door, group, progress),
         state=group.state.value,
         protocol_type=group.protocol_type,
         protocol=group.protocol,

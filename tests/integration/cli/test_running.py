@@ -109,12 +109,15 @@ def refused(result: subprocess.CompletedProcess[bytes], *parts: str, code: Exit 
         assert part in message
 
 
-def test_a_port_in_use_is_told(command: Any, tmp_path: Path) -> None:
+def test_a_port_in_use_is_told_before_anything_is_opened(command: Any, tmp_path: Path) -> None:
+    doors = ("--kafka", "--http", "--grpc", "--internal")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        for door, other in (("--kafka", "--http"), ("--http", "--kafka")):
-            result = command("serve", "--data-dir", tmp_path / "d", door, address, other, "127.0.0.1:0")
-            refused(result, address, "in use", door)
+        for door in doors:
+            others = [argument for each in doors if each != door for argument in (each, "127.0.0.1:0")]
+            result = command("serve", "--data-dir", tmp_path / "d", door, address, *others)
+            refused(result, address, "in use", door, f"broker.{door[2:]}")
+            assert not list(tmp_path.glob("d/logs/*")), "nothing was opened"
 
 
 def test_a_data_directory_in_use_is_told(command: Any, start_node: Any) -> None:

@@ -70,11 +70,11 @@ def test_tables_are_plain_columns_without_a_terminal(node: Any, topic: str) -> N
         (("topic", "delete", "nowhere", "--yes"), Exit.NOT_FOUND, "There is no topic 'nowhere'"),
         (("topic", "delete", "nowhere", "--yes", "--if-exists"), Exit.OK, ""),
         (("topic", "delete", "nowhere"), Exit.USAGE, "say --yes"),
-        (("topic", "create", "a b"), Exit.FAILURE, "not allowed"),
-        (("topic", "create", "x", "-c", "retention.mss=1"), Exit.FAILURE, "Did you mean 'retention.ms'?"),
+        (("topic", "create", "a b"), Exit.USAGE, "not allowed"),
+        (("topic", "create", "x", "-c", "retention.mss=1"), Exit.USAGE, "Did you mean 'retention.ms'?"),
         (("topic", "create", "x", "-c", "retention"), Exit.USAGE, "is not KEY=VALUE"),
         (("topic", "create", "x", "-p", "0"), Exit.USAGE, "--partitions"),
-        (("topic", "create", "x", "-r", "3"), Exit.FAILURE, "needs as many nodes"),
+        (("topic", "create", "x", "-r", "3"), Exit.USAGE, "needs as many nodes"),
         (("topic", "alter", "x"), Exit.USAGE, "Nothing to change"),
         (("topic", "add-partitions", "nowhere", "3"), Exit.NOT_FOUND, "There is no topic"),
         (("topic", "creat", "x"), Exit.USAGE, "No such command"),
@@ -190,7 +190,7 @@ def test_reading_starts_where_it_is_told_to(node: Any, topic: str) -> None:
     assert values("--from", "latest") == []
     assert values("--max", 0) == []
     assert values("-p", 1) == []
-    assert node.run("consume", topic, "-p", 0, "--from", 11).returncode == Exit.FAILURE
+    assert node.run("consume", topic, "-p", 0, "--from", 11).returncode == Exit.USAGE
     assert node.run("consume", topic, "-p", 2).returncode == Exit.NOT_FOUND
 
 

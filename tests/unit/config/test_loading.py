@@ -196,11 +196,27 @@ def test_a_bad_value_in_the_environment_names_the_variable() -> None:
 def test_variables_that_kubernetes_makes_are_left_alone() -> None:
     loaded = load({"PENSTOCK_PORT": "tcp://10.0.0.1:9092", "PENSTOCK_SERVICE_HOST": "10.0.0.1", "PENSTOCK_URL": "x"})
     assert (loaded.settings, loaded.warnings) == (Settings(), ())
+    more = ("PENSTOCK_HTTP_SERVICE_HOST", "PENSTOCK_HTTP_SERVICE_PORT_REST", "PENSTOCK_PORT_9092_TCP_ADDR")
+    assert load(dict.fromkeys(more, "x")).warnings == ()
 
 
 def test_a_variable_without_its_section_is_warned_about() -> None:
     [warning] = load({"PENSTOCK_NODE_ID": "3"}).warnings
     assert "did you mean PENSTOCK_BROKER__NODE_ID?" in warning
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("PENSTOCK_STORAGE_FSYNC", "did you mean PENSTOCK_STORAGE__FSYNC?"),
+        ("PENSTOCK_DATADIR", "did you mean PENSTOCK_BROKER__DATA_DIR?"),
+        ("PENSTOCK_BROKER_KAFKAA", "did you mean PENSTOCK_BROKER__KAFKA?"),
+        ("PENSTOCK_XYZZY", "see `penstock config show` for all"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_warned_about(name: str, meant: str) -> None:
+    [warning] = load({name: "x"}).warnings
+    assert warning == f"{name} is not a setting and has no effect; {meant}"
 
 
 def test_an_unknown_flag_path_is_an_error() -> None:

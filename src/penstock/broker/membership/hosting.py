@@ -65,6 +65,7 @@ class HostedMembers:
     def _keep(self, member: HostedMember) -> None:
         key = (member.group_id, member.seat.member_id)
         self._members[key] = member
+        self._broker.hosted_members.add(key)
         if key not in self._timers:
             self._look_later(member)
 
@@ -110,6 +111,7 @@ class HostedMembers:
         member.seat.abandon()
         if self._members.get(key) is member:
             del self._members[key]
+            self._broker.hosted_members.discard(key)
             self._timers.pop(key).cancel()
 
     def _look_later(self, member: HostedMember) -> None:

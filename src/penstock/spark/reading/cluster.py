@@ -189,7 +189,13 @@ class Cluster:
     def report(self, group: str, position: Position) -> None:
         """Say how far a query got, without waiting for it: nobody but people depends on that."""
         offsets = [
-            {"topic": topic, "partition": index, "offset": offset, "topic_id": position.topics[topic].topic_id}
+            {
+                "topic": topic,
+                "partition": index,
+                "offset": offset,
+                "topic_id": position.topics[topic].topic_id,
+                "metadata": "spark",  # by which lists of groups tell what this one is
+            }
             for (topic, index), offset in position.items()
         ]
         if offsets:

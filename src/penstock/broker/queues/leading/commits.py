@@ -33,7 +33,7 @@ _PATIENCE_SECONDS: Final = 3.0  # with another node
 _OFFSETS_AT_ONCE: Final = 500
 _FORGOTTEN: Final = -1
 _NOBODY: Final = MemberIdentity(member_id="")
-_MARK: Final = "queue"  # the metadata of offsets that are ours
+QUEUE_MARK: Final = "queue"  # the metadata of offsets that are ours
 
 
 class QueueOffset(msgspec.Struct, frozen=True, array_like=True):
@@ -198,7 +198,7 @@ class QueueCommits:
             await self._groups.await_shard(wanted.group)
             rows = [row for row in wanted.offsets if self._is_ours(wanted.group, row)]
             kept = tuple(
-                OffsetCommit(row.topic, row.partition, row.offset, -1, _MARK, row.topic_id)
+                OffsetCommit(row.topic, row.partition, row.offset, -1, QUEUE_MARK, row.topic_id)
                 for row in rows
                 if row.offset != _FORGOTTEN
             )
@@ -219,7 +219,7 @@ class QueueCommits:
         """Whether nobody but queues has committed there; what was committed for an earlier topic does not count."""
         found = self._groups.find(group)
         known = None if found is None else found.offsets.get((row.topic, row.partition))
-        return known is None or known.metadata == _MARK or known.topic_id != row.topic_id
+        return known is None or known.metadata == QUEUE_MARK or known.topic_id != row.topic_id
 
 
 def _by_group(rows: Iterable[tuple[_Queue, int]]) -> Iterator[GroupOffsets]:
