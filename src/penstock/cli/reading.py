@@ -135,7 +135,8 @@ class TopicReader:
             return max(span.start, span.end + start.offset)
         if self._partition is not None and not span.start <= start.offset <= span.end:
             raise CommandError(
-                f"{self._topic}-{partition} holds offsets {span.start} to {span.end}, not {start.offset}."
+                f"{self._topic}-{partition} holds offsets {span.start} to {span.end}, not {start.offset}.",
+                Exit.USAGE,
             )
         return min(max(start.offset, span.start), span.end)
 

@@ -31,6 +31,13 @@ def topic(node: Any) -> Iterator[str]:
     node.run("topic", "delete", name, "--yes", "--if-exists")
 
 
+def settled(node: Any, *words: object) -> Any:
+    """What a command ends with, once the node has read the logs of its coordinators."""
+    done: list[Any] = []
+    eventually(lambda: done.append(node.run(*words)) or done[-1].returncode != Exit.UNAVAILABLE)
+    return done[-1]
+
+
 def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command there is, with the words that lead to it."""
     context = click.Context(group)
@@ -111,24 +118,24 @@ def test_a_node_that_is_not_there_is_5_and_a_url_that_is_none_is_2(
     ],
 )
 def test_an_argument_that_the_node_refuses_is_2(node: Any, topic: str, words: tuple[str, ...]) -> None:
-    result = node.run(*(topic if word == "TOPIC" else word for word in words))
+    result = settled(node, *(topic if word == "TOPIC" else word for word in words))
     assert result.returncode == Exit.USAGE, result.stderr
 
 
 def test_a_group_that_is_not_there_is_begun_only_if_asked_to(node: Any, topic: str) -> None:
     words = ("group", "reset", f"{topic}-new", topic, "--to", "earliest")
-    refused = node.run(*words)
+    refused = settled(node, *words)
     assert refused.returncode == Exit.USAGE
     assert b"There is no group" in refused.stderr
     assert b"--yes" in refused.stderr
-    assert node.run(*words, "--yes").returncode == Exit.OK
+    assert settled(node, *words, "--yes").returncode == Exit.OK
     assert node.run(*words).returncode == Exit.OK, "it is there now"
 
 
 def test_lists_of_groups_tell_their_kinds_apart(node: Any, topic: str) -> None:
     node.run("produce", topic, stdin=b"1\n2\n")
-    node.run("group", "reset", f"{topic}-k", topic, "--to", "earliest", "--yes")
-    node.run("queue", "receive", topic, "-g", f"{topic}-q", "--ack")
+    settled(node, "group", "reset", f"{topic}-k", topic, "--to", "earliest", "--yes")
+    settled(node, "queue", "receive", topic, "-g", f"{topic}-q", "--ack")
     with httpx.Client(base_url=node.url, timeout=60) as rest:
         joined = rest.post(f"/v1/groups/{topic}-r/join", json={"topics": [topic]})
         assert joined.status_code == 200, joined.text
@@ -158,7 +165,7 @@ def completed(node: Any, *words: str) -> list[str]:
 
 
 def test_a_shell_completes_names_of_topics_and_groups(node: Any, topic: str) -> None:
-    node.run("group", "reset", f"{topic}-g", topic, "--to", "earliest", "--yes")
+    settled(node, "group", "reset", f"{topic}-g", topic, "--to", "earliest", "--yes")
     assert completed(node, "topic", "describe", topic) == [topic]
     assert completed(node, "consume", topic[:-1])[-1:] == [topic]
     assert completed(node, "group", "describe", f"{topic}-") == [f"{topic}-g"]
