@@ -85,6 +85,7 @@ class Broker:
         self.clock = surroundings.clock
         self.peers = surroundings.peers
         self.stats = BrokerStats()
+        self.supervision = Supervision(self.clock)
         self._data = DataDirectory(surroundings.files, config.data_dir, config.node_id)
         try:
             self._open()
@@ -95,7 +96,6 @@ class Broker:
         self._producer_ids: deque[int] = deque()
         self.is_started = False  # whether this node is one of its cluster
         self.scrub = Scrub(self.replicas, config.scrub, self.clock, self.stats.scrub)
-        self.supervision = Supervision(self.clock)
         self._housekeeping = Housekeeping(self.replicas, config, self.clock, self.scrub, self.supervision)
         self._make_coordinators()
 
@@ -124,7 +124,14 @@ class Broker:
             surroundings.files, self._data, config, self.metadata, self.stats, surroundings.open_commit, clock
         )
         self.replication = Replication(
-            config.node_id, self.replicas, peers, self.controller, clock, cluster, self.stats.replication
+            config.node_id,
+            self.replicas,
+            peers,
+            self.controller,
+            clock,
+            cluster,
+            self.stats.replication,
+            self.supervision,
         )
         self.remote = RemotePartitions(config.node_id, self.metadata, peers, clock)
         self._service = PartitionService(self.replicas, clock, syncs=self.syncs_before_ack)

@@ -29,6 +29,7 @@ from penstock.cluster.topic_config import TopicSettings
 from penstock.errors import ControllerUnavailable, PenstockError
 from penstock.records import Record, decode_records, encode_batch, iter_batches
 from penstock.storage.data_directory import DataDirectory
+from penstock.supervision import Supervision
 from penstock.testing.files import MemoryFiles
 from penstock.testing.peers import Exchange
 from penstock.testing.simulation.cluster.clock import SimulatedClock
@@ -95,7 +96,14 @@ class Node:
             stage.clock,
         )
         self.replication = Replication(
-            self.id, self.replicas, self.peers, self, stage.clock, stage.config, self.stats.replication
+            self.id,
+            self.replicas,
+            self.peers,
+            self,
+            stage.clock,
+            stage.config,
+            self.stats.replication,
+            Supervision(stage.clock),
         )
         self.in_step = InStep(self.metadata, self.replicas, self.peers)
         self.replicas.attach(stage.loop)

@@ -23,6 +23,7 @@ from penstock.broker.stats import ReplicationStats
 from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.peers.port import Peers
+from penstock.supervision import Supervision
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,9 @@ class Replication:
         clock: Clock,
         config: ClusterConfig,
         stats: ReplicationStats,
+        supervision: Supervision,
     ) -> None:
+        self._supervision = supervision
         self._replicas = replicas
         self._peers = peers
         self._clock = clock
@@ -67,9 +70,11 @@ class Replication:
         self._peers.serve(NUDGE, self._serving.nudge)
         for fetcher in self._fetchers.values():
             fetcher.start()
+        start = self._supervision.start
         self._tasks = [
-            asyncio.ensure_future(each)
-            for each in (self._look_forever(), self._note_forever(), self.doubts.look_forever())
+            start("looking after followers", self._look_forever),
+            start("noting watermarks", self._note_forever),
+            start("looking after damaged replicas", self.doubts.look_forever),
         ]
 
     async def stop(self) -> None:
