@@ -30,7 +30,6 @@ from penstock.records import parse_header
 from penstock.storage.checked import decode_checked, encode_checked
 from penstock.storage.config import UNLIMITED, LogConfig
 from penstock.storage.files import Files, read_file, replace_file, write_again
-from penstock.storage.holes import OffsetRange
 from penstock.storage.log import Log
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,6 @@ _HARD_STATE_FILE: Final = "hard-state"
 _RESERVE_FILE: Final = "reserve"
 _PROMISED_FILE: Final = "promised"
 _NOBODY: Final = Members({})
-_ANYTHING: Final = OffsetRange(0, 1 << 62)
 
 
 class _StoredVote(msgspec.Struct, frozen=True):
@@ -63,7 +61,7 @@ class QuorumStore:
         self._files = files
         self._clock = clock
         self._snapshots = Snapshots(files, directory)
-        self._log = self._open_log()
+        self._log = Log.open(files, directory, _CONFIG)
         self._log.forget_doubt()  # the line of what was promised tells more
         self._promised = Promised(files, directory / _PROMISED_FILE)
         self._reserve = Reserve(files, directory / _RESERVE_FILE)
@@ -91,13 +89,6 @@ class QuorumStore:
 
     def close(self) -> None:
         self._log.close()
-
-    def _open_log(self) -> Log:
-        opened = Log.open(self._files, self.directory, _CONFIG)
-        opened.lost = (
-            _ANYTHING,
-        )  # entries are numbered: whether one is missing, and whether it may be, is judged here
-        return opened
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -194,16 +185,16 @@ class QuorumStore:
             )
         self._log.truncate(self._log.start_offset)
         self._log.save_start(index)
-        self._log = self._open_log()
+        self._log = Log.open(self._files, self.directory, _CONFIG)
         return True
 
     def _term_at(self, index: int) -> int:
-        batch = next(self._log.batches(index - 1), None)
-        found = [] if batch is None else self._decode(batch.read())
-        term = next((entry.term for entry in found if entry.index == index), None)
-        if term is None:
-            raise self._refuse(f"its log is damaged: entry {index} is missing")
-        return term
+        try:
+            batch = next(self._log.batches(index - 1), None)
+            found = [] if batch is None else self._decode(batch.read())
+            return next(entry.term for entry in found if entry.index == index)
+        except (DamagedRecords, StopIteration):
+            raise self._refuse(f"its log is damaged: entry {index} is missing") from None
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
