@@ -295,7 +295,7 @@ def test_a_topic_is_moved_and_its_messages_with_it(cluster: Cluster, topic: str)
     table = command(cluster, "topic", "describe", topic, "-o", "table", number=3).stdout
     assert "2,1" in table
     refused = command(cluster, "topic", "reassign", topic, "--move", "0:1,99")
-    assert refused.returncode == 1, refused.stderr
+    assert refused.returncode == 2, refused.stderr
     assert "99" in refused.stderr
 
 

@@ -122,6 +122,7 @@ def test_a_pipeline_without_spark_names_the_line_that_installs_it(slim: Path, no
         "pipeline: p\nsources:\n  a: {topics: a}\nsteps:\n  b: SELECT * FROM a\nsinks:\n  c: {from: b, topic: c}\n"
     )
     env = clean(PENSTOCK_URL=node.http_url)
+    run([slim / "penstock", "topic", "create", "a"], env=env, cwd=tmp_path)
     done = run([slim / "penstock", "pipeline", "run", "p.yaml", "--once"], env=env, cwd=tmp_path)
     assert done.returncode == 1
     assert "pip install 'penstock-mq[spark] @ file://" in done.stderr

@@ -214,6 +214,8 @@ def start_consume(node: Any, *args: object) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "penstock", "consume", *map(str, args), "--url", node.url],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # A shell has its background jobs ignore this signal, and they hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 

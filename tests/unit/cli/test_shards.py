@@ -8,14 +8,20 @@ from penstock.config import Settings, load
 from penstock.errors import StartupError
 from penstock.shards import shard_environments
 
+TOKEN = {"cluster__token": "a secret"}
+
 
 def loaded(**variables: str) -> Settings:
     return load({f"PENSTOCK_{name.upper()}": value for name, value in variables.items()}).settings
 
 
 def test_the_first_shard_is_the_node_itself_and_the_others_join_it() -> None:
-    settings = loaded(broker__node_id="2", broker__data_dir="/d", broker__internal="h:7000", broker__kafka="h:9000")
-    first, second, third = (load(chosen).settings for chosen in shard_environments(settings, 3))
+    settings = loaded(
+        broker__node_id="2", broker__data_dir="/d", broker__internal="h:7000", broker__kafka="h:9000", **TOKEN
+    )
+    first, second, third = (
+        load({**chosen, "PENSTOCK_CLUSTER__TOKEN": "a secret"}).settings for chosen in shard_environments(settings, 3)
+    )
     assert first.broker.internal == settings.broker.internal
     assert first.cluster.join is None
     assert [shard.broker.node_id for shard in (second, third)] == [2001, 2002]
@@ -30,7 +36,7 @@ def test_copies_on_one_host_are_not_made_by_default() -> None:
     shards = [load(chosen).settings for chosen in shard_environments(loaded(), 2)]
     assert {shard.defaults.topic.replication_factor for shard in shards} == {1}
     assert {shard.cluster.voters for shard in shards} == {1}
-    peers = loaded(broker__internal="h:1", cluster__peers="1@h:1,2@i:1,3@j:1")
+    peers = loaded(broker__internal="h:1", cluster__peers="1@h:1,2@i:1,3@j:1", **TOKEN)
     variables = shard_environments(peers, 2)
     assert not any("REPLICATION_FACTOR" in name for chosen in variables for name in chosen)
 
