@@ -10,8 +10,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from penstock.extras import needs
-
 if TYPE_CHECKING:
     from penstock.broker.queues.core.messages import Fate
     from penstock.broker.queues.leases import LeasedMessage
@@ -34,6 +32,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
+    from penstock.extras import needs
+
     with needs("server", "A broker for tests"):
         found = getattr(import_module(home), name)
     globals()[name] = found
