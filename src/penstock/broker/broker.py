@@ -34,6 +34,7 @@ from penstock.broker.queues.redrives.redrives import Redrives
 from penstock.broker.remote import PartitionService, RemotePartitions
 from penstock.broker.replicas import Replicas
 from penstock.broker.replication.replication import Replication
+from penstock.broker.resource_settings import ResourceSettings
 from penstock.broker.running_mark import RunningMark
 from penstock.broker.schedules.calendar import Calendar
 from penstock.broker.scrub import Scrub
@@ -46,6 +47,7 @@ from penstock.cluster.commands import (
     AddPartitions,
     Answer,
     Command,
+    ConfigureResource,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
@@ -56,6 +58,7 @@ from penstock.cluster.controller import Rules, TopicSpec
 from penstock.cluster.metadata import Topic
 from penstock.cluster.raft.messages import Member
 from penstock.cluster.raft.pace import Pace
+from penstock.cluster.resource_config import GroupLimits, ResourceKind
 from penstock.cluster.topic_config import TopicSettings, resolve
 from penstock.errors import InvalidRequest, PenstockError, PolicyViolation, TopicExists
 from penstock.model import OFFSETS_TOPIC, PIPELINES_TOPIC, REDRIVES_TOPIC, TRANSACTIONS_TOPIC, is_internal
@@ -115,6 +118,12 @@ class Broker:
         rules = Rules(
             min_in_sync=config.topic_defaults.min_insync_replicas,
             internal_replication_factor=cluster.internal_replication_factor,
+            groups=GroupLimits(
+                session_timeout_min_ms=config.groups.session_timeout_min_ms,
+                session_timeout_max_ms=config.groups.session_timeout_max_ms,
+                session_timeout_ms=config.groups.session_timeout_ms,
+                heartbeat_interval_ms=config.groups.heartbeat_interval_ms,
+            ),
         )
         controlling = ControllerConfig(session_ms=cluster.session_timeout_ms, voters=cluster.voters, rules=rules)
         random = _child(surroundings.random)
@@ -133,6 +142,7 @@ class Broker:
             self.stats.replication,
             self.supervision,
         )
+        self.resource_settings = ResourceSettings(config.node_id, self.metadata, self.replication, config.groups)
         self.remote = RemotePartitions(config.node_id, self.metadata, peers, clock)
         self._service = PartitionService(self.replicas, clock, syncs=self.syncs_before_ack)
         self._in_step = InStep(self.metadata, self.replicas, peers)
@@ -163,7 +173,13 @@ class Broker:
     def _make_coordinators(self) -> None:
         config, clock = self.config, self.clock
         neighbours = Neighbours(config.node_id, self.metadata, self.peers)
-        self.groups = GroupCoordinator(config.groups, clock, MetadataTopics(self.metadata), syncs=self.syncs_before_ack)
+        self.groups = GroupCoordinator(
+            config.groups,
+            clock,
+            MetadataTopics(self.metadata),
+            self.resource_settings.member_times,
+            syncs=self.syncs_before_ack,
+        )
         self.transactions = TransactionCoordinator(
             config.transactions,
             clock,
@@ -208,13 +224,14 @@ class Broker:
             self.replicas.listen(coordinator)
         self.queues.start()
         self.schedules.start()
-        for listener in (self.known_nodes, self._in_step):
+        for listener in (self.known_nodes, self._in_step, self.resource_settings):
             self.quorum.listen(listener.on_applied, listener.on_reset, lambda _: None)
         self._service.serve(self.peers)
         self.replication.start()
         self.shell.start()
         await self._formation.begin()
         await self._read_metadata()
+        self.resource_settings.apply()  # listeners do not hear of the snapshot that this disk had
         self._mark.set()
         await self.registration.start()
         await self._in_step.caught_up()
@@ -384,6 +401,14 @@ class Broker:
         """Set settings of a topic; None unsets one."""
         _check_not_internal(name)
         await self.command(ConfigureTopic(name=name, changes=dict(changes), is_only_checked=validate_only))
+
+    async def configure_resource(
+        self, kind: ResourceKind, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        """Set settings of a group or a node (the empty name: of all nodes); None unsets one."""
+        await self.command(
+            ConfigureResource(kind=kind, name=name, changes=dict(changes), is_only_checked=validate_only)
+        )
 
     def topic_settings(self, name: str) -> TopicSettings:
         """A topic's settings, defaults included."""

@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.cluster.records import Endpoint, LostRecords, PartitionAssigned
+from penstock.cluster.resource_config import ResourceKind
 
 
 class CreateTopic(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -45,6 +46,15 @@ class AddPartitions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class ConfigureTopic(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Set settings, or unset those whose value is None."""
 
+    name: str
+    changes: Mapping[str, str | None]
+    is_only_checked: bool = False
+
+
+class ConfigureResource(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Set settings of a group or a node (the empty name: of all nodes), or unset those whose value is None."""
+
+    kind: ResourceKind
     name: str
     changes: Mapping[str, str | None]
     is_only_checked: bool = False
@@ -185,6 +195,7 @@ Command = (
     | DeleteTopic
     | AddPartitions
     | ConfigureTopic
+    | ConfigureResource
     | ReserveProducerIds
     | RegisterNode
     | DoubtReplicas

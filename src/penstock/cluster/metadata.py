@@ -6,6 +6,7 @@ whether they come from the log, a snapshot or another node.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from uuid import UUID
@@ -20,10 +21,12 @@ from penstock.cluster.records import (
     NodeRemoved,
     PartitionAssigned,
     ProducerIdsReserved,
+    ResourceConfigured,
     TopicConfigured,
     TopicCreated,
     TopicDeleted,
 )
+from penstock.cluster.resource_config import ResourceKind
 from penstock.errors import UnknownPartition, UnknownTopic
 
 
@@ -53,6 +56,7 @@ class ClusterMetadata:
         self.next_producer_id = 0
         self.nodes: dict[int, NodeRegistered] = {}
         self.topics: dict[str, Topic] = {}
+        self.configured: dict[tuple[ResourceKind, str], dict[str, str]] = {}  # groups and nodes with settings
         self._topics_by_id: dict[UUID, Topic] = {}
 
     def reset(self) -> None:
@@ -62,6 +66,7 @@ class ClusterMetadata:
         self.next_producer_id = 0
         self.nodes.clear()
         self.topics.clear()
+        self.configured.clear()
         self._topics_by_id.clear()
 
     def topic(self, name: str) -> Topic:
@@ -80,6 +85,10 @@ class ClusterMetadata:
                 f"Topic {name!r} has no partition {index}; it has {len(topic.partitions)}, numbered from 0."
             )
         return topic.partitions[index]
+
+    def resource_configs(self, kind: ResourceKind, name: str) -> Mapping[str, str]:
+        """The settings that were set for a group or a node; the empty name is the default of all nodes."""
+        return self.configured.get((kind, name), {})
 
     def apply(self, record: MetadataRecord) -> None:
         self._apply(record)
@@ -108,6 +117,7 @@ class ClusterMetadata:
     @_apply.register
     def _(self, record: NodeRemoved) -> None:
         self.nodes.pop(record.node_id, None)
+        self.configured.pop(("node", str(record.node_id)), None)
 
     @_apply.register
     def _(self, record: TopicCreated) -> None:
@@ -127,6 +137,13 @@ class ClusterMetadata:
             configs.pop(record.key, None)
         else:
             configs[record.key] = record.value
+
+    @_apply.register
+    def _(self, record: ResourceConfigured) -> None:
+        if record.configs:
+            self.configured[record.kind, record.name] = record.configs
+        else:
+            self.configured.pop((record.kind, record.name), None)
 
     @_apply.register
     def _(self, record: PartitionAssigned) -> None:
@@ -149,6 +166,10 @@ class ClusterMetadata:
                 TopicConfigured(topic_id=topic.topic_id, key=key, value=value) for key, value in topic.configs.items()
             ]
             records += topic.partitions
+        records += [
+            ResourceConfigured(kind=kind, name=name, configs=configs)
+            for (kind, name), configs in self.configured.items()
+        ]
         if self.next_producer_id:
             first = last = self.next_producer_id
             records.append(ProducerIdsReserved(node_id=-1, first_producer_id=first, next_producer_id=last))

@@ -11,6 +11,8 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.cluster.resource_config import ResourceKind
+
 NO_LEADER: Final = -1
 
 
@@ -74,6 +76,17 @@ class TopicConfigured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     value: str | None
 
 
+class ResourceConfigured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All settings of a group or a node that differ from the defaults; each one replaces the one before.
+
+    The empty name of kind ``node`` is the default of all nodes.
+    """
+
+    kind: ResourceKind
+    name: str
+    configs: dict[str, str]
+
+
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     """A replica came back cut or damaged, so it may lack what it had. ``end`` is how far it is good.
 
@@ -133,6 +146,7 @@ MetadataRecord = (
     | TopicCreated
     | TopicDeleted
     | TopicConfigured
+    | ResourceConfigured
     | PartitionAssigned
     | ProducerIdsReserved
 )

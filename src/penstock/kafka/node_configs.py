@@ -1,7 +1,7 @@
 """A node's settings, those of groups and of loggers, under the names that Kafka's tools know.
 
-What comes from the node's file and flags is shown and not changed here. Two things can be changed while the node runs,
-and are forgotten when it stops: how fast replicas that are not in sync are copied, and how much is logged.
+What comes from the node's file and flags is shown and not changed here. What can be changed while the node runs is kept
+in the metadata (`penstock.cluster.resource_config`). The levels of loggers are forgotten when the node stops.
 """
 
 from __future__ import annotations
@@ -10,14 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
+from penstock.cluster.resource_config import FOLLOWER_RATE, HEARTBEAT_INTERVAL, LEADER_RATE, SESSION_TIMEOUT
 from penstock.errors import InvalidConfig
-
-LEADER_RATE: Final = "leader.replication.throttled.rate"
-FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
-MOVE_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"  # of moves between disks, of which a node has one
-UNLIMITED_RATE: Final = (1 << 63) - 1
 
 
 class NodeSetting(NamedTuple):
@@ -118,49 +113,20 @@ NODE_SETTINGS: Final[Mapping[str, NodeSetting]] = {
         "int", lambda c: c.transactions.retention_ms, "How long an unused transactional id is remembered."
     ),
 }
-DYNAMIC_SETTINGS: Final[Mapping[str, str]] = {
-    FOLLOWER_RATE: "Bytes a second that this node copies into its replicas that are not in sync.",
-    LEADER_RATE: "Bytes a second that this node sends to replicas that are not in sync.",
+# What settings that are kept in the metadata are where they are not set.
+UNSET_RATES: Final[Mapping[str, Callable[[BrokerConfig], int]]] = {
+    FOLLOWER_RATE: lambda c: c.cluster.replication_throttle_bytes,
+    LEADER_RATE: lambda _: 0,
 }
-GROUP_SETTINGS: Final[Mapping[str, NodeSetting]] = {
-    "consumer.heartbeat.interval.ms": NODE_SETTINGS["group.consumer.heartbeat.interval.ms"],
-    "consumer.session.timeout.ms": NODE_SETTINGS["group.consumer.session.timeout.ms"],
+UNSET_TIMES: Final[Mapping[str, Callable[[BrokerConfig], int]]] = {
+    HEARTBEAT_INTERVAL: lambda c: c.groups.heartbeat_interval_ms,
+    SESSION_TIMEOUT: lambda c: c.groups.session_timeout_ms,
 }
 
 
 def show(value: object) -> str | None:
     """A value as Kafka writes it."""
     return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# -- rates of replication ----------------------------------------------------------------------------------------------
-
-
-def rates_of(broker: Broker) -> dict[str, int]:
-    """The rates in force on this node; what has no limit has the largest number."""
-    follower, leader = broker.replication.rates
-    return {FOLLOWER_RATE: follower or UNLIMITED_RATE, LEADER_RATE: leader or UNLIMITED_RATE}
-
-
-def change_rates(broker: Broker, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
-    """Set rates, or with None go back to what the node's file says."""
-    rates: dict[str, int | None] = {}
-    for name, value in changes.items():
-        if name == MOVE_RATE and value is None:
-            continue  # Kafka's tools clear it after every move; it has no effect here
-        if name not in DYNAMIC_SETTINGS:
-            raise InvalidConfig(
-                f"{name!r} cannot be changed while the node runs; put it into its file and restart it. "
-                f"These can: {', '.join(DYNAMIC_SETTINGS)}."
-            )
-        if value is not None and not (value.isdigit() and 0 < int(value) <= UNLIMITED_RATE):
-            raise InvalidConfig(f"{name}: {value!r} is not a number of bytes a second.")
-        rates[name] = None if value is None else int(value) % UNLIMITED_RATE
-    if not validate_only:
-        if FOLLOWER_RATE in rates:
-            broker.replication.limit_following(rates[FOLLOWER_RATE])
-        if LEADER_RATE in rates:
-            broker.replication.limit_leading(rates[LEADER_RATE])
 
 
 # -- loggers -----------------------------------------------------------------------------------------------------------

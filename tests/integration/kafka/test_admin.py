@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tests.integration.kafka.test_door import TOPIC, Client, tell
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourceType,
+)
+from tests.integration.kafka.test_door import TOPIC, Client, Story, door, tell
+from tests.support.clients.contract import PATIENCE_S
+from tests.support.node import free_port
 
+from penstock.broker.groups.consumer.messages import JOINING, ConsumerHeartbeat
 from penstock.cluster.controller import TopicSpec
+from penstock.cluster.resource_config import FOLLOWER_RATE, HEARTBEAT_INTERVAL, LEADER_RATE, MOVE_RATE, SESSION_TIMEOUT
 from penstock.kafka.handlers.access import CLUSTER_OPERATIONS, GROUP_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
-from penstock.kafka.node_configs import FOLLOWER_RATE, LEADER_RATE, MOVE_RATE
 from penstock.kafka.protocol import access_messages as access
 from penstock.kafka.protocol import broker_messages as about
 from penstock.kafka.protocol import config_messages as configs
@@ -20,9 +32,12 @@ from penstock.kafka.protocol import offset_messages as offsets
 from penstock.kafka.protocol.errors import ErrorCode
 from penstock.kafka.protocol.headers import decode_response
 from penstock.kafka.protocol.schema import Message
+from penstock.quorum.driver import Quorum
 
 R = TypeVar("R", bound=Message)
 TOPICS, NODES, LOGGERS, CLIENT_METRICS, GROUPS = 2, 4, 8, 16, 32
+SET, DELETE, APPEND = 0, 1, 2
+OF_NODE, OF_ALL_NODES, OF_FILE, OF_DEFAULTS, OF_GROUP = 2, 3, 4, 5, 8  # sources of values
 
 
 async def ask(client: Client, request: Message, version: int, answer: type[R]) -> R:
@@ -222,9 +237,159 @@ def test_groups_have_the_nodes_settings_and_client_metrics_none(tmp_path: Path) 
             "consumer.session.timeout.ms": "45000",
         }
         assert (await describe(client, CLIENT_METRICS, "m")).configs == ()
-        assert await alter(client, GROUPS, "g", ("consumer.session.timeout.ms", 0, "1")) == ErrorCode.INVALID_REQUEST
+        assert {(row.config_source, row.read_only) for row in found.configs} == {(OF_DEFAULTS, False)}
 
     tell(tmp_path, story)
+
+
+def visit(directory: Path, story: Story) -> None:
+    """Start a node on what an earlier one left in the directory, and stop it after the story."""
+
+    async def run() -> None:
+        async with asyncio.timeout(90), door(directory) as (broker, server):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            try:
+                await story(Client(reader, writer, broker))
+            finally:
+                writer.close()
+
+    asyncio.run(run())
+
+
+async def values(client: Client, kind: int, name: str, *keys: str) -> dict[str, tuple[str | None, int]]:
+    """Settings with their sources."""
+    return {row.name: (row.value, row.config_source) for row in (await describe(client, kind, name, *keys)).configs}
+
+
+async def beat(client: Client, group: str) -> int:
+    """The interval that a new member is told."""
+    await client.broker.ensure_offsets_topic()
+    await client.broker.groups.await_shard(group)
+    member = ConsumerHeartbeat(
+        member_id="m",
+        epoch=JOINING,
+        client_id="c",
+        client_host="h",
+        rebalance_timeout_ms=60_000,
+        topics=(TOPIC,),
+        owned=frozenset(),
+    )
+    return (await client.broker.groups.ask(group, member)).heartbeat_interval_ms
+
+
+def test_settings_of_groups_take_effect_and_outlive_the_node(tmp_path: Path) -> None:
+    async def set_them(client: Client) -> None:
+        assert await beat(client, "g") == 3_000
+        both = ((SESSION_TIMEOUT, SET, "9000"), (HEARTBEAT_INTERVAL, SET, "1500"))
+        assert await alter(client, GROUPS, "g", *both) == 0
+        assert await beat(client, "g") == 1_500
+        group = client.broker.groups.find("g")
+        assert group is not None
+        assert [member.facts.session_timeout_ms for member in group.members] == [9_000]
+
+    async def find_them(client: Client) -> None:
+        assert await values(client, GROUPS, "g") == {
+            HEARTBEAT_INTERVAL: ("1500", OF_GROUP),
+            SESSION_TIMEOUT: ("9000", OF_GROUP),
+        }
+        assert await beat(client, "g") == 1_500
+        listing = configs.ListConfigResourcesRequest(resource_types=(GROUPS,))
+        listed = await ask(client, listing, 1, configs.ListConfigResourcesResponse)
+        assert [(row.resource_type, row.resource_name) for row in listed.config_resources] == [(GROUPS, "g")]
+        # AlterConfigs replaces everything: what it does not name is unset.
+        row = configs.AlterableConfig(name=SESSION_TIMEOUT, value="8000")
+        resource = configs.AlterConfigsResource(resource_type=GROUPS, resource_name="g", configs=(row,))
+        request = configs.AlterConfigsRequest(resources=(resource,), validate_only=False)
+        assert (await ask(client, request, 2, configs.AlterConfigsResponse)).responses[0].error_code == 0
+        expected = {HEARTBEAT_INTERVAL: ("3000", OF_DEFAULTS), SESSION_TIMEOUT: ("8000", OF_GROUP)}
+        assert await values(client, GROUPS, "g") == expected
+        assert await alter(client, GROUPS, "g", (SESSION_TIMEOUT, DELETE, None)) == 0
+        assert (await ask(client, listing, 1, configs.ListConfigResourcesResponse)).config_resources == ()
+
+    tell(tmp_path, set_them)
+    visit(tmp_path, find_them)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "code"),
+    [
+        (GROUPS, "g", (SESSION_TIMEOUT, SET, "1"), ErrorCode.INVALID_CONFIG),
+        (GROUPS, "g", (HEARTBEAT_INTERVAL, SET, "45000"), ErrorCode.INVALID_CONFIG),
+        (GROUPS, "g", ("share.session.timeout.ms", SET, "45000"), ErrorCode.INVALID_CONFIG),
+        (GROUPS, "", (SESSION_TIMEOUT, SET, "9000"), ErrorCode.INVALID_REQUEST),
+        (NODES, "1", ("cleanup.policy", APPEND, "compact"), ErrorCode.INVALID_CONFIG),
+        (NODES, "", ("num.partitions", SET, "7"), ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    tmp_path: Path, kind: int, name: str, change: tuple[str, int, str], code: ErrorCode
+) -> None:
+    async def story(client: Client) -> None:
+        assert await alter(client, kind, name, change) == code
+        assert client.broker.metadata.configured == {}
+
+    tell(tmp_path, story)
+
+
+@pytest.mark.parametrize("snapshot_every", [1, 10_000])
+def test_settings_of_nodes_outlive_them_and_have_a_default_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot_every: int
+) -> None:
+    monkeypatch.setitem(Quorum.__init__.__kwdefaults__, "snapshot_every", snapshot_every)
+    unlimited = str((1 << 63) - 1)
+
+    async def set_them(client: Client) -> None:
+        assert await values(client, NODES, "1", LEADER_RATE) == {LEADER_RATE: (unlimited, OF_DEFAULTS)}
+        assert await alter(client, NODES, "", (FOLLOWER_RATE, SET, "3000000"), (LEADER_RATE, SET, "4000000")) == 0
+        assert client.broker.replication.rates == (3_000_000, 4_000_000)
+        assert await alter(client, NODES, "1", (LEADER_RATE, SET, "5000000")) == 0
+
+    async def find_them(client: Client) -> None:
+        assert client.broker.replication.rates == (3_000_000, 5_000_000)
+        assert await values(client, NODES, "1", FOLLOWER_RATE, LEADER_RATE) == {
+            FOLLOWER_RATE: ("3000000", OF_ALL_NODES),
+            LEADER_RATE: ("5000000", OF_NODE),
+        }
+        assert await values(client, NODES, "") == {
+            FOLLOWER_RATE: ("3000000", OF_ALL_NODES),
+            LEADER_RATE: ("4000000", OF_ALL_NODES),
+        }
+        assert await alter(client, NODES, "1", (LEADER_RATE, DELETE, None)) == 0
+        assert client.broker.replication.rates == (3_000_000, 4_000_000)
+        assert await alter(client, NODES, "", (LEADER_RATE, DELETE, None), (FOLLOWER_RATE, DELETE, None)) == 0
+        assert client.broker.replication.rates == (0, 0)
+        assert await values(client, NODES, "") == {}
+
+    tell(tmp_path, set_them)
+    visit(tmp_path, find_them)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting", "value", "source"),
+    [
+        (ResourceType.GROUP, "g", SESSION_TIMEOUT, "9000", ConfigSource.GROUP_CONFIG),
+        (ResourceType.BROKER, "1", LEADER_RATE, "5000000", ConfigSource.DYNAMIC_BROKER_CONFIG),
+    ],
+)
+def test_confluents_admin_client_sets_them(
+    tmp_path: Path, kind: ResourceType, name: str, setting: str, value: str, source: ConfigSource
+) -> None:
+    def change(port: int) -> ConfigEntry:
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        changed = ConfigResource(kind, name, incremental_configs=[entry])
+        [done] = admin.incremental_alter_configs([changed], request_timeout=PATIENCE_S).values()
+        done.result(PATIENCE_S)
+        [found] = admin.describe_configs([ConfigResource(kind, name)], request_timeout=PATIENCE_S).values()
+        described: ConfigEntry = found.result(PATIENCE_S)[setting]
+        return described
+
+    async def run() -> None:
+        async with asyncio.timeout(90), door(tmp_path, free_port()) as (_, server):
+            found = await asyncio.to_thread(change, server.port)
+            assert (found.value, found.source, found.is_read_only) == (value, source.value, False)
+
+    asyncio.run(run())
 
 
 def test_a_negative_offset_is_committed_and_counts_as_none(tmp_path: Path) -> None:

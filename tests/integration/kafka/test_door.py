@@ -63,14 +63,14 @@ class Client:
 
 
 @asynccontextmanager
-async def door(directory: Path, **options: int) -> AsyncIterator[tuple[Broker, KafkaServer]]:
-    endpoint = Endpoint(door="kafka", host="0.0.0.0", port=0)
+async def door(directory: Path, port: int = 0, **options: int) -> AsyncIterator[tuple[Broker, KafkaServer]]:
+    endpoint = Endpoint(door="kafka", host="0.0.0.0", port=port)
     broker = Broker(
         BrokerConfig(node_id=1, data_dir=directory / "data", endpoints=(endpoint,), housekeeping_interval_ms=3_600_000),
         alone(1),
     )
     await broker.start()
-    server = KafkaServer(broker, KafkaConfig(port=0, **options))
+    server = KafkaServer(broker, KafkaConfig(port=port, **options))
     await server.start()
     try:
         yield broker, server

@@ -263,7 +263,7 @@ def test_throttles_that_nobody_set_can_be_cleared(tmp_path: Path) -> None:
             (2, TOPIC, "leader.replication.throttled.replicas", ErrorCode.NONE),
             (4, "1", "leader.replication.throttled.rate", ErrorCode.NONE),
             (2, "nowhere", "leader.replication.throttled.replicas", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            (4, "1", "fsync", ErrorCode.INVALID_REQUEST),
+            (4, "1", "fsync", ErrorCode.INVALID_CONFIG),
         ]
         for kind, name, setting, code in cases:
             config = config_messages.IncrementalAlterableConfig(name=setting, config_operation=delete, value=None)

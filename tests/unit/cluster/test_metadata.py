@@ -9,16 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cluster import controller
-from penstock.cluster.commands import RegisterNode
+from penstock.cluster.commands import ConfigureResource, RegisterNode
 from penstock.cluster.controller import TopicSpec
 from penstock.cluster.controller.nodes import register, unfence
 from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import ClusterCreated, MetadataRecord, NodeRegistered, decode_record, encode_record
+from penstock.cluster.records import (
+    ClusterCreated,
+    MetadataRecord,
+    NodeRegistered,
+    NodeRemoved,
+    decode_record,
+    encode_record,
+)
+from penstock.cluster.resource_config import (
+    HEARTBEAT_INTERVAL,
+    LEADER_RATE,
+    MOVE_RATE,
+    SESSION_TIMEOUT,
+    ResourceKind,
+)
 from penstock.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
+    InvalidRequest,
     InvalidTopicName,
     PenstockError,
     TopicExists,
@@ -50,6 +65,7 @@ def facts(metadata: ClusterMetadata) -> object:
         metadata.cluster_id,
         metadata.next_producer_id,
         metadata.nodes,
+        metadata.configured,
         {name: (topic.topic_id, topic.partitions, topic.configs) for name, topic in metadata.topics.items()},
     )
 
@@ -126,6 +142,56 @@ def test_unsetting_a_setting_needs_a_known_name_only() -> None:
         controller.configure_topic(metadata, "orders", {"retention": None})
 
 
+def configure(
+    metadata: ClusterMetadata, resource: ResourceKind, to: str, **changes: str | None
+) -> list[MetadataRecord]:
+    return controller.decide(metadata, ConfigureResource(kind=resource, name=to, changes=changes)).records
+
+
+def test_settings_of_groups_and_nodes_are_decided_as_a_whole() -> None:
+    metadata = cluster()
+    for changes in ({SESSION_TIMEOUT: "9000"}, {HEARTBEAT_INTERVAL: "1000"}):
+        apply(metadata, configure(metadata, "group", "g", **changes))
+    assert metadata.resource_configs("group", "g") == {SESSION_TIMEOUT: "9000", HEARTBEAT_INTERVAL: "1000"}
+    assert configure(metadata, "group", "g", **{SESSION_TIMEOUT: "9000"}) == [], "nothing changes"
+    apply(metadata, configure(metadata, "group", "g", **{SESSION_TIMEOUT: None, HEARTBEAT_INTERVAL: None}))
+    assert metadata.configured == {}
+    apply(metadata, configure(metadata, "node", "", **{LEADER_RATE: "5", MOVE_RATE: None}))
+    apply(metadata, configure(metadata, "node", "1", **{LEADER_RATE: "6"}))
+    only_checked = ConfigureResource(kind="node", name="1", changes={LEADER_RATE: "7"}, is_only_checked=True)
+    assert controller.decide(metadata, only_checked).records == []
+    metadata.apply(NodeRemoved(node_id=1))
+    assert metadata.configured == {("node", ""): {LEADER_RATE: "5"}}, "a node's settings go with it"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "value", "error"),
+    [
+        ("group", "g", SESSION_TIMEOUT, "5999", InvalidConfig),
+        ("group", "g", SESSION_TIMEOUT, "1800001", InvalidConfig),
+        ("group", "g", SESSION_TIMEOUT, "long", InvalidConfig),
+        ("group", "g", HEARTBEAT_INTERVAL, "99", InvalidConfig),
+        ("group", "g", HEARTBEAT_INTERVAL, "45000", InvalidConfig),
+        ("group", "g", "share.session.timeout.ms", "45000", InvalidConfig),
+        ("group", "g", "streams.num.standby.replicas", None, InvalidConfig),
+        ("group", "g", "retention.ms", "1", InvalidConfig),
+        ("group", "", SESSION_TIMEOUT, "9000", InvalidRequest),
+        ("node", "1", LEADER_RATE, "0", InvalidConfig),
+        ("node", "1", LEADER_RATE, "²", InvalidConfig),
+        ("node", "1", LEADER_RATE, "9223372036854775808", InvalidConfig),
+        ("node", "1", MOVE_RATE, "1", InvalidConfig),
+        ("node", "", "num.partitions", "1", InvalidConfig),
+        ("node", "2", LEADER_RATE, "1", InvalidRequest),
+        ("node", "01", LEADER_RATE, "1", InvalidRequest),
+    ],
+)
+def test_a_bad_setting_of_a_group_or_node_is_refused(
+    kind: ResourceKind, name: str, key: str, value: str | None, error: type[PenstockError]
+) -> None:
+    with pytest.raises(error):
+        configure(cluster(), kind, name, **{key: value})
+
+
 def test_producer_ids_are_reserved_once() -> None:
     metadata = cluster()
     blocks = []
@@ -153,6 +219,7 @@ steps = st.lists(
         st.tuples(st.just("delete"), names, st.just(0)),
         st.tuples(st.just("grow"), names, st.integers(1, 8)),
         st.tuples(st.just("configure"), names, st.integers(-1, 5)),
+        st.tuples(st.sampled_from(["group", "node"]), st.sampled_from(["", "1"]), st.integers(-1, 2)),
         st.tuples(st.just("register"), st.just(""), st.integers(1, 3)),
         st.tuples(st.just("reserve"), st.just(""), st.just(0)),
     ),
@@ -173,6 +240,10 @@ def play(metadata: ClusterMetadata, step: tuple[str, str, int], at: int) -> list
         case "configure":
             value = None if number < 0 else str(number)
             return controller.configure_topic(metadata, name, {"retention.ms": value})
+        case "group" | "node":
+            setting = SESSION_TIMEOUT if kind == "group" else LEADER_RATE
+            changes = {setting: None if number < 0 else str(6_000 + number)}
+            return configure(metadata, kind, name, **changes)
         case "register":
             node = RegisterNode(node_id=number, directory_id="d", endpoints=(), rack=None, has_lost_writes=False)
             draft = controller.Draft(metadata)

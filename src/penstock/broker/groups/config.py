@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +24,18 @@ class GroupConfig:
     offset_metadata_bytes_max: int = 4_096
     # Offsets are forgotten this long after their group lost its last member (KIP-211).
     offsets_retention_ms: int = 7 * 24 * 3_600_000
+
+    @property
+    def member_times(self) -> MemberTimes:
+        """Of groups that have no settings of their own."""
+        return MemberTimes(self.session_timeout_ms, self.heartbeat_interval_ms)
+
+
+class MemberTimes(NamedTuple):
+    """What members of the new protocol are held to."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+MemberTimesOf = Callable[[str], MemberTimes]  # of a group, as its settings are at this moment

@@ -8,7 +8,7 @@ from penstock.broker.coordination.coordinator import Coordinator
 from penstock.broker.coordination.journal import PartitionJournal
 from penstock.broker.coordination.messages import AnswerT, Request
 from penstock.broker.groups import records
-from penstock.broker.groups.config import GroupConfig
+from penstock.broker.groups.config import GroupConfig, MemberTimesOf
 from penstock.broker.groups.consumer.messages import ConsumerHeartbeat
 from penstock.broker.groups.consumer.topics import Topics
 from penstock.broker.groups.either import AnyGroup
@@ -27,10 +27,19 @@ class GroupCoordinator(Coordinator[GroupShard]):
     topic = OFFSETS_TOPIC
     what = "group"
 
-    def __init__(self, config: GroupConfig, clock: Clock, topics: Topics, *, syncs: bool) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        clock: Clock,
+        topics: Topics,
+        times_of: MemberTimesOf | None = None,
+        *,
+        syncs: bool,
+    ) -> None:
         super().__init__(clock)
         self._config = config
         self._topics = topics
+        self._times_of = times_of
         self._syncs = syncs
         self.round_duration = Histogram(ROUND_BOUNDS_SECONDS)
 
@@ -38,7 +47,14 @@ class GroupCoordinator(Coordinator[GroupShard]):
         journal = PartitionJournal(partition, records, syncs=self._syncs)
         soon = asyncio.get_running_loop().call_soon
         return GroupShard(
-            journal, self._config, self._time.now_ms, self._clock.now_ms, soon, self._topics, self._on_round
+            journal,
+            self._config,
+            self._time.now_ms,
+            self._clock.now_ms,
+            soon,
+            self._topics,
+            self._on_round,
+            self._times_of,
         )
 
     def _on_round(self, took_ms: int) -> None:

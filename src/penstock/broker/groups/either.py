@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker.coordination.messages import Outcome, Reply, Request
-from penstock.broker.groups.config import GroupConfig
+from penstock.broker.groups.config import GroupConfig, MemberTimesOf
 from penstock.broker.groups.consumer.conversion import upgrade
 from penstock.broker.groups.consumer.group import ConsumerGroup
 from penstock.broker.groups.consumer.messages import JOINING, ConsumerHeartbeat
@@ -28,10 +28,11 @@ AnyGroup = Group | ConsumerGroup
 class EitherGroup:
     """One group of either kind."""
 
-    def __init__(self, group_id: str, config: GroupConfig, topics: Topics) -> None:
+    def __init__(self, group_id: str, config: GroupConfig, topics: Topics, times_of: MemberTimesOf) -> None:
         self.id = group_id
         self._config = config
         self._topics = topics
+        self._times_of = times_of
         self.offsets = CommittedOffsets(group_id, config)
         self.group: AnyGroup = self._classic()
         # Records of the kind it was; they are ended together with the first record of the kind it is.
@@ -44,7 +45,7 @@ class EitherGroup:
         return Group(self.id, self._config, self.offsets)
 
     def _consumer(self) -> ConsumerGroup:
-        return ConsumerGroup(self.id, self._config, self._topics, self.offsets)
+        return ConsumerGroup(self.id, self._config, self._topics, self.offsets, self._times_of)
 
     @property
     def wake_ms(self) -> float:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from penstock.broker.coordination.journal import Decided, Journal
 from penstock.broker.coordination.messages import Outcome, Reply, Request
 from penstock.broker.coordination.shard import Defer, Shard
-from penstock.broker.groups.config import GroupConfig
+from penstock.broker.groups.config import GroupConfig, MemberTimesOf
 from penstock.broker.groups.consumer.records import StoredConsumerGroup
 from penstock.broker.groups.consumer.topics import NoTopics, Topics
 from penstock.broker.groups.either import EitherGroup
@@ -39,18 +39,23 @@ class GroupShard(Shard[EitherGroup, Change]):
         defer: Defer,
         topics: Topics | None = None,
         on_round: Callable[[int], None] | None = None,
+        times_of: MemberTimesOf | None = None,
     ) -> None:
-        """``on_round`` hears how many milliseconds each round of a classic group took."""
+        """``on_round`` hears how many milliseconds each round of a classic group took.
+
+        ``times_of`` tells what members of a group are held to; without it, all groups have what ``config`` says.
+        """
         super().__init__(journal, now_ms, wall_ms, defer)
         self._config = config
         self._topics: Topics = topics or NoTopics()
         self._on_round = on_round
+        self._times_of: MemberTimesOf = times_of or (lambda _: config.member_times)
         self._pending: list[tuple[EitherGroup, Outcome[Change]]] = []  # commits to be written together
         self._holders = _Holders()
         self._ended_while_loading: list[Decided] = []
 
     def make(self, name: str) -> EitherGroup:
-        return EitherGroup(name, self._config, self._topics)
+        return EitherGroup(name, self._config, self._topics, self._times_of)
 
     def name_of(self, change: Change) -> str:
         return change.key.group

@@ -10,6 +10,7 @@ from penstock.cluster.commands import (
     Answer,
     ChangeInSync,
     Command,
+    ConfigureResource,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
@@ -29,7 +30,7 @@ from penstock.cluster.commands import (
     ReserveProducerIds,
     TransferControl,
 )
-from penstock.cluster.controller import elections, moves, nodes, planner, topics
+from penstock.cluster.controller import elections, moves, nodes, planner, resources, topics
 from penstock.cluster.controller.draft import Draft, Rules, Situation
 from penstock.cluster.controller.topics import TopicSpec
 from penstock.cluster.metadata import ClusterMetadata
@@ -53,6 +54,10 @@ def decide(
     match command:
         case CreateTopic() | DeleteTopic() | AddPartitions() | ConfigureTopic():
             return _decide_topic(metadata, command, rules, situation)
+        case ConfigureResource():
+            limits = (rules or Rules()).groups
+            records = resources.configure_resource(metadata, command.kind, command.name, command.changes, limits)
+            return Decision([] if command.is_only_checked else records, Done())
         case ReserveProducerIds():
             block = topics.reserve_producer_ids(metadata, command.node_id)
             return Decision([block], ProducerIds(first=block.first_producer_id, next=block.next_producer_id))

@@ -13,7 +13,7 @@ and to the same leader where that one is in sync.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -31,6 +31,7 @@ from penstock.cluster.records import (
     PartitionAssigned,
     TopicConfigured,
 )
+from penstock.cluster.resource_config import GroupLimits
 from penstock.errors import InvalidReplicaAssignment
 from penstock.model import QUEUE_STATE_PREFIX, queue_parent
 
@@ -44,6 +45,7 @@ class Rules:
 
     min_in_sync: int = 0  # of topics that do not say; 0 means more than half of the replicas
     internal_replication_factor: int = 3
+    groups: GroupLimits = field(default_factory=GroupLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from penstock.cluster import resource_config
+from penstock.cluster.resource_config import CLUSTER_WIDE, UNLIMITED_RATE, ResourceKind
 from penstock.cluster.topic_config import SETTINGS, Setting, TopicSettings
 from penstock.errors import InvalidConfig, InvalidRequest, PenstockError
 from penstock.kafka.errors import error_code
 from penstock.kafka.exchange import Exchange
 from penstock.kafka.handlers.table import Handler
 from penstock.kafka.node_configs import (
-    DYNAMIC_SETTINGS,
-    GROUP_SETTINGS,
     NODE_SETTINGS,
-    UNLIMITED_RATE,
-    NodeSetting,
+    UNSET_RATES,
+    UNSET_TIMES,
     change_loggers,
-    change_rates,
     loggers,
-    rates_of,
     show,
 )
 from penstock.kafka.protocol.config_messages import (
@@ -58,10 +56,13 @@ RESOURCE_CLIENT_METRICS: Final = 16
 RESOURCE_GROUP: Final = 32
 SOURCE_TOPIC: Final = 1
 SOURCE_DYNAMIC_BROKER: Final = 2
+SOURCE_DYNAMIC_DEFAULT_BROKER: Final = 3
 SOURCE_STATIC_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
 SOURCE_DYNAMIC_LOGGER: Final = 6
+SOURCE_GROUP: Final = 8
 
+_IN_METADATA: Final[Mapping[int, ResourceKind]] = {RESOURCE_BROKER: "node", RESOURCE_GROUP: "group"}
 _KINDS: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 _LISTED: Final = frozenset(
     {RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP}
@@ -87,7 +88,7 @@ def _describe(
         elif resource.resource_type == RESOURCE_BROKER_LOGGER:
             configs = _describe_loggers(exchange, resource)
         elif resource.resource_type == RESOURCE_GROUP:
-            configs = _describe_fixed(exchange, request, resource, GROUP_SETTINGS)
+            configs = _describe_group(exchange, request, resource)
         elif resource.resource_type == RESOURCE_CLIENT_METRICS:
             configs = ()  # no client is asked for metrics, so no subscription has settings
         else:
@@ -146,48 +147,57 @@ def _describe_setting(
     )
 
 
-def _check_node(exchange: Exchange, name: str, *, may_be_any: bool = False) -> None:
+def _check_node(exchange: Exchange, name: str) -> None:
     """A node tells its own settings and no other node's."""
     node_id = exchange.broker.config.node_id
-    if name != str(node_id) and not (may_be_any and not name):
+    if name != str(node_id):
         raise InvalidRequest(f"This is node {node_id}; name it, or ask node {name or 'by number'} for its settings.")
 
 
 def _describe_broker(
     exchange: Exchange, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> tuple[DescribeConfigsResourceResult, ...]:
-    """A node's own settings: they come from its file and flags; only some can be changed here."""
-    _check_node(exchange, resource.resource_name, may_be_any=True)
-    changeable = tuple(
-        _config(
-            name,
-            "long",
-            str(rate),
-            SOURCE_DEFAULT if rate == UNLIMITED_RATE else SOURCE_DYNAMIC_BROKER,
-            DYNAMIC_SETTINGS[name],
-            request,
-            read_only=False,
-        )
-        for name, rate in rates_of(exchange.broker).items()
-        if resource.configuration_keys is None or name in resource.configuration_keys
-    )
-    return changeable + _describe_fixed(exchange, request, resource, NODE_SETTINGS)
+    """A node's settings, of which some can be changed; with the empty name, what is set for all nodes."""
+    keys, config, metadata = resource.configuration_keys, exchange.broker.config, exchange.broker.metadata
+    cluster_wide = metadata.resource_configs("node", CLUSTER_WIDE)
+    own = metadata.resource_configs("node", resource.resource_name) if resource.resource_name else {}
+    if resource.resource_name:
+        _check_node(exchange, resource.resource_name)
+    rows = []
+    for name, doc in resource_config.NODE_SETTINGS.items():
+        layers = [
+            (layer[name], source)
+            for layer, source in ((own, SOURCE_DYNAMIC_BROKER), (cluster_wide, SOURCE_DYNAMIC_DEFAULT_BROKER))
+            if name in layer
+        ]
+        if resource.resource_name:
+            unset = UNSET_RATES[name](config)
+            layers.append((str(unset or UNLIMITED_RATE), SOURCE_STATIC_BROKER if unset else SOURCE_DEFAULT))
+        if layers and (keys is None or name in keys):
+            rows.append(_config(name, "long", layers, doc, request, read_only=False))
+    if resource.resource_name:
+        rows += [
+            _config(name, setting.kind, [(show(setting.read(config)), SOURCE_STATIC_BROKER)], setting.doc, request)
+            for name, setting in NODE_SETTINGS.items()
+            if keys is None or name in keys
+        ]
+    return tuple(rows)
 
 
-def _describe_fixed(
-    exchange: Exchange,
-    request: DescribeConfigsRequest,
-    resource: DescribeConfigsResource,
-    settings: Mapping[str, NodeSetting],
+def _describe_group(
+    exchange: Exchange, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> tuple[DescribeConfigsResourceResult, ...]:
-    """What comes from the node's file and flags."""
-    keys = resource.configuration_keys
-    config = exchange.broker.config
-    return tuple(
-        _config(name, setting.kind, show(setting.read(config)), SOURCE_STATIC_BROKER, setting.doc, request)
-        for name, setting in settings.items()
-        if keys is None or name in keys
-    )
+    """A group's settings; those of the node's file where it has none of its own."""
+    if not resource.resource_name:
+        raise InvalidRequest("Settings of groups are those of one group; name it.")
+    own = exchange.broker.metadata.resource_configs("group", resource.resource_name)
+    rows = []
+    for name, doc in resource_config.GROUP_SETTINGS.items():
+        layers = [(own[name], SOURCE_GROUP)] if name in own else []
+        layers.append((str(UNSET_TIMES[name](exchange.broker.config)), SOURCE_DEFAULT))
+        if resource.configuration_keys is None or name in resource.configuration_keys:
+            rows.append(_config(name, "int", layers, doc, request, read_only=False))
+    return tuple(rows)
 
 
 def _describe_loggers(
@@ -196,7 +206,7 @@ def _describe_loggers(
     _check_node(exchange, resource.resource_name)
     keys = resource.configuration_keys
     return tuple(
-        _config(name, "string", level, SOURCE_DYNAMIC_LOGGER, None, None, read_only=False)
+        _config(name, "string", [(level, SOURCE_DYNAMIC_LOGGER)], None, None, read_only=False)
         for name, level in loggers().items()
         if keys is None or name in keys
     )
@@ -205,13 +215,14 @@ def _describe_loggers(
 def _config(
     name: str,
     kind: str,
-    value: str | None,
-    source: int,
+    layers: Sequence[tuple[str | None, int]],
     doc: str | None,
     request: DescribeConfigsRequest | None,
     *,
     read_only: bool = True,
 ) -> DescribeConfigsResourceResult:
+    """A setting with its values and their sources, the one in force first."""
+    value, source = layers[0]
     has_doc = request is not None and request.include_documentation
     has_synonyms = request is not None and request.include_synonyms
     return DescribeConfigsResourceResult(
@@ -220,20 +231,21 @@ def _config(
         read_only=read_only,
         config_source=source,
         is_sensitive=False,
-        synonyms=(DescribeConfigsSynonym(name=name, value=value, source=source),) if has_synonyms else (),
+        synonyms=tuple(DescribeConfigsSynonym(name=name, value=each, source=where) for each, where in layers)
+        if has_synonyms
+        else (),
         config_type=_KINDS[kind],
         documentation=doc if has_doc else None,
     )
 
 
 async def alter_configs(exchange: Exchange, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    """Versions 0 to 2. What is named replaces all settings of the topic; what is not named goes back to its default."""
+    """Versions 0 to 2. What is named replaces all settings of the resource; others go back to their defaults."""
     responses = []
     for resource in request.resources:
-        changes: dict[str, str | None] = {}
-        known = exchange.broker.metadata.topics.get(resource.resource_name)
-        if known is not None:
-            changes = dict.fromkeys(known.configs)
+        changes: dict[str, str | None] = dict.fromkeys(
+            _present(exchange, resource.resource_type, resource.resource_name)
+        )
         changes.update({config.name: config.value for config in resource.configs})
         responses.append(
             await _alter(
@@ -241,6 +253,15 @@ async def alter_configs(exchange: Exchange, request: AlterConfigsRequest) -> Alt
             )
         )
     return AlterConfigsResponse(responses=tuple(responses))
+
+
+def _present(exchange: Exchange, resource_type: int, name: str) -> Mapping[str, str]:
+    """What is set for a resource by now."""
+    metadata = exchange.broker.metadata
+    if resource_type in _IN_METADATA:
+        return metadata.resource_configs(_IN_METADATA[resource_type], name)
+    topic = metadata.topics.get(name) if resource_type == RESOURCE_TOPIC else None
+    return {} if topic is None else topic.configs
 
 
 async def incremental_alter_configs(
@@ -277,7 +298,7 @@ def _changes(exchange: Exchange, resource: IncrementalAlterConfigsResource) -> d
         elif operation == _DELETE:
             changes[config.name] = None
         elif operation in (_APPEND, _SUBTRACT):
-            changes[config.name] = _edit_list(exchange, resource.resource_name, config.name, config.value, operation)
+            changes[config.name] = _edit_list(exchange, resource, config.name, config.value, operation)
         else:
             raise InvalidConfig(
                 f"Operation {operation} on {config.name!r} is unknown: 0 set, 1 delete, 2 append, 3 subtract."
@@ -285,11 +306,13 @@ def _changes(exchange: Exchange, resource: IncrementalAlterConfigsResource) -> d
     return changes
 
 
-def _edit_list(exchange: Exchange, topic: str, name: str, value: str | None, operation: int) -> str:
-    setting = SETTINGS.get(name)
+def _edit_list(
+    exchange: Exchange, resource: IncrementalAlterConfigsResource, name: str, value: str | None, operation: int
+) -> str:
+    setting = SETTINGS.get(name) if resource.resource_type == RESOURCE_TOPIC else None  # only topics have lists
     if setting is None or setting.kind != "list":
         raise InvalidConfig(f"{name!r} is not a list, so nothing can be appended to it or subtracted from it.")
-    present = [part for part in setting.show(exchange.broker.topic_settings(topic)).split(",") if part]
+    present = [part for part in setting.show(exchange.broker.topic_settings(resource.resource_name)).split(",") if part]
     named = [part for part in (value or "").split(",") if part]
     if operation == _APPEND:
         return ",".join([*present, *(part for part in named if part not in present)])
@@ -300,11 +323,11 @@ async def _alter(
     exchange: Exchange, resource_type: int, name: str, changes: dict[str, str | None], *, validate_only: bool
 ) -> AlterConfigsResourceResponse:
     try:
-        if not changes and resource_type in (RESOURCE_TOPIC, RESOURCE_BROKER):
+        if not changes and resource_type in (RESOURCE_TOPIC, *_IN_METADATA):
             return _unchanged(exchange, resource_type, name)
-        if resource_type == RESOURCE_BROKER:
-            _check_node(exchange, name)
-            change_rates(exchange.broker, changes, validate_only=validate_only)
+        if resource_type in _IN_METADATA:
+            kind = _IN_METADATA[resource_type]
+            await exchange.broker.configure_resource(kind, name, changes, validate_only=validate_only)
         elif resource_type == RESOURCE_BROKER_LOGGER:
             _check_node(exchange, name)
             change_loggers(changes, validate_only=validate_only)
@@ -312,8 +335,7 @@ async def _alter(
             await exchange.broker.configure_topic(name, changes, validate_only=validate_only)
         else:
             raise InvalidRequest(
-                "Settings of topics, of nodes and of loggers can be changed here; those of groups are the node's own "
-                "(groups.* in its file), and clients are not asked for metrics."
+                "Settings of topics, groups, nodes and loggers can be changed here; clients are not asked for metrics."
             )
     except PenstockError as error:
         return _response(resource_type, name, error)
@@ -371,7 +393,12 @@ def list_config_resources(exchange: Exchange, request: ListConfigResourcesReques
     if not wanted <= _LISTED:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     nodes = [str(node_id) for node_id in sorted(broker.metadata.nodes)]
-    names = {RESOURCE_TOPIC: sorted(broker.metadata.topics), RESOURCE_BROKER: nodes, RESOURCE_BROKER_LOGGER: nodes}
+    names = {
+        RESOURCE_TOPIC: sorted(broker.metadata.topics),
+        RESOURCE_BROKER: nodes,
+        RESOURCE_BROKER_LOGGER: nodes,
+        RESOURCE_GROUP: sorted(name for kind, name in broker.metadata.configured if kind == "group"),
+    }
     return ListConfigResourcesResponse(
         error_code=ErrorCode.NONE,
         config_resources=tuple(

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from penstock.broker.coordination.messages import Outcome, Reply, Request
-from penstock.broker.groups.config import GroupConfig
+from penstock.broker.groups.config import GroupConfig, MemberTimesOf
 from penstock.broker.groups.consumer.admission import Admission
 from penstock.broker.groups.consumer.assignors import ASSIGNORS, Place, choose_assignor
 from penstock.broker.groups.consumer.classic import ClassicSide, to_names
@@ -83,11 +83,19 @@ class ConsumerGroup:
     kind = "consumer"
     protocol_type = CONSUMER_PROTOCOL
 
-    def __init__(self, group_id: str, config: GroupConfig, topics: Topics, offsets: CommittedOffsets) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        config: GroupConfig,
+        topics: Topics,
+        offsets: CommittedOffsets,
+        times_of: MemberTimesOf,
+    ) -> None:
         self.id = group_id
         self.offsets = offsets
         self.ledger = Ledger(group_id)
         self._config = config
+        self._times_of = times_of
         self._topics = topics
         self._attendance = Attendance()
         self._admission = Admission(group_id, config, self.ledger)
@@ -208,7 +216,7 @@ class ConsumerGroup:
         self.touch(member_id, now_ms)
         is_news = request.is_full or after.assigned.keys() != before.assigned.keys()
         told = frozenset(after.assigned) if is_news else None
-        outcome.reply(reply, Beat(member_id, after.epoch, self._config.heartbeat_interval_ms, told))
+        outcome.reply(reply, Beat(member_id, after.epoch, self._times_of(self.id).heartbeat_interval_ms, told))
 
     def step(self, member_id: str, owned: Iterable[Place] | None, draft: Draft, now_ms: int) -> Current:
         """Bring the target up to date and lead a member one step towards it."""
@@ -244,7 +252,7 @@ class ConsumerGroup:
 
     def _session_ms(self, member_id: str) -> int:
         classic = self.ledger.members[member_id].classic
-        return self._config.session_timeout_ms if classic is None else classic.session_timeout_ms
+        return self._times_of(self.id).session_timeout_ms if classic is None else classic.session_timeout_ms
 
     # -- the target ---------------------------------------------------------------------------------------------------
 
