@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.errors import InvalidConfig, InvalidPipeline, NodesUnreachable, UnknownTopic
+from penstock.errors import InvalidConfig, InvalidPipeline, NodesUnreachable, UnknownTopic, WrongPort
 from penstock.pipelines.definition import Definition, Source
 from penstock.pipelines.ready import READY
 from penstock.pipelines.text import Place, Problem
@@ -49,7 +49,7 @@ def _check(definition: Definition, source: Source) -> None:
         SourceOptions.of(given, is_streaming=source.is_stream)
         quick = SourceOptions.of({**given, "timeout": _TIMEOUT}, is_streaming=source.is_stream)
         Cluster(quick).reaches()
-    except InvalidConfig as error:
+    except (InvalidConfig, WrongPort) as error:
         raise _blamed(definition, source.place, error.message) from error
     except UnknownTopic as error:
         place = source.place
