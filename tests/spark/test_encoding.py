@@ -207,7 +207,7 @@ SERVERS = {"servers": "http://a:1,http://b:2"}
     [
         ({}, True, "'servers' is missing"),
         ({"servers": " , "}, True, "'servers' is missing"),
-        ({"servers": "https://a"}, True, "http://127.0.0.1:8080"),
+        ({"servers": "kafka://a"}, True, "http://127.0.0.1:8080"),
         ({**SERVERS, "tpic": "a"}, True, "did you mean 'topic'"),
         ({**SERVERS, "topic": "a b"}, True, "Option 'topic'"),
         ({**SERVERS, "topic": ""}, True, "empty"),
