@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from penstock.client.blocking import Client
 from penstock.client.drafts import Draft
-from penstock.errors import DataLost, InvalidConfig, NodesUnreachable, UnknownTopic, UnreadableValue
+from penstock.errors import DataLost, InvalidConfig, NodesUnreachable, UnknownTopic, UnreadableValue, WrongPort
 from penstock.spark.reading.batch import BatchReader
 from penstock.spark.reading.options import SourceOptions
 from penstock.spark.reading.streaming import StreamReader
@@ -169,7 +169,7 @@ def test_a_stream_says_where_it_begins_by_default(
 
 def test_a_kafka_address_is_recognised(broker: LocalBroker) -> None:
     options = {"servers": broker.bootstrap, "topics": "orders", "timeout": "1"}
-    with pytest.raises(InvalidConfig, match=r"speaks Kafka's protocol\. Give `servers` the HTTP addresses"):
+    with pytest.raises(WrongPort, match=f"Kafka port of a Penstock node. The HTTP address is {broker.url}"):
         BatchReader(SourceOptions.of(options, is_streaming=False)).partitions()
 
 
@@ -418,7 +418,7 @@ def test_a_damaged_batch_is_never_stepped_over_in_silence(
     stored[stored.index(b"second")] ^= 1
     with path.open("r+b") as file:
         file.write(stored)
-    with pytest.raises(DataLost, match="checksum"):
+    with pytest.raises(DataLost, match="those from 1 on cannot be read"):
         batch_rows(broker, topics=topic)
     assert values(batch_rows(broker, topics=topic, failOnDataLoss="false")) == [b"first", b"third"]
     assert "Offsets 1 to 1" in caplog.text
