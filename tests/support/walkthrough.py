@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +94,13 @@ def fences_of(page: str) -> list[Fence]:
     return fences
 
 
-class Terminal:
+def _as_from_a_terminal() -> None:
+    """Where the tests themselves are a background job of a shell, the signal is ignored, and children inherit that."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Terminal(ABC):
     """What a reader types into for one page: a child that runs blocks one after the other, and Ctrl-C."""
 
     _END: Final = "\0"
@@ -102,12 +109,12 @@ class Terminal:
         self._errors = (directory / "errors").open("w+")
         self._child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
-            cwd=directory, env=environment, start_new_session=True, preexec_fn=die_with_parent,
+            cwd=directory, env=environment, start_new_session=True, preexec_fn=_as_from_a_terminal,
         )  # fmt: skip
 
+    @abstractmethod
     def encode(self, block: str) -> str:
         """The block as the child takes it: it prints what the block does, and then a line with the end and a code."""
-        raise NotImplementedError
 
     def run(self, block: str, stop_after: str | None) -> str:
         """What the block prints; with ``stop_after``, Ctrl-C once it printed that."""
