@@ -14,8 +14,8 @@ from bench.client import LoadError, Numbers
 from bench.members import Link, Manner, Member, await_coordinator
 from bench.summary import median, percentile
 from bench.targets import Node
-from penstock.kafka.protocol import group_messages as wire
-from penstock.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.messages import groups as wire
 
 # Members hear of a rebalance at their next heartbeat, so with a client's usual 3 s the figure would be that.
 JOIN_HEARTBEAT_S = 0.1

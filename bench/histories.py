@@ -15,21 +15,21 @@ from multiprocessing import get_context
 from random import Random
 from typing import Final
 
-from penstock.testing.simulation.cluster.mutants import CLUSTER
-from penstock.testing.simulation.cluster.queue_shape import QueueShape
-from penstock.testing.simulation.cluster.schedule_shape import ScheduleShape
-from penstock.testing.simulation.driver_mutants import DRIVER
-from penstock.testing.simulation.driver_swarm import run_driver_seed
-from penstock.testing.simulation.mutants import RAFT
-from penstock.testing.simulation.planting import Catch, hunt
-from penstock.testing.simulation.result import Result
-from penstock.testing.simulation.swarm import run_raft_seed
+from sim.cluster.mutants import CLUSTER
+from sim.cluster.queue_shape import QueueShape
+from sim.cluster.schedule_shape import ScheduleShape
+from sim.driver_mutants import DRIVER
+from sim.driver_swarm import run_driver_seed
+from sim.mutants import RAFT
+from sim.planting import Catch, hunt
+from sim.result import Result
+from sim.swarm import run_raft_seed
 
 KINDS: Final = ("raft", "quorum", "cluster")
 SUBJECTS: Final = ("schedules", "queues", "lanes")
 _SEED_MAX_S: Final = 600
 _HUNT_MAX_S: Final = 900
-_SIMULATION: Final = "penstock.testing.simulation"
+_SIMULATION: Final = "sim"
 MUTANTS: Final = {"raft": RAFT, "quorum": DRIVER, "cluster": CLUSTER}
 _STORIES: Final = {
     "raft": f"{_SIMULATION}.stories:STORIES",
@@ -108,7 +108,7 @@ def run_seed(kind: str, seed: int, *, is_kept: bool = False) -> Result:
 
 
 def _run_cluster_seed(seed: int, *, is_kept: bool) -> Result:
-    from penstock.testing.simulation.cluster.seeds import run_cluster_seed  # a whole broker: only if it is wanted
+    from sim.cluster.seeds import run_cluster_seed  # a whole broker: only if it is wanted
 
     found = run_cluster_seed(seed, is_told=is_kept)
     return Result(

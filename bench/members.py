@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from bench.client import LoadError
-from penstock.kafka.protocol import group_messages as wire
-from penstock.kafka.protocol.broker_messages import FindCoordinatorRequest, FindCoordinatorResponse
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.headers import decode_response, encode_request
-from penstock.kafka.protocol.schema import Message
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.headers import decode_response, encode_request
+from penstock.doors.kafka.protocol.messages import groups as wire
+from penstock.doors.kafka.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.doors.kafka.protocol.schema import ApiMessage
 
-VERSIONS: Final[dict[type[Message], int]] = {
+VERSIONS: Final[dict[type[ApiMessage], int]] = {
     FindCoordinatorRequest: 4,
     wire.JoinGroupRequest: 9,
     wire.SyncGroupRequest: 5,
@@ -43,7 +43,7 @@ _PASSING: Final = {
 _EVICTED: Final = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
 _JOIN_AGAIN: Final = {ErrorCode.REBALANCE_IN_PROGRESS, *_EVICTED}
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=ApiMessage)
 
 
 class Link:
@@ -57,7 +57,7 @@ class Link:
     async def open(cls, port: int) -> Link:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
-    async def ask(self, request: Message, answer: type[M]) -> M:
+    async def ask(self, request: ApiMessage, answer: type[M]) -> M:
         self._correlation += 1
         version = VERSIONS[type(request)]
         self._writer.write(encode_request(request, version, self._correlation, "bench"))

@@ -6,96 +6,34 @@ Connection, dispatcher and broker are the real ones, over a socket pair and a di
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import socket
 import struct
 from pathlib import Path
-from typing import Any
 
+from bench.fuzzing.asking import Client, node
 from bench.fuzzing.mutation import mutate
 from bench.fuzzing.part import Finding, memory_limit, scratch_directory, time_limit
-from bench.fuzzing.requests import PARTITIONS, TOPICS, is_costly, make_frame
-from penstock.broker.broker import Broker
-from penstock.broker.config import BrokerConfig, Fsync
-from penstock.broker.surroundings import alone
-from penstock.cluster.controller import TopicSpec
-from penstock.cluster.records import Endpoint
-from penstock.kafka.connection import Connection
-from penstock.kafka.dispatch import KafkaDispatcher
-from penstock.kafka.protocol.catalogue import MESSAGES
-from penstock.kafka.protocol.codec import decode
-from penstock.kafka.protocol.errors import ProtocolError
-from penstock.kafka.protocol.group_messages import JoinGroupRequest, SyncGroupRequest
-from penstock.kafka.protocol.headers import FRAME_PREFIX_BYTES, RequestHeader, decode_response, read_request_header
-from penstock.kafka.protocol.record_messages import FetchRequest, ProduceRequest
-from penstock.kafka.protocol.schema import Message
+from bench.fuzzing.requests import PARTITIONS, is_costly, make_frame
+from penstock.doors.kafka.dispatch import KafkaDispatcher
+from penstock.doors.kafka.protocol.codec import decode
+from penstock.doors.kafka.protocol.errors import ProtocolError
+from penstock.doors.kafka.protocol.headers import (
+    FRAME_PREFIX_BYTES,
+    RequestHeader,
+    decode_response,
+    read_request_header,
+)
+from penstock.doors.kafka.protocol.messages import MESSAGES
+from penstock.doors.kafka.protocol.messages.groups import JoinGroupRequest, SyncGroupRequest
+from penstock.doors.kafka.protocol.messages.records import FetchRequest, ProduceRequest
+from penstock.doors.kafka.protocol.schema import ApiMessage
 
 _CASES = 400
 _BATCH_LIMIT_S = 60.0
 _ANSWER_LIMIT_S = 10.0
 _GRACE_S = 0.03
 _MAY_WAIT = (FetchRequest, JoinGroupRequest, SyncGroupRequest)  # answered when something happens
-_FRAME_LIMIT = 16 << 20
 _API_VERSIONS = 18
-
-
-class LocalSocket:
-    """The node's end of a socket pair, with the addresses and options that a TCP socket would have."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sock, name)
-
-    def getsockname(self) -> tuple[str, int]:
-        return "127.0.0.1", 9092
-
-    def getpeername(self) -> tuple[str, int]:
-        return "127.0.0.1", 1
-
-    def setsockopt(self, *_: object) -> None:
-        """There is nothing to delay here."""
-
-
-class Client:
-    """A connection of the door's own kind, and the client's end of it."""
-
-    def __init__(self, dispatcher: KafkaDispatcher) -> None:
-        self._loop = asyncio.get_running_loop()
-        here, there = socket.socketpair()
-        here.settimeout(0)
-        self._sock = here
-        local: Any = LocalSocket(there)
-        self.connection = Connection(self._loop, local, dispatcher, max_request_bytes=_FRAME_LIMIT)
-        self.connection.start()
-
-    async def send(self, frame: bytes) -> None:
-        with contextlib.suppress(OSError):
-            await self._loop.sock_sendall(self._sock, frame)
-
-    async def receive(self, limit_s: float) -> bytes | None:
-        """A response without its length; None if the connection is closed; TimeoutError."""
-        async with asyncio.timeout(limit_s):
-            prefix = await self._receive_exactly(4)
-            return None if prefix is None else await self._receive_exactly(struct.unpack(">i", prefix)[0])
-
-    async def _receive_exactly(self, size: int) -> bytes | None:
-        data = bytearray()
-        while len(data) < size:
-            try:
-                part = await self._loop.sock_recv(self._sock, size - len(data))
-            except OSError:
-                return None
-            if not part:
-                return None
-            data += part
-        return bytes(data)
-
-    def close(self) -> None:
-        self._sock.close()
-        self.connection.close()
 
 
 class Dispatch:
@@ -120,25 +58,12 @@ class _Batch:
 
     async def run(self) -> int:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self._uncaught.append(str(context)))
-        config = BrokerConfig(
-            node_id=1,
-            data_dir=self._directory,
-            endpoints=(Endpoint(door="kafka", host="127.0.0.1", port=9092),),
-            fsync=Fsync.NONE,
-            auto_create_topics=False,
-        )
-        broker = Broker(config, alone(1))
-        await broker.start()
-        try:
-            for topic in TOPICS:
-                await broker.create_topic(TopicSpec(name=topic, partitions=PARTITIONS))
+        async with node(self._directory, PARTITIONS) as broker:
             dispatcher = KafkaDispatcher(broker, lambda _: None)
             for case in range(_CASES):
                 await self._exchange(dispatcher, case)
             if self._client is not None:
                 self._client.close()
-        finally:
-            await broker.close()
         return _CASES
 
     async def _exchange(self, dispatcher: KafkaDispatcher, case: int) -> None:
@@ -157,7 +82,7 @@ class _Batch:
         if self._uncaught:
             raise Finding(f"{self._uncaught[0]} after {told}")
 
-    async def _check(self, request: Message | None, body: bytes, told: str) -> None:
+    async def _check(self, request: ApiMessage | None, body: bytes, told: str) -> None:
         assert self._client is not None
         is_patient = isinstance(request, _MAY_WAIT) or (isinstance(request, ProduceRequest) and request.acks == 0)
         try:
@@ -186,7 +111,7 @@ def _check_answer(header: RequestHeader, frame: bytes, told: str) -> None:
         raise Finding(f"the answer is to request {correlation_id}, not to {told}")
 
 
-def _decode(body: bytes) -> Message | None:
+def _decode(body: bytes) -> ApiMessage | None:
     try:
         header = read_request_header(body)
         if header.api is None or not header.api.supports(header.api_version):

@@ -8,13 +8,13 @@ import time
 from bench.fuzzing.mutation import mutate
 from bench.fuzzing.part import Finding, memory_limit, time_limit
 from bench.fuzzing.requests import make_batch, make_frame
+from penstock.doors.kafka.protocol.codec import decode
+from penstock.doors.kafka.protocol.errors import ProtocolError
+from penstock.doors.kafka.protocol.fetch import decode_fetch_request
+from penstock.doors.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame_length, read_request_header
+from penstock.doors.kafka.protocol.messages import MESSAGES
+from penstock.doors.kafka.protocol.produce import decode_produce_request
 from penstock.errors import PenstockError
-from penstock.kafka.protocol.catalogue import MESSAGES
-from penstock.kafka.protocol.codec import decode
-from penstock.kafka.protocol.errors import ProtocolError
-from penstock.kafka.protocol.fetch import decode_fetch_request
-from penstock.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame_length, read_request_header
-from penstock.kafka.protocol.produce import decode_produce_request
 from penstock.records import accept_batch, decode_records
 
 _CASES = 2_000

@@ -7,23 +7,23 @@ import random
 from typing import Any
 from uuid import UUID
 
-from penstock.kafka.protocol.catalogue import MESSAGES
-from penstock.kafka.protocol.headers import encode_request
-from penstock.kafka.protocol.record_messages import ProduceRequest
-from penstock.kafka.protocol.schema import (
+from penstock.doors.kafka.protocol.headers import encode_request
+from penstock.doors.kafka.protocol.messages import MESSAGES
+from penstock.doors.kafka.protocol.messages.records import ProduceRequest
+from penstock.doors.kafka.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
+from penstock.doors.kafka.protocol.schema import (
     NO_UUID,
+    ApiMessage,
     Array,
     Blob,
     Field,
     Fixed,
-    Identity,
     Kind,
-    Message,
     Struct,
     Text,
+    UuidBytes,
     fields_of,
 )
-from penstock.kafka.protocol.topic_messages import CreatePartitionsRequest, CreateTopicsRequest
 from penstock.records import Codec, Record, encode_batch
 
 TOPICS = ("fuzz-a", "fuzz-b", "fuzz-c")
@@ -45,7 +45,7 @@ _NUMBERS = (0, 0, 0, 1, 1, 2, 3, 5, 100, 1000, -1, -2, 127, 1 << 14)
 _COSTLY_PARTITIONS = 20
 
 
-def make_request(rng: random.Random) -> tuple[Message, int]:
+def make_request(rng: random.Random) -> tuple[ApiMessage, int]:
     """A request that its own API would take, and the version to send it in."""
     request_class, _ = rng.choice(list(MESSAGES.values()))
     api = request_class.api
@@ -97,7 +97,7 @@ def _of_kind(rng: random.Random, kind: Kind) -> Any:
             return rng.choice(_TEXTS)
         case Blob():
             return rng.randbytes(rng.choice((0, 1, 20, 200)))
-        case Identity():
+        case UuidBytes():
             return NO_UUID if rng.random() < 0.5 else UUID(int=rng.getrandbits(128))
         case Array(element=element):
             return tuple(_of_kind(rng, element) for _ in range(rng.choice((0, 1, 1, 2, 3))))
@@ -129,7 +129,7 @@ def make_batch(rng: random.Random) -> bytes:
     )
 
 
-def is_costly(message: Message) -> bool:
+def is_costly(message: ApiMessage) -> bool:
     """Whether a node would rightly do as it is told, and spend all its time on it."""
     match message:
         case CreateTopicsRequest():

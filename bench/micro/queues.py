@@ -19,12 +19,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from penstock.broker.coordination.messages import Request
-from penstock.broker.queues.core.config import Order, QueueSettings
-from penstock.broker.queues.core.messages import Ack, Begin, Grant
-from penstock.broker.queues.core.queue import Queue
-from penstock.broker.queues.core.receipts import Receipt, parse_receipt
-from penstock.broker.queues.core.records import Change, to_record
+from penstock.consensus.queue_config import Order, QueueSettings
+from penstock.features.queues.core.messages import AckDeliveries, BeginQueue, GrantLease
+from penstock.features.queues.core.queue import Queue
+from penstock.features.queues.core.receipts import Receipt, parse_receipt
+from penstock.features.queues.core.records import QueueChange, to_record
+from penstock.machines.messages import Request
 
 BACKLOG = 10_000_000
 IN_FLIGHT = 1_000_000
@@ -39,7 +39,7 @@ class Shell:
         self.now_ms = 1_000_000
         self.bytes = 0
         self.answer: Any = None
-        self.ask(Begin(0, bytes(16)))
+        self.ask(BeginQueue(0, bytes(16)))
 
     def ask(self, request: Request[Any]) -> Any:
         outcome = self.queue.handle(request, self.now_ms, self._keep)
@@ -51,7 +51,7 @@ class Shell:
     def _keep(self, answer: Any) -> None:
         self.answer = answer
 
-    def write(self, changes: list[Change]) -> None:
+    def write(self, changes: list[QueueChange]) -> None:
         for change in changes:
             self.bytes += len(to_record(change, 0, self.now_ms).value or b"")
             self.queue.apply(change, self.now_ms, self.now_ms)
@@ -60,7 +60,7 @@ class Shell:
 
     def receive(self, limit: int, consumer: str = "worker", timeout_ms: int | None = None) -> list[Receipt]:
         offered = self.queue.offer(consumer, limit, BACKLOG, self.now_ms)
-        granted = self.ask(Grant(consumer=consumer, offered=offered, visibility_timeout_ms=timeout_ms))
+        granted = self.ask(GrantLease(consumer=consumer, offered=offered, visibility_timeout_ms=timeout_ms))
         return [Receipt("orders", 0, *each, granted.nonce) for each in granted.deliveries]
 
 
@@ -77,7 +77,7 @@ def rate(name: str, messages: int, work: Callable[[], None]) -> None:
 
 def in_ranges(shell: Shell, calls: int, size: int) -> None:
     for _ in range(calls):
-        shell.ask(Ack(shell.receive(size)))
+        shell.ask(AckDeliveries(shell.receive(size)))
 
 
 def by_message(shell: Shell, calls: int, size: int) -> None:
@@ -85,7 +85,7 @@ def by_message(shell: Shell, calls: int, size: int) -> None:
     for _ in range(calls):
         texts = singles(shell.receive(size))
         parsed = [receipt for text in texts if (receipt := parse_receipt(text)) is not None]
-        shell.ask(Ack(parsed))
+        shell.ask(AckDeliveries(parsed))
 
 
 def scattered(shell: Shell, calls: int, size: int) -> None:
@@ -94,7 +94,7 @@ def scattered(shell: Shell, calls: int, size: int) -> None:
     for _ in range(calls):
         whole = shell.receive(size)
         each = [part._replace(first=at, last=at) for part in whole for at in range(part.first, part.last + 1)]
-        shell.ask(Ack(each[::2] + left))
+        shell.ask(AckDeliveries(each[::2] + left))
         left = each[1::2]
 
 
@@ -102,7 +102,7 @@ def in_key_order(shell: Shell, calls: int, size: int) -> None:
     for _ in range(calls):
         while (wanted := shell.queue.unseen(size, BACKLOG)) is not None:
             shell.queue.see(wanted.first, [at % 10_007 for at in range(wanted.first, wanted.last + 1)])
-        shell.ask(Ack(shell.receive(size)))
+        shell.ask(AckDeliveries(shell.receive(size)))
 
 
 def speed(scale: int) -> None:

@@ -19,17 +19,24 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from penstock.broker.coordination.messages import Request
-from penstock.broker.queues.core.config import Lanes, QueueSettings
-from penstock.broker.queues.core.intervals import Interval, IntervalMap
-from penstock.broker.queues.core.lanes import SharedSupply, pool_of
-from penstock.broker.queues.core.pool import Run
-from penstock.broker.queues.core.supply import PlainSupply, Supply
-from penstock.broker.schedules.config import ScheduleSettings
-from penstock.broker.schedules.messages import Add, AssignProducer, Cancel, Confirm, Fire, Named, New
-from penstock.broker.schedules.records import Change, Message, Schedule, from_record, to_record
-from penstock.broker.schedules.schedules import Schedules
-from penstock.broker.schedules.wheel import Wheel
+from penstock.config.settings import ScheduleSettings
+from penstock.consensus.queue_config import Lanes, QueueSettings
+from penstock.features.queues.core.intervals import Interval, IntervalMap
+from penstock.features.queues.core.shares import LabelRun
+from penstock.features.queues.core.supply import PlainSupply, SharedSupply, Supply, pool_of
+from penstock.features.schedules.machine import ScheduleMachine
+from penstock.features.schedules.messages import (
+    AddAll,
+    AssignScheduleProducer,
+    CancelNamed,
+    ConfirmFiring,
+    Fire,
+    NamedSchedule,
+    ScheduleRequest,
+)
+from penstock.features.schedules.records import ScheduleChange, ScheduledMessage, StoredSchedule, from_record, to_record
+from penstock.features.schedules.wheel import Wheel
+from penstock.machines.messages import Request
 from penstock.records import Record
 
 NOW_MS = 1_790_000_000_000
@@ -57,7 +64,7 @@ class Shell:
     """The least that schedules need around them."""
 
     def __init__(self) -> None:
-        self.machine = Schedules(0, ScheduleSettings())
+        self.machine = ScheduleMachine(0, ScheduleSettings())
         self.machine.resume(NOW_MS)
         self.now_ms = NOW_MS
         self.end = 0
@@ -70,7 +77,7 @@ class Shell:
             reply(what)
         return self.answer
 
-    def write(self, changes: list[Change]) -> None:
+    def write(self, changes: list[ScheduleChange]) -> None:
         for change in changes:
             change.offset = self.end
             to_record(change, self.end, self.now_ms)
@@ -78,10 +85,14 @@ class Shell:
             self.machine.apply(change, self.now_ms, self.now_ms)
 
     def add(self, count: int, span_ms: int, random: Random) -> None:
-        message = Message("orders", 0, b"key", bytes(100))
+        message = ScheduledMessage("orders", 0, b"key", bytes(100))
         for at in range(0, count, BATCH):
             size = min(BATCH, count - at)
-            self.ask(Add([New(message=message, due_ms=NOW_MS + random.randrange(span_ms)) for _ in range(size)]))
+            self.ask(
+                AddAll(
+                    [ScheduleRequest(message=message, due_ms=NOW_MS + random.randrange(span_ms)) for _ in range(size)]
+                )
+            )
 
 
 def wheel(count: int) -> None:
@@ -112,9 +123,13 @@ def near(count: int) -> None:
     cost("near: add, 500 a request", count, lambda: shell.add(count, 40 * HOUR_MS, Random(2)))
     print(f"  {count:,} pending in the near days: {resident_mb() - before:.0f} MB")
     names = [f"sched-0-{number}" for number in range(1, count, 10)]
-    cost("near: cancel by id, one a request", len(names), lambda: [shell.ask(Cancel([Named(name)])) for name in names])
-    shell.ask(AssignProducer(1))
-    schedule = Schedule("any", NOW_MS, Message("orders", 0, b"key", bytes(100)))
+    cost(
+        "near: cancel by id, one a request",
+        len(names),
+        lambda: [shell.ask(CancelNamed([NamedSchedule(name)])) for name in names],
+    )
+    shell.ask(AssignScheduleProducer(1))
+    schedule = StoredSchedule("any", NOW_MS, ScheduledMessage("orders", 0, b"key", bytes(100)))
     left = shell.machine.live
 
     def fire() -> None:
@@ -123,7 +138,7 @@ def near(count: int) -> None:
             shell.machine.tick(shell.now_ms)
             while due := shell.machine.due(BATCH):
                 granted = shell.ask(Fire("orders", b"topic", 0, [(candidate, schedule) for candidate in due]))
-                shell.ask(Confirm(granted.number, {}))
+                shell.ask(ConfirmFiring(granted.number, {}))
 
     cost("near: become due, fire and confirm, 500 at most a firing", left, fire)
 
@@ -132,12 +147,12 @@ def far(count: int) -> None:
     before = resident_mb()
     shell = Shell()
     random = Random(3)
-    message = Message("orders", 0, b"key", bytes(100))
+    message = ScheduledMessage("orders", 0, b"key", bytes(100))
 
     def add() -> None:
         for at in range(0, count, BATCH):
             dues = [NOW_MS + 4 * 24 * HOUR_MS + random.randrange(YEAR_MS) for _ in range(min(BATCH, count - at))]
-            shell.ask(Add([New(message=message, due_ms=due) for due in dues]))
+            shell.ask(AddAll([ScheduleRequest(message=message, due_ms=due) for due in dues]))
 
     cost("far: add, 500 a request", count, add)
     print(f"  {count:,} pending in the next year: {resident_mb() - before:.0f} MB", flush=True)
@@ -155,14 +170,14 @@ def snapshot(count: int) -> None:
     print(f"  {sum(len(record.value or b'') for record in records) / count:.0f} bytes each")
 
     def load() -> None:
-        machine = Schedules(0, ScheduleSettings())
+        machine = ScheduleMachine(0, ScheduleSettings())
         machine.read((0, NOW_MS, from_record(record).event) for record in records)
         machine.resume(NOW_MS)
         assert machine.live == count
 
     cost("snapshot: load", count, load)
     puts = [to_record(each, 0, NOW_MS) for each in _puts(min(count, 100_000))]
-    read = Schedules(0, ScheduleSettings())
+    read = ScheduleMachine(0, ScheduleSettings())
     cost(
         "log without snapshot: decode and take over",
         len(puts),
@@ -171,12 +186,12 @@ def snapshot(count: int) -> None:
     assert read.live == len(puts)
 
 
-def _puts(count: int) -> list[Change]:
+def _puts(count: int) -> list[ScheduleChange]:
     random = Random(5)
-    message = Message("orders", 0, b"key", bytes(100))
-    machine = Schedules(0, ScheduleSettings())
-    made = [New(message=message, due_ms=NOW_MS + random.randrange(40 * HOUR_MS)) for _ in range(count)]
-    return machine.handle(Add(made), NOW_MS, lambda _: None).changes
+    message = ScheduledMessage("orders", 0, b"key", bytes(100))
+    machine = ScheduleMachine(0, ScheduleSettings())
+    made = [ScheduleRequest(message=message, due_ms=NOW_MS + random.randrange(40 * HOUR_MS)) for _ in range(count)]
+    return machine.handle(AddAll(made), NOW_MS, lambda _: None).changes
 
 
 def lanes(count: int) -> None:
@@ -204,7 +219,7 @@ def _serve(settings: QueueSettings, size: int, count: int) -> None:
     while served < count:
         while (wanted := supply.unseen(size, 0, count)) is not None:
             firsts = range(wanted.first, wanted.last + 1, BATCH)
-            runs = [Run(min(BATCH, wanted.last + 1 - at), at // BATCH % 5, at // BATCH % 7) for at in firsts]
+            runs = [LabelRun(min(BATCH, wanted.last + 1 - at), at // BATCH % 5, at // BATCH % 7) for at in firsts]
             supply.see(wanted.first, (), runs)
         for first, last in supply.choose(size, 0, count):
             rows.put(first, last, (1,))

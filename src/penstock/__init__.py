@@ -13,22 +13,31 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from penstock import errors
-    from penstock.client.admin import AsyncGroups, AsyncTopics, Groups, Topics
-    from penstock.client.app import App
-    from penstock.client.blocking import Client, Consumer, Queue, Transaction
+    from penstock.api.schedules import ScheduleStats
+    from penstock.client.admin import AsyncGroups, AsyncTopics
     from penstock.client.client import AsyncClient
     from penstock.client.consuming import AsyncConsumer
-    from penstock.client.drafts import Draft
-    from penstock.client.leases import AsyncQueueMessage, LeasedMessage, QueueMessage, Refused
+    from penstock.client.generated.sync import (
+        Client,
+        Consumer,
+        Groups,
+        Queue,
+        QueueMessage,
+        Schedules,
+        Topics,
+        Transaction,
+    )
+    from penstock.client.leases import AsyncQueueMessage, LeasedMessage, Refused
     from penstock.client.messages import Message, Published, Scheduled
     from penstock.client.queue import AsyncQueue
-    from penstock.client.schedules import AsyncSchedules, Schedule, Schedules, ScheduleStats
-    from penstock.client.signals import Reject, Retry
+    from penstock.client.schedules import AsyncSchedules, Schedule
     from penstock.client.transactions import AsyncTransaction
-    from penstock.client.worker import Worker, worker
+    from penstock.client.values import Draft
+    from penstock.client.worker import App, Worker, worker
+    from penstock.client.worker_pool import Reject, Retry
 
 _HOMES = {
-    "App": "penstock.client.app",
+    "App": "penstock.client.worker",
     "AsyncClient": "penstock.client.client",
     "AsyncConsumer": "penstock.client.consuming",
     "AsyncGroups": "penstock.client.admin",
@@ -37,24 +46,24 @@ _HOMES = {
     "AsyncSchedules": "penstock.client.schedules",
     "AsyncTopics": "penstock.client.admin",
     "AsyncTransaction": "penstock.client.transactions",
-    "Client": "penstock.client.blocking",
-    "Consumer": "penstock.client.blocking",
-    "Draft": "penstock.client.drafts",
-    "Groups": "penstock.client.admin",
+    "Client": "penstock.client.generated.sync",
+    "Consumer": "penstock.client.generated.sync",
+    "Draft": "penstock.client.values",
+    "Groups": "penstock.client.generated.sync",
     "LeasedMessage": "penstock.client.leases",
     "Message": "penstock.client.messages",
     "Published": "penstock.client.messages",
-    "Queue": "penstock.client.blocking",
-    "QueueMessage": "penstock.client.leases",
+    "Queue": "penstock.client.generated.sync",
+    "QueueMessage": "penstock.client.generated.sync",
     "Refused": "penstock.client.leases",
-    "Reject": "penstock.client.signals",
-    "Retry": "penstock.client.signals",
+    "Reject": "penstock.client.worker_pool",
+    "Retry": "penstock.client.worker_pool",
     "Schedule": "penstock.client.schedules",
-    "ScheduleStats": "penstock.client.schedules",
+    "ScheduleStats": "penstock.api.schedules",
     "Scheduled": "penstock.client.messages",
-    "Schedules": "penstock.client.schedules",
-    "Topics": "penstock.client.admin",
-    "Transaction": "penstock.client.blocking",
+    "Schedules": "penstock.client.generated.sync",
+    "Topics": "penstock.client.generated.sync",
+    "Transaction": "penstock.client.generated.sync",
     "Worker": "penstock.client.worker",
     "worker": "penstock.client.worker",
 }

@@ -51,7 +51,7 @@ def check_topic_name(name: str) -> str:
 
 
 def is_internal(topic: str) -> bool:
-    """Internal topics hold the broker's own state: everybody may read them, nobody else may write to them."""
+    """Internal topics hold the broker's own state: clients may read them, and only the broker writes to them."""
     return topic in INTERNAL_TOPICS or topic.startswith(QUEUE_STATE_PREFIX)
 
 
@@ -67,5 +67,5 @@ def queue_state_topic(topic: str) -> str:
 
 
 def queue_parent(topic: str) -> str | None:
-    """The topic whose companion this one is; None if it is nobody's."""
+    """The topic whose companion this one is; None if it is not a companion."""
     return topic.removeprefix(QUEUE_STATE_PREFIX) if topic.startswith(QUEUE_STATE_PREFIX) else None

@@ -1,7 +1,7 @@
 """Background tasks that must not end: what goes wrong in one is logged, counted, told, and the task begins anew.
 
-An exception that nobody expected would otherwise end the task in silence, and what it did (syncs, retention, copying)
-would not be done any more by a node that says it is ready.
+An unexpected exception would otherwise end the task in silence, and what it did (syncs, retention, copying)
+would not be done any more by a node that says it is ready. What a caller waits for is told to that caller instead.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from penstock.clock import Clock
+from penstock.errors import PenstockError
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +41,34 @@ class Supervision:
             except Exception as error:
                 self.note(name, error)
                 await asyncio.sleep(_PAUSE_SECONDS)
+                log.info("The background task %r begins anew.", name)
             else:
                 return
+
+    def watch(self, name: str, task: asyncio.Future[Any]) -> None:
+        """Note it if a task that is done once, and that no caller waits for, fails."""
+        task.add_done_callback(partial(self._on_done, name))
+
+    def _on_done(self, name: str, task: asyncio.Future[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.note(name, error)
+
+    def note_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What the event loop tells where no caller is left to hear of it: a bug in a timer, or in a forgotten task.
+
+        A connection that breaks is the world's doing, and no trouble of the node.
+        """
+        error = context.get("exception")
+        if error is None or isinstance(error, (OSError, PenstockError)):
+            loop.default_exception_handler(context)
+        else:
+            self.note("event loop", error)
 
     def note(self, name: str, error: BaseException) -> None:
         """Something in the background met a bug."""
         self.failures[name] += 1
         self._failed_at[name] = (self._clock.monotonic(), repr(error))
-        log.error("The background task %r failed and begins anew.", name, exc_info=error)
+        log.error("The background task %r failed.", name, exc_info=error)
 
     def troubles(self) -> list[tuple[str, str]]:
         """The tasks that failed lately, and by what."""

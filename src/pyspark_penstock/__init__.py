@@ -1,6 +1,6 @@
 """The name by which Spark finds the data source: it imports every ``pyspark_*`` module that it sees.
 
-Spark looks for ``DefaultSource`` here in every session, also where nobody reads from Penstock, and an import error
+Spark looks for ``DefaultSource`` here in every session, also where Penstock is not used, and an import error
 would take all other sources with it. So nothing is imported until the class is asked for.
 """
 

@@ -20,8 +20,8 @@ from tests.support.clients.contract import Message
 from tests.support.node import Node
 from tests.support.wire import answers_api_versions, api_versions, ask, connect, framed, read_exactly, read_response
 
-from penstock.kafka.protocol.headers import encode_request
-from penstock.kafka.protocol.record_messages import FetchPartition, FetchRequest, FetchTopic
+from penstock.doors.kafka.protocol.headers import encode_request
+from penstock.doors.kafka.protocol.messages.records import FetchPartition, FetchRequest, FetchTopic
 
 MIB = 1 << 20
 GROWTH_MAX = 60 * MIB

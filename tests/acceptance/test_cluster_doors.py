@@ -181,17 +181,27 @@ def test_a_member_that_waits_at_a_node_hears_of_a_message_without_delay(cluster:
             assert time.monotonic() - began < 15
 
 
-def test_a_request_that_was_handed_on_is_not_handed_on_again(cluster: Cluster, topic: str) -> None:
-    group = f"loop-{topic}"
-    with rest(cluster, 1) as client:
-        client.post(f"/v1/groups/{group}/join", json={"topics": [topic], "wait_ms": 0}).raise_for_status()
-    told = []
-    for number in NODES:
+def test_what_a_client_waits_for_at_another_node_ends_when_it_goes(cluster: Cluster, topic: str) -> None:
+    group = f"gone-{topic}"
+    polls = []
+    for number in NODES:  # of which two do not coordinate the group
         with rest(cluster, number) as client:
-            told.append(client.get(f"/v1/groups/{group}", headers={"Penstock-Forwarded": "9"}))
-    assert sorted(each.status_code for each in told) == [200, 503, 503]
-    refused = next(each for each in told if each.status_code == 503)
-    assert (refused.json()["code"], refused.headers["retry-after"]) == ("not_coordinator", "1")
+            joined = client.post(f"/v1/groups/{group}/join", json={"topics": [topic], "wait_ms": 20_000}).json()
+            member = {"member_id": joined["member_id"]}
+            with pytest.raises(httpx.ReadTimeout):
+                client.post(f"/v1/groups/{group}/poll", json={**member, "wait_ms": 20_000}, timeout=0.5)
+        with rest(cluster, number) as client:
+
+            def is_free(client: httpx.Client = client, member: dict[str, str] = member) -> bool:
+                """A member takes one call at a time: another one is refused while the poll goes on."""
+                polls.append(client.post(f"/v1/groups/{group}/poll", json={**member, "wait_ms": 0}))
+                return polls[-1].status_code == 200
+
+            began = time.monotonic()
+            eventually(is_free, what="the end of the poll")
+            assert time.monotonic() - began < 15
+            client.post(f"/v1/groups/{group}/leave", json=member).raise_for_status()
+    assert {each.json().get("code") for each in polls if each.status_code != 200} <= {"member_busy"}
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------

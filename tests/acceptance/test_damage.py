@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.acceptance.conftest import NodeMaker
 from tests.support.clients.confluent import ConfluentClient
@@ -132,6 +133,29 @@ def test_a_bit_flipped_while_the_node_runs_is_never_served(make_node: NodeMaker,
     flip_bit(damaged, position + size // 2)
     check_only_one_batch_is_missing(node, topic, "records")
     assert "corrupt" in node.log_text
+
+
+@pytest.mark.parametrize("ending", ["stopped", "killed"])
+def test_a_segment_without_a_trace_is_reported_as_lost(make_node: NodeMaker, topic: str, ending: str) -> None:
+    node = make_node().start()
+    topics = [f"{topic}-{number}" for number in (0, 1)]
+    for name in topics:
+        fill(node, name, segment_bytes="16384")
+    node.stop() if ending == "stopped" else node.kill()
+    bounds = {}
+    for which, name in enumerate(topics):
+        found = segments(node, name)
+        bounds[name] = range(int(found[which].stem), int(found[which + 1].stem))
+        found[which].unlink()
+        found[which].with_suffix(".index").unlink(missing_ok=True)
+    node.restart()
+    for name, lost in bounds.items():
+        found = read_partition(node.bootstrap, name, 0)
+        everything = values()
+        assert found == [(offset, everything[offset]) for offset in range(COUNT) if offset not in lost]
+        shown = httpx.get(f"{node.http_url}/v1/topics/{name}").json()["partition_details"][0]["lost"]
+        assert [(each["first_offset"], each["next_offset"]) for each in shown] == [(lost.start, lost.stop)]
+        assert ConfluentClient(node.bootstrap).produce(name, [Message(b"next")]) == [COUNT]
 
 
 def test_missing_index_files_are_made_again(make_node: NodeMaker, topic: str) -> None:

@@ -16,8 +16,8 @@ from tests.support.ledger import Books, entries_by_producer, read_partition
 from tests.support.node import Node
 from tests.support.wire import ask
 
-from penstock.kafka.protocol.headers import decode_response, encode_request
-from penstock.kafka.protocol.record_messages import (
+from penstock.doors.kafka.protocol.headers import decode_response, encode_request
+from penstock.doors.kafka.protocol.messages.records import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,

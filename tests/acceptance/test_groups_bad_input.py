@@ -12,14 +12,15 @@ from tests.support.clients.confluent import ConfluentClient
 from tests.support.node import Node
 from tests.support.wire import ask
 
-from penstock.kafka.protocol import group_messages as groups
-from penstock.kafka.protocol import offset_messages as offsets
-from penstock.kafka.protocol.broker_messages import FindCoordinatorRequest, FindCoordinatorResponse
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.headers import decode_response, encode_request
-from penstock.kafka.protocol.schema import Message
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.headers import decode_response, encode_request
+from penstock.doors.kafka.protocol.messages import groups as groups
+from penstock.doors.kafka.protocol.messages import offsets as offsets
+from penstock.doors.kafka.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.doors.kafka.protocol.messages.shared import TopicPartitionIndexes
+from penstock.doors.kafka.protocol.schema import ApiMessage
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=ApiMessage)
 
 SUBSCRIPTION = struct.pack(">hih", 1, 1, 6) + b"orders" + struct.pack(">i", -1)
 
@@ -31,7 +32,7 @@ class Caller:
         self._port = node.kafka_port
         self.node = node
 
-    def call(self, request: Message, response: type[M], version: int | None = None) -> M:
+    def call(self, request: ApiMessage, response: type[M], version: int | None = None) -> M:
         version = request.api.last if version is None else version
         data = ask(self._port, bytes(encode_request(request, version, 1, "tester")))
         assert data is not None, "the node closed the connection"
@@ -91,7 +92,7 @@ class Caller:
         }
 
     def committed(self, group: str, topic: str, *indexes: int) -> list[int]:
-        wanted = (offsets.OffsetFetchRequestTopics(name=topic, partition_indexes=indexes),)
+        wanted = (TopicPartitionIndexes(name=topic, partition_indexes=indexes),)
         request = offsets.OffsetFetchRequest(groups=(offsets.OffsetFetchRequestGroup(group_id=group, topics=wanted),))
         (found,) = self.call(request, offsets.OffsetFetchResponse).groups
         assert found.error_code == ErrorCode.NONE

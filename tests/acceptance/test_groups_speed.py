@@ -15,9 +15,9 @@ from tests.support.group import wait_until
 from tests.support.node import Node
 from tests.support.wire import ask
 
-from penstock.kafka.protocol.broker_messages import FindCoordinatorRequest
-from penstock.kafka.protocol.headers import decode_response, encode_request
-from penstock.kafka.protocol.offset_messages import (
+from penstock.doors.kafka.protocol.headers import decode_response, encode_request
+from penstock.doors.kafka.protocol.messages.groups import FindCoordinatorRequest
+from penstock.doors.kafka.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

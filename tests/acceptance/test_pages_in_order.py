@@ -80,8 +80,7 @@ def test_an_example_after_the_tour(walk: Walk, example: Path) -> None:
 
 
 @pytest.mark.slow
-# The page of the Python client hangs at its Ctrl-C; only the long run below has it until that is understood.
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "python-client"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page(walk: Walk, page: Path) -> None:
     walk.follow(page)
 
@@ -100,5 +99,7 @@ def test_a_page_that_is_wrong_is_found_out(walk: Walk) -> None:
         walk.follow(readme, fences=fences_of("```sh\npenstock consume no-such-topic\n```\n"))
     with pytest.raises(PageDiffers, match="shown"):
         walk.follow(readme, fences=fences_of("```sh\necho one\n```\n```text\ntwo\n```\n"))
+    with pytest.raises(PageDiffers, match="shown"):
+        walk.follow(readme, fences=fences_of("```sh ctrl-c\necho one\nsleep 600\n```\n```text\ntwo\n```\n"))
     with pytest.raises(PageDiffers, match="ZeroDivisionError"):
         walk.follow(readme, fences=fences_of("```python\n1 / 0\n```\n"))

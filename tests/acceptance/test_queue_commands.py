@@ -90,7 +90,7 @@ def test_the_command_line_steers_groups(door: Door, queue: Command, topic: str) 
     assert queue.lines("receive", topic, "-g", "g") == []
     queue("seek", topic, "-g", "g", "--to", "earliest", "--yes")
     assert len(queue.lines("receive", topic, "-g", "g", "-n", "10")) == 4
-    assert "say --yes" in queue("forget", topic, "-g", "g", code=2)
+    assert "pass --yes" in queue("forget", topic, "-g", "g", code=2)
     queue("forget", topic, "-g", "g", "--yes")
     queue("stats", topic, "-g", "g", code=3)
     queue("receive", f"{topic}-nowhere", code=3)

@@ -206,7 +206,7 @@ def test_the_client_schedules_lists_moves_runs_and_cancels(node: Node, rest: htt
                     await schedules.show(each.id)
             while (await schedules.stats()).fired_total == 0:  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0.02)
-            with pytest.raises(InvalidRequest, match="Say when"):
+            with pytest.raises(InvalidRequest, match="Give one of"):
                 await schedules.add(topic, "v")
 
     asyncio.run(asyncio.wait_for(work(), 60))
@@ -234,7 +234,7 @@ def test_the_command_line_walks_through_schedules(
     await_listed(rest, topic, 2)
     assert {row["id"] for row in penstock("schedule", "list", "--topic", topic)} == {made["id"], once["id"]}
     table = penstock("schedule", "list", "--topic", topic, "-o", "table").splitlines()
-    assert table[0].split() == ["ID", "TOPIC", "DUE", "IN", "AGAIN", "STATE", "MESSAGE"]
+    assert table[0].split() == ["ID", "TOPIC", "DUE", "IN", "REPEATS", "STATE", "MESSAGE"]
     assert "0 7 * * * Asia/Tokyo" in table[1]
     (moved,) = penstock("schedule", "reschedule", once["id"], "--delay", "3d")
     assert moved["due"] < FAR

@@ -23,9 +23,9 @@ from tests.support.cluster import eventually
 from tests.support.node import Node
 from tests.support.wire import ask
 
-from penstock.kafka.protocol import record_messages as plain
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.headers import decode_response, encode_request
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.headers import decode_response, encode_request
+from penstock.doors.kafka.protocol.messages import records as plain
 from penstock.records import Record, encode_batch
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -292,6 +292,20 @@ def test_a_batch_whose_records_have_come_already_is_not_scheduled_again(make_nod
     assert [each["value"] for each in schedules_of(node, topic)] == ["2"]
     page = httpx.get(f"{node.http_url}/v1/topics/{topic}/messages", timeout=60).json()
     assert sorted(message["value"] for message in page["messages"]) == ["0", "1", "3"]
+
+
+def test_a_request_with_two_batches_for_a_partition_loses_none_of_them_to_delays(node: Node, topic: str) -> None:
+    create(node, topic)
+    batches = [encode_batch([Record(0, 1_700_000_000_000, None, value, HOUR)]) for value in (b"one", b"two")]
+    data = tuple(plain.PartitionProduceData(index=0, records=bytes(batch)) for batch in batches)
+    topics = (plain.TopicProduceData(name=topic, partition_data=data),)
+    request = plain.ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
+    answer = ask(node.kafka_port, bytes(encode_request(request, VERSION, 1, "test")))
+    assert answer is not None
+    _, response = decode_response(plain.ProduceResponse, VERSION, answer)
+    codes = [partition.error_code for partition in response.responses[0].partition_responses]
+    assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST]
+    assert schedules_of(node, topic) == []
 
 
 def test_many_batches_of_which_nothing_is_left_do_not_look_too_large_to_a_consumer(node: Node, topic: str) -> None:

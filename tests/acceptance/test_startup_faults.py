@@ -16,7 +16,7 @@ from tests.support.clients.contract import Message
 from tests.support.disk import Disk, can_mount
 from tests.support.node import Node
 
-from penstock.storage.checked import decode_checked, encode_checked
+from penstock.storage.state_files import decode_checked, encode_checked
 
 
 def refusal_of(node: Node) -> str:

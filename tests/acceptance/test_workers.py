@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import threading
@@ -12,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.acceptance.conftest import NodeMaker
@@ -20,6 +18,7 @@ from tests.support.node import Node, penstock_command
 
 import penstock
 from penstock import AsyncQueueMessage, Client, QueueMessage
+from penstock.api.queues import DescribeQueueGroup
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float = 90.0) -> None:
@@ -53,8 +52,8 @@ def running(app: penstock.App) -> Iterator[threading.Thread]:
 
 def state_of(client: Client, topic: str, group: str) -> Counter[str]:
     """How many messages are ready, in flight and waiting."""
-    found = client._portal.call(client._client._transport.get(Any, "v1", "queues", topic, "groups", group))  # type: ignore[arg-type]
-    return Counter({name: found[name] for name in ("ready", "in_flight", "waiting")})
+    found = client.call(DescribeQueueGroup(topic=topic, group=group))
+    return Counter({name: getattr(found, name) for name in ("ready", "in_flight", "waiting")})
 
 
 @pytest.fixture
@@ -258,9 +257,11 @@ def command(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_runs_an_app_until_it_is_told_to_stop(
-    node: Node, client: Client, topic: str, tmp_path: Path
+    node: Node, client: Client, topic: str, tmp_path: Path, number: signal.Signals
 ) -> None:
+    """Also as a background job of a script, which begins with SIGINT ignored."""
     (tmp_path / "jobs.py").write_text(MODULE.format(topic=topic))
     client.publish_many(topic, ["a", "b", "c"])
     process = subprocess.Popen(
@@ -269,11 +270,12 @@ def test_the_command_runs_an_app_until_it_is_told_to_stop(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     assert process.stdout is not None
     first = process.stdout.readline()
     assert first.startswith("handled ")
-    os.kill(process.pid, signal.SIGTERM)
+    process.send_signal(number)
     out, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
     assert out == ""

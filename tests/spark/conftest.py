@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.support.node import free_port
 
-from penstock.client.blocking import Client
+from penstock.client.generated.sync import Client
 from penstock.testing.local import LocalBroker
 
 _numbers = itertools.count()

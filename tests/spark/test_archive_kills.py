@@ -14,11 +14,11 @@ import psutil
 import pytest
 from tests.support.node import penstock_command
 
-from penstock.client.blocking import Client
+from penstock.client.generated.sync import Client
 from penstock.pipelines.files import load
 from penstock.pipelines.lake.catalog import Catalog
 from penstock.pipelines.lake.reading import rows_of
-from penstock.pipelines.run import Run
+from penstock.pipelines.run import PipelineRun
 from penstock.testing.local import LocalBroker
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
@@ -55,7 +55,7 @@ def test_every_message_is_in_the_lake_once(
             time.sleep(dice.random() * 2)
         finally:
             _kill(process)
-    status = Run(load(file), spark, trigger=_once()).go()
+    status = PipelineRun(load(file), spark, trigger=_once()).go()
     assert status.error is None
     catalog = Catalog.load(lake)
     rows = rows_of(spark, lake, catalog.files_of([topic]))
@@ -71,7 +71,7 @@ def test_a_damaged_file_is_found_before_anything_is_restored(
     topic, lake = new_topic(), tmp_path / "lake"
     _publish(client, topic, 0, 60)
     file = write(tmp_path / "archive.yaml", "archive", broker, f"topics: {topic}, lake: lake, maxRecordsPerTrigger: 30")
-    assert Run(load(file), spark, trigger=_once()).go().error is None
+    assert PipelineRun(load(file), spark, trigger=_once()).go().error is None
     first, second = (lake / path for path in Catalog.load(lake).files)
     first.write_bytes(second.read_bytes())  # as large, of the same topic, and of other messages
     for name, act, told in (
@@ -79,7 +79,9 @@ def test_a_damaged_file_is_found_before_anything_is_restored(
         ("gone", first.unlink, "which its catalog has"),
     ):
         act()
-        status = Run(load(write(tmp_path / f"{name}.yaml", "restore", broker, "lake: lake, suffix: -back")), spark).go()
+        status = PipelineRun(
+            load(write(tmp_path / f"{name}.yaml", "restore", broker, "lake: lake, suffix: -back")), spark
+        ).go()
         assert told in (status.error or "")
     with pytest.raises(Exception, match=r"no topic|There is no"):
         list(client.read(f"{topic}-back", 0))

@@ -12,11 +12,10 @@ import pytest
 from penstock.errors import InvalidConfig, InvalidRecord
 from penstock.priorities import PRIORITIES
 from penstock.records import Codec, accept_batch, decode_records, encode_batch, murmur2
-from penstock.spark.values.ddl import parse_ddl
-from penstock.spark.writing.columns import check_schema, rows_of
+from penstock.spark.values import parse_ddl
+from penstock.spark.writing.columns import check_schema, hashes_of, partitions_of, rows_of
 from penstock.spark.writing.encoding import Columns, Numbering, encode
-from penstock.spark.writing.partitioning import hashes_of, partitions_of
-from penstock.spark.writing.sink_options import SinkOptions
+from penstock.spark.writing.options import SinkOptions
 
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 16, 63, 64, 100, 8_191, 8_192, 70_000)
 

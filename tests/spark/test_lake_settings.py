@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.client.blocking import Client
+from penstock.client.generated.sync import Client
 from penstock.errors import InvalidPipeline
 from penstock.pipelines.lake.settings import change_settings, kept_settings, settings_of
-from penstock.pipelines.ready.restore import _Job
-from penstock.pipelines.ready.restore_plan import Target
+from penstock.pipelines.ready.restore import RestoreTarget, _Job
 from penstock.testing.local import LocalBroker
 
 NewTopic = Callable[..., str]
@@ -41,7 +40,9 @@ def test_a_topic_comes_back_with_its_settings_and_large_messages(
         "retention.ms": "3600000",
     }
     told: list[str] = []
-    target = job(broker, told)._prepared(Target(topic=topic, name=f"{topic}-restored", partitions=3, settings=kept))
+    target = job(broker, told)._prepared(
+        RestoreTarget(topic=topic, name=f"{topic}-restored", partitions=3, settings=kept)
+    )
     assert target.begins == {0: 0, 1: 0, 2: 0}
     assert told[0].endswith("set its retention.ms. It had retention.ms=3600000.")
     settings = settings_of([broker.url], target.name)
@@ -53,6 +54,6 @@ def test_a_topic_comes_back_with_its_settings_and_large_messages(
 
 def test_a_topic_that_would_refuse_large_messages_is_refused(broker: LocalBroker, new_topic: NewTopic) -> None:
     topic = new_topic()
-    target = Target(topic="orders", name=topic, partitions=1, settings={"max.message.bytes": "3000000"})
+    target = RestoreTarget(topic="orders", name=topic, partitions=1, settings={"max.message.bytes": "3000000"})
     with pytest.raises(InvalidPipeline, match=r"Set its max\.message\.bytes to 3000000 first"):
         job(broker, [])._prepared(target)

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from tests.support.node import free_port, penstock_command
 
-from penstock.client.blocking import Client
+from penstock.client.generated.sync import Client
 from penstock.testing.local import LocalBroker
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -34,7 +34,7 @@ class Machines:
     def __init__(self, directory: Path) -> None:
         import pyspark
 
-        from penstock.spark.machine.java import ensure_java
+        from penstock.spark.sessions import ensure_java
 
         ensure_java()
         self.home = Path(pyspark.__file__).parent

@@ -17,12 +17,13 @@ import pytest
 from tests.support.node import Node, penstock_command
 from tests.support.tutorial import Reader, blocks_of
 
-from penstock.client.blocking import Client
+from penstock.client.generated.sync import Client
 from penstock.testing.local import LocalBroker
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
 _PATIENCE_S = 400.0
+_STOP_SECONDS_MAX = 45.0  # a report every two seconds brings the request; then the end of the batch, and of the JVM
 README = Path(__file__).parents[2] / "README.md"
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "log-queue-spark.md"
 
@@ -133,6 +134,19 @@ def test_from_init_to_stop(tmp_path: Path, broker: LocalBroker, client: Client, 
     assert sum(1 for _ in client.read("large-orders", 0)) == 400
     lines = [json.loads(line)["message"] for line in command.ask("logs", "pipeline").splitlines()]
     assert sum(line.startswith("stopped") for line in lines) == 2
+
+
+def test_a_stream_of_health_ends_soon_after_it_is_stopped(
+    tmp_path: Path, broker: LocalBroker, client: Client, command: Command
+) -> None:
+    client.create_topic("figures")
+    text = "pipeline: health\nuses: health\nwith: {to: figures, every: 10 minutes}\n"
+    (tmp_path / "health.yaml").write_text(text)
+    process = command.begin("health.yaml", "--servers", broker.url, "--master", "local[1]")
+    wait_for(lambda: any(True for _ in client.read("figures", 0)))
+    command.ask("stop", "health")
+    assert process.wait(_STOP_SECONDS_MAX) == 0
+    assert state_of(broker, "health")["state"] == "stopped"
 
 
 def test_what_goes_wrong_is_said_in_words(tmp_path: Path, broker: LocalBroker, command: Command) -> None:

@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock.client.blocking import Client
+from penstock.client.generated.sync import Client
 from penstock.pipelines.files import load
 from penstock.pipelines.lake.catalog import Catalog
-from penstock.pipelines.run import Run, Status
+from penstock.pipelines.run import PipelineRun, RunStatus
 from penstock.testing.local import LocalBroker
 
 # Spark starts a handful of Python processes for every query: minutes on a machine that is busy.
@@ -37,11 +37,11 @@ class Place:
         self.told: list[str] = []
         self.reports: list[dict[str, Any]] = []
 
-    def run(self, name: str, text: str = "") -> Status:
+    def run(self, name: str, text: str = "") -> RunStatus:
         path = self.directory / name
         if text:
             path.write_text(text.replace("SERVERS", self._broker.url))
-        return Run(load(path), self.spark, report=self._report, tell=self.told.append).go()
+        return PipelineRun(load(path), self.spark, report=self._report, tell=self.told.append).go()
 
     def _report(self, report: dict[str, Any]) -> bool:
         self.reports.append(report)
@@ -240,10 +240,11 @@ def _produce(broker: LocalBroker, topic: str, numbers: range, begin_ms: int) -> 
     producer = Producer({"bootstrap.servers": broker.bootstrap, "message.max.bytes": 3_000_000})
     dice = random.Random(7)
     for at in numbers:
+        small = None if at % 11 == 0 else dice.randbytes(dice.randrange(300))
         producer.produce(
             topic,
             key=None if at % 7 == 0 else b"key-%d" % dice.randrange(50),
-            value=b"x" * 2_000_000 if at == 500 else None if at % 11 == 0 else dice.randbytes(dice.randrange(300)),
+            value=dice.randbytes(2 * 1024 * 1024) if at == 500 else small,
             headers=[("number", b"%d" % at), ("number", None), ("empty", b"")] if at % 3 else None,
             partition=dice.randrange(3),
             timestamp=begin_ms + at * 10_000,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.client.blocking import Client
+from penstock.client.generated.sync import Client
 from penstock.pipelines.files import load
 from penstock.pipelines.places import Checkpoint
-from penstock.pipelines.run import Run
+from penstock.pipelines.run import PipelineRun
 from penstock.testing.local import LocalBroker
 
 pytestmark = pytest.mark.timeout(900)
@@ -49,7 +49,7 @@ def test_a_pipeline_goes_on_from_a_uri_and_forgets_it(
         told: list[str] = []
 
         def run(is_restart: bool = False, path: Path = path, told: list[str] = told) -> None:
-            status = Run(load(path), spark, tell=told.append, is_restart=is_restart).go()
+            status = PipelineRun(load(path), spark, tell=told.append, is_restart=is_restart).go()
             assert (status.state, status.error) == ("finished", None)
 
         def values(target: str = target) -> list[bytes | None]:
@@ -66,6 +66,22 @@ def test_a_pipeline_goes_on_from_a_uri_and_forgets_it(
         assert f"The checkpoint {uri} is forgotten; the pipeline begins anew." in told
         assert [each.name for each in directory.iterdir()] == ["p.yaml"], "no directory is called as a URI"
     assert (tmp_path / "mounted" / "ck" / "moved" / "offsets").is_dir()
+
+
+def test_a_uri_that_spark_does_not_reach_fails_in_words_and_is_no_directory_here(
+    spark: Any, broker: LocalBroker, new_topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # a place that is taken for a path may be made here, or beside the file
+    path = tmp_path / "p.yaml"
+    text = _TEXT.replace("SERVERS", broker.url).replace("CHECKPOINT", "s3a://bucket/ck")
+    path.write_text(text.replace("SOURCE", new_topic()).replace("TARGET", new_topic()))
+    for is_restart in (False, True):
+        status = PipelineRun(load(path), spark, is_restart=is_restart).go()
+        assert status.state == "failed"
+        assert "S3AFileSystem" in (status.error or ""), "Spark was asked for the file system of s3a"
+        assert len((status.error or "").splitlines()) == 1
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["elsewhere", "p.yaml"]
 
 
 def test_a_plan_is_kept_where_only_spark_reaches(spark: Any, mounted: str) -> None:
@@ -87,15 +103,15 @@ def test_a_checkpoint_of_an_earlier_topic_is_explained(
     text = _TEXT.replace("SERVERS", broker.url).replace("CHECKPOINT", "ck")
     path.write_text(text.replace("SOURCE", source).replace("TARGET", target))
     client.publish(source, b"one")
-    assert Run(load(path), spark).go().state == "finished"
+    assert PipelineRun(load(path), spark).go().state == "finished"
     assert httpx.delete(f"{broker.url}/v1/topics/{source}").status_code < 300
     new_topic(name=source)
-    status = Run(load(path), spark).go()
+    status = PipelineRun(load(path), spark).go()
     told = status.error or ""
     assert (status.state, status.code, len(told.splitlines())) == ("failed", "data_lost", 1)
     assert "was deleted and made anew" in told
     assert f"The checkpoint is {tmp_path / 'ck'}. To forget it and begin anew, run the pipeline with --restart" in told
     assert "Traceback" in status.trace
     client.publish(source, b"two")
-    assert Run(load(path), spark, is_restart=True).go().state == "finished"
+    assert PipelineRun(load(path), spark, is_restart=True).go().state == "finished"
     assert [message.value for message in client.read(target, 0)] == [b"one", b"two"]

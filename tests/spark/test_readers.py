@@ -15,8 +15,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from penstock.client.blocking import Client
-from penstock.client.drafts import Draft
+from penstock.client.generated.sync import Client
+from penstock.client.values import Draft
 from penstock.errors import DataLost, InvalidConfig, NodesUnreachable, UnknownTopic, UnreadableValue, WrongPort
 from penstock.spark.reading.batch import BatchReader
 from penstock.spark.reading.options import SourceOptions

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.client.blocking import Client
+from penstock.client.generated.sync import Client
 from penstock.pipelines.files import load
-from penstock.pipelines.run import Run
+from penstock.pipelines.run import PipelineRun
 from penstock.testing.local import LocalBroker
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -28,7 +28,7 @@ def go(tmp_path: Path, spark: Any, broker: LocalBroker) -> Go:
         path.write_text(
             f"pipeline: {uses}\nservers: {broker.url}\nuses: {uses}\ntrigger: available-now\nwith:\n  {{{options}}}\n"
         )
-        status = Run(load(path), spark).go()
+        status = PipelineRun(load(path), spark).go()
         assert (status.state, status.error) == ("finished", None)
 
     return run
@@ -51,7 +51,7 @@ class OnAndOn:
             if is_enough() or time.monotonic() > deadline:
                 run.stop()
 
-        run = Run(load(path), self._spark, watch=watch)
+        run = PipelineRun(load(path), self._spark, watch=watch)
         status = run.go()
         assert (status.state, status.error) == ("stopped", None)
         assert is_enough(), "it took too long"

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.client.blocking import Client
+from penstock.client.generated.sync import Client
 from penstock.testing.local import LocalBroker
 
 # The first test waits for the session as well, which takes a minute where many others want the machine.

@@ -15,9 +15,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.cluster import Cluster
 
-from penstock.spark.values.ddl import parse_ddl
-from penstock.spark.writing.sink import StreamSink, Written
-from penstock.spark.writing.staging import Claim
+from penstock.spark.values import parse_ddl
+from penstock.spark.writing.sink import StreamSink, WrittenRows
+from penstock.spark.writing.staging import WriteClaim
 
 PARTITIONS = 4
 ROWS = 2_000  # of a batch, by two tasks
@@ -47,7 +47,7 @@ class Job:
     def begin_anew(self) -> None:
         self._runs += 1
 
-    def write(self, number: int, task: int, dice: random.Random) -> Written:
+    def write(self, number: int, task: int, dice: random.Random) -> WrittenRows:
         half = range(number * ROWS + task * ROWS // 2, number * ROWS + (task + 1) * ROWS // 2)
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -55,7 +55,7 @@ class Job:
                 yield pa.record_batch({"value": [f"{row}".rjust(100) for row in range(first, first + 250)]})
                 time.sleep(dice.random() / 20)
 
-        return self._sink._write(batches(), Claim(SERIES, number, f"run-{self._runs}"))
+        return self._sink._write(batches(), WriteClaim(SERIES, number, f"run-{self._runs}"))
 
     def run(self, number: int, dice: random.Random) -> None:
         """One batch, as often as it pleases the dice, and committed at least once."""

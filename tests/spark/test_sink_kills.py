@@ -19,7 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from tests.support import spark_driver
 from tests.support.node import Node
 
-from penstock.client.blocking import Client
+from penstock.client.generated.sync import Client
 
 KILLS = int(os.environ.get("PENSTOCK_SPARK_KILLS", "20"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "7"))

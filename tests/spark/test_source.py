@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.support.node import Node
 
-from penstock.client.blocking import Client
-from penstock.client.drafts import Draft
+from penstock.client.generated.sync import Client
+from penstock.client.values import Draft
 from penstock.testing.local import LocalBroker
 
 NewTopic = Callable[..., str]

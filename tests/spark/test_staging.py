@@ -11,11 +11,11 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from penstock.client.blocking import Client
+from penstock.client.generated.sync import Client
 from penstock.errors import InvalidRecord, InvalidTxnState, SeriesFenced, TransactionEnded
-from penstock.spark.values.ddl import parse_ddl
-from penstock.spark.writing.sink import BatchSink, StreamSink, Written
-from penstock.spark.writing.staging import Claim
+from penstock.spark.values import parse_ddl
+from penstock.spark.writing.sink import BatchSink, StreamSink, WrittenRows
+from penstock.spark.writing.staging import WriteClaim
 from penstock.testing.local import LocalBroker
 
 NewTopic = Callable[..., str]
@@ -33,8 +33,8 @@ class Driver:
         self.sink = StreamSink({"servers": broker.url, "topic": topic, **options}, SCHEMA)
         self.query, self.run = query, run
 
-    def write(self, number: int, *batches: pa.RecordBatch) -> Written:
-        return self.sink._write(iter(batches), Claim(self.query, number, self.run))
+    def write(self, number: int, *batches: pa.RecordBatch) -> WrittenRows:
+        return self.sink._write(iter(batches), WriteClaim(self.query, number, self.run))
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_slow_task_keeps_what_is_staged(client: Client, topic: str, drive: Cal
             yield rows(value)
             time.sleep(2.3)
 
-    written = driver.sink._write(slowly(), Claim(driver.query, 0, driver.run))
+    written = driver.sink._write(slowly(), WriteClaim(driver.query, 0, driver.run))
     driver.sink.commit([written], 0)
     assert seen(client, topic) == ["a", "b"]
 

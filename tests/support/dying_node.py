@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from penstock.broker.partition import Appended, Partition
 from penstock.cli.main import main
+from penstock.partitions.partition import Appended, Partition
 
 MOMENTS = ("before", "is-written", "is-committed")
 

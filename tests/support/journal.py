@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from penstock.broker.coordination.journal import Decided, Format, Written
-from penstock.broker.coordination.messages import ProducerIdentity
 from penstock.errors import DiskFull, LogFailed, PenstockError
+from penstock.machines.journal import Decided, Format, Written
+from penstock.machines.messages import ProducerIdentity
 from penstock.records import Record
 
 Done = Callable[[PenstockError | None], None]

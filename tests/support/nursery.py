@@ -154,11 +154,6 @@ def _live(order: dict[str, Any]) -> None:
 def _main() -> None:
     import uvloop  # noqa: F401 - what a node needs, all of it
 
-    import penstock.cli.main
-    import penstock.cli.serve
-    import penstock.grpc.server
-    import penstock.server  # noqa: F401
-
     line = socket.socket(fileno=int(sys.argv[1]))
     line.send(msgspec.json.encode(len(os.listdir("/proc/self/task")) == 1))
     _serve(line)

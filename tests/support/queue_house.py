@@ -11,9 +11,9 @@ from tests.support.virtual_time import surroundings
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.queues.core.messages import Fate
-from penstock.broker.queues.leases import Lease, LeasedMessage
-from penstock.cluster.controller import TopicSpec
+from penstock.consensus.controller import TopicSpec
+from penstock.features.queues.core.messages import ReceiptOutcome
+from penstock.features.queues.leases import LeasedRecord, PartitionLease
 from penstock.records import Record, encode_batch
 from penstock.testing.files import MemoryFiles
 
@@ -51,10 +51,10 @@ class QueueHouse:
 
     async def take(
         self, max_messages: int = 100, *, topic: str = "orders", group: str = "workers", **options: Any
-    ) -> list[LeasedMessage]:
+    ) -> list[LeasedRecord]:
         """Receive, decoded."""
         options.setdefault("consumer", "ann")
-        leases: list[Lease] = await self.queues.receive(topic, group, max_messages=max_messages, **options)
+        leases: list[PartitionLease] = await self.queues.receive(topic, group, max_messages=max_messages, **options)
         return [message for lease in leases for message in lease.messages()]
 
     async def line(self, length: int, group: str = "workers") -> None:
@@ -64,14 +64,14 @@ class QueueHouse:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.02)  # and sleep
 
-    async def ack(self, *messages: LeasedMessage, group: str = "workers") -> list[Fate]:
+    async def ack(self, *messages: LeasedRecord, group: str = "workers") -> list[ReceiptOutcome]:
         verdicts = await self.queues.ack(group, [message.receipt for message in messages])
         return [verdict.fate for verdict in verdicts]
 
-    async def nack(self, *messages: LeasedMessage, group: str = "workers", **options: Any) -> list[Fate]:
+    async def nack(self, *messages: LeasedRecord, group: str = "workers", **options: Any) -> list[ReceiptOutcome]:
         verdicts = await self.queues.nack(group, [message.receipt for message in messages], **options)
         return [verdict.fate for verdict in verdicts]
 
 
-def values(messages: Sequence[LeasedMessage]) -> list[str]:
+def values(messages: Sequence[LeasedRecord]) -> list[str]:
     return [(message.value or b"").decode() for message in messages]

@@ -9,13 +9,15 @@ from pathlib import Path
 from tests.support.virtual_time import surroundings
 
 from penstock.broker.broker import Broker
-from penstock.broker.config import BrokerConfig, ClusterConfig
-from penstock.cluster.controller import TopicSpec
-from penstock.cluster.records import Endpoint
+from penstock.broker.config import BrokerConfig
+from penstock.config.kinds import Address, PeerAddress
+from penstock.config.settings import ClusterSettings, TopicDefaults
+from penstock.consensus.controller import TopicSpec
+from penstock.consensus.records import Endpoint
 from penstock.model import queue_state_topic
 from penstock.records import Record, encode_batch
 from penstock.testing.files import MemoryFiles
-from penstock.testing.peers import Exchange
+from penstock.testing.peers import PeerExchange
 
 NODES = (1, 2, 3)
 
@@ -24,7 +26,7 @@ class QueueNodes:
     """A cluster. A node that is killed keeps its disk and can be started again."""
 
     def __init__(self) -> None:
-        self.exchange = Exchange()
+        self.exchange = PeerExchange()
         self.files = {node_id: MemoryFiles() for node_id in NODES}
         self.brokers: dict[int, Broker] = {}
 
@@ -36,8 +38,8 @@ class QueueNodes:
         await asyncio.gather(*(self.stop(node_id) for node_id in tuple(self.brokers)))
 
     async def start(self, node_id: int) -> Broker:
-        cluster = ClusterConfig(
-            peers=tuple((each, "memory", each) for each in NODES),
+        cluster = ClusterSettings(
+            peers=tuple(PeerAddress(each, Address("memory", each)) for each in NODES),
             election_timeout_ms=300,
             heartbeat_interval_ms=100,
             session_timeout_ms=1_000,
@@ -46,7 +48,7 @@ class QueueNodes:
             node_id=node_id,
             data_dir=Path(f"/node-{node_id}"),
             endpoints=(Endpoint(door="internal", host="memory", port=node_id),),
-            default_replication_factor=3,
+            topics=TopicDefaults(replication_factor=3),
             cluster=cluster,
         )
         peers = self.exchange.join(node_id)
@@ -87,7 +89,7 @@ class QueueNodes:
         broker = next(iter(self.brokers.values()))
         now_ms = broker.clock.now_ms()
         records = [Record(at, now_ms, None, value.encode(), ()) for at, value in enumerate(values)]
-        await broker.remote.append(topic, partition, encode_batch(records), timeout_ms=10_000)
+        await broker.partitions.append(topic, partition, encode_batch(records), timeout_ms=10_000)
 
 
 async def until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:

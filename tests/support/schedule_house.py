@@ -11,10 +11,10 @@ from tests.support.virtual_time import ClockWithHands, surroundings
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.schedules.config import ScheduleSettings
-from penstock.broker.schedules.messages import New, Placed
-from penstock.broker.schedules.records import Message
-from penstock.cluster.controller import TopicSpec
+from penstock.config.settings import ScheduleSettings
+from penstock.consensus.controller import TopicSpec
+from penstock.features.schedules.messages import PlacedSchedule, ScheduleRequest
+from penstock.features.schedules.records import ScheduledMessage
 from penstock.testing.files import MemoryFiles
 from penstock.testing.reading import StoredMessage, read_committed
 
@@ -32,8 +32,7 @@ class ScheduleHouse:
         config = BrokerConfig(
             node_id=1,
             data_dir=Path("/data"),
-            schedules_partitions=shards,
-            schedules=ScheduleSettings(**{"retry_base_ms": 20, **settings}),
+            schedules=ScheduleSettings(**{"partitions": shards, "retry_base_ms": 20, **settings}),
         )
         self.broker = Broker(config, stands_on)
         self.calendar = self.broker.schedules
@@ -53,10 +52,10 @@ class ScheduleHouse:
         named = {key.replace("_", "."): value for key, value in configs.items()}
         await self.broker.create_topic(TopicSpec(name=name, partitions=partitions, configs=named))
 
-    async def add(self, value: str, delay_ms: int | None = 0, topic: str = "orders", **facts: Any) -> Placed:
-        message = Message(topic, facts.pop("partition", None), facts.pop("key", None), value.encode())
+    async def add(self, value: str, delay_ms: int | None = 0, topic: str = "orders", **facts: Any) -> PlacedSchedule:
+        message = ScheduledMessage(topic, facts.pop("partition", None), facts.pop("key", None), value.encode())
         due_ms = None if delay_ms is None else self.now_ms + delay_ms
-        (placed,) = await self.calendar.add([New(message=message, due_ms=due_ms, **facts)])
+        (placed,) = await self.calendar.add([ScheduleRequest(message=message, due_ms=due_ms, **facts)])
         return placed
 
     async def messages(self, topic: str = "orders") -> list[StoredMessage]:

@@ -120,9 +120,14 @@ def is_text_shown(shown: str, came: str) -> bool:
     return re.fullmatch(pattern, came, re.DOTALL) is not None
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a text as they are compared: columns may be apart by more or fewer blanks."""
+    return [" ".join(line.split()) for line in text.strip().splitlines()]
+
+
 def are_lines_shown(shown: str, came: str) -> bool:
-    """Whether all lines are there, in order; columns may be apart by more or fewer blanks."""
-    wanted, there = ([" ".join(line.split()) for line in text.strip().splitlines()] for text in (shown, came))
+    """Whether all lines are there, in order."""
+    wanted, there = lines_of(shown), lines_of(came)
     return len(wanted) == len(there) and all(map(is_text_shown, wanted, there))
 
 

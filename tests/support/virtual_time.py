@@ -8,12 +8,12 @@ from random import Random
 from typing import Any, Final
 
 from penstock.broker.surroundings import Surroundings
-from penstock.peers.port import Peers
-from penstock.peers.tcp import TcpPeers
+from penstock.network.port import Peers
+from penstock.network.tcp import TcpPeers
+from penstock.testing.clock import SimulatedClock
+from penstock.testing.disk import SimulatedCommit, Spindle
 from penstock.testing.files import MemoryFiles
-from penstock.testing.simulation.cluster.clock import SimulatedClock
-from penstock.testing.simulation.cluster.disk import SimulatedCommit, Spindle
-from penstock.testing.simulation.cluster.loop import simulated_loop
+from penstock.testing.loop import simulated_loop
 
 _STORY_S: Final = 600.0
 _SEED: Final = 7

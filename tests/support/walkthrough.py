@@ -5,7 +5,7 @@ environment is active. A page has one shell and one Python. Words after ``sh`` o
 goes about it:
 
 - ``eventually``: run it again until what is shown comes;
-- ``ctrl-c``: it goes on for ever; Ctrl-C once it printed what is shown;
+- ``ctrl-c``: it goes on for ever; Ctrl-C once it printed as many lines as are shown;
 - ``elsewhere``: it is for other machines, or another terminal; not run.
 
 A ``text`` or ``json`` block behind it is what it prints, with the rules of `tests.support.tutorial`; without one it may
@@ -32,7 +32,7 @@ from typing import Final
 
 from tests.support.node import Node, free_port, penstock_command
 from tests.support.nursery import die_with_parent
-from tests.support.tutorial import DOORS, PageDiffers, are_lines_shown, documents, is_shown
+from tests.support.tutorial import DOORS, PageDiffers, are_lines_shown, documents, is_shown, lines_of
 
 ROOT: Final = Path(__file__).parents[2]
 PATIENCE_S: Final = 900.0  # with one block, in which Spark may be started on a busy machine; a test has its own limit
@@ -117,7 +117,7 @@ class Terminal(ABC):
         """The block as the child takes it: it prints what the block does, and then a line with the end and a code."""
 
     def run(self, block: str, stop_after: str | None) -> str:
-        """What the block prints; with ``stop_after``, Ctrl-C once it printed that."""
+        """What the block prints; with ``stop_after``, Ctrl-C once it printed that. Other lines end the page."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._errors.seek(0)
@@ -134,7 +134,9 @@ class Terminal(ABC):
                         return printed
                     break
                 printed += line
-                if stop_after is not None and are_lines_shown(stop_after, printed):
+                if stop_after is not None and len(lines_of(printed)) >= len(lines_of(stop_after)):
+                    if not are_lines_shown(stop_after, printed):  # and never will be: lines are only added
+                        raise PageDiffers(f"shown:\n{stop_after}\ncame:\n{printed[-4000:]}")
                     self._signal(signal.SIGINT)
                     stop_after = None
         finally:

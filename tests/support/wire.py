@@ -6,8 +6,8 @@ import contextlib
 import socket
 import struct
 
-from penstock.kafka.protocol.broker_messages import ApiVersionsRequest
-from penstock.kafka.protocol.headers import encode_request
+from penstock.doors.kafka.protocol.headers import encode_request
+from penstock.doors.kafka.protocol.messages.cluster import ApiVersionsRequest
 
 _LENGTH = struct.Struct(">i")
 _TIMEOUT_S = 10.0

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from penstock.server import fit_connections
+from penstock.node.limits import http_connections, kafka_connections
 
 
 @pytest.mark.parametrize(
@@ -17,9 +17,9 @@ def test_connections_take_no_more_than_their_share(
     monkeypatch: pytest.MonkeyPatch, open_files: int, configured: int, expected: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (open_files, open_files))
-    assert fit_connections(configured, 0.4) == expected
+    assert kafka_connections(configured) == expected
 
 
 def test_without_a_limit_it_is_what_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert fit_connections(10_000, 0.4) == 10_000
+    assert kafka_connections(10_000) == http_connections(10_000) == 10_000

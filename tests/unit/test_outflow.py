@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.outflow import Outflow, Piece
+from penstock.network.sockets import Piece, SendQueue
 from penstock.storage.files import DiskFiles, FileSlice
 from penstock.testing.files import MemoryFiles
 
@@ -28,7 +28,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     far.close()
 
 
-def drained(out: Outflow, far: socket.socket) -> bytes:
+def drained(out: SendQueue, far: socket.socket) -> bytes:
     received = bytearray()
     while not out.send():
         received += far.recv(100_000)
@@ -56,7 +56,7 @@ def test_all_pieces_leave_in_order(
         files[name] = home.open(tmp_path / name, create=True)
         if files[name].size == 0:
             files[name].write(KNOWN)
-    out = Outflow(near)
+    out = SendQueue(near)
     expected = bytearray(b"x" * many)
     out.pieces.extend([b"x"] * many)
     for kind, begin, size in wanted:
@@ -76,7 +76,7 @@ def test_all_pieces_leave_in_order(
 def test_a_file_that_ends_early_is_an_error(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     file = DiskFiles().open(tmp_path / "short", create=True)
     file.write(b"ten bytes.")
-    out = Outflow(ends[0])
+    out = SendQueue(ends[0])
     out.pieces.append(FileSlice(file, 0, 15))
     with pytest.raises(OSError, match="5 bytes early"):
         out.send()
@@ -84,7 +84,7 @@ def test_a_file_that_ends_early_is_an_error(ends: tuple[socket.socket, socket.so
 
 def test_an_end_that_is_gone_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
     ends[1].close()
-    out = Outflow(ends[0])
+    out = SendQueue(ends[0])
     out.pieces.append(b"anybody?")
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
         out.send()

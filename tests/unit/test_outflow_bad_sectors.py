@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.bad_sector import PAGE_BYTES, BadSector, is_possible
 
-from penstock.outflow import Outflow
+from penstock.network.sockets import SendQueue
 from penstock.storage.files import DiskFile, File, FileSlice
 
 
@@ -31,14 +31,14 @@ def send(path: Path, size: int) -> Told:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        outflow = Outflow(ours)
+        outflow = SendQueue(ours)
         outflow.pieces.append(FileSlice(DiskFile(path, create=False), 0, size, keeper=told))
         with pytest.raises(OSError):
             drain(outflow, theirs)
     return told
 
 
-def drain(outflow: Outflow, theirs: socket.socket) -> None:
+def drain(outflow: SendQueue, theirs: socket.socket) -> None:
     while not outflow.send():
         theirs.recv(1 << 20)
 

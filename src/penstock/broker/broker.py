@@ -10,71 +10,58 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections import deque
-from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Final
 
-from penstock.broker.condition import Condition
-from penstock.broker.config import BrokerConfig, Fsync
-from penstock.broker.coordination.neighbours import Neighbours
-from penstock.broker.groups.consumer.topics import MetadataTopics
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.housekeeping import Housekeeping
-from penstock.broker.in_step import INTERNAL_DOOR, InStep
+from penstock.broker.config import BrokerConfig
 from penstock.broker.known_nodes import KnownNodes
-from penstock.broker.partition import Partition
-from penstock.broker.pipelines.board import PARTITIONS as PIPELINES_PARTITIONS
-from penstock.broker.pipelines.board import Pipelines
-from penstock.broker.queues.dead_letters import DeadLetters
-from penstock.broker.queues.queues import Queues
-from penstock.broker.queues.redrives.redrives import PARTITIONS as REDRIVES_PARTITIONS
-from penstock.broker.queues.redrives.redrives import Redrives
-from penstock.broker.remote import PartitionService, RemotePartitions
-from penstock.broker.replicas import Replicas
-from penstock.broker.replication.replication import Replication
 from penstock.broker.resource_settings import ResourceSettings
-from penstock.broker.running_mark import RunningMark
-from penstock.broker.schedules.calendar import Calendar
-from penstock.broker.scrub import Scrub
-from penstock.broker.stats import BrokerStats
 from penstock.broker.surroundings import Surroundings
-from penstock.broker.transactions.coordinator import TransactionCoordinator
-from penstock.broker.transactions.joint.coordinator import JointCoordinator
-from penstock.broker.transactions.joint.records import Place
-from penstock.cluster.commands import (
-    AddPartitions,
-    Answer,
-    Command,
-    ConfigureResource,
-    ConfigureTopic,
-    CreateTopic,
-    DeleteTopic,
-    ProducerIds,
-    ReserveProducerIds,
-)
-from penstock.cluster.controller import Rules, TopicSpec
-from penstock.cluster.metadata import Topic
-from penstock.cluster.raft.messages import Member
-from penstock.cluster.raft.pace import Pace
-from penstock.cluster.resource_config import GroupLimits, ResourceKind
-from penstock.cluster.topic_config import TopicSettings, resolve
-from penstock.errors import InvalidRequest, PenstockError, PolicyViolation, TopicExists
-from penstock.model import OFFSETS_TOPIC, PIPELINES_TOPIC, REDRIVES_TOPIC, TRANSACTIONS_TOPIC, is_internal
-from penstock.quorum.client import ControllerClient
-from penstock.quorum.controller import ControllerConfig, ControllerShell
-from penstock.quorum.driver import Quorum
-from penstock.quorum.formation import Formation, Plan
-from penstock.quorum.registration import Identity, Registration
-from penstock.quorum.store import QuorumStore
+from penstock.consensus.controller import Rules
+from penstock.consensus.quorum.client import ControllerClient
+from penstock.consensus.quorum.controller import ControllerConfig, ControllerShell
+from penstock.consensus.quorum.driver import Quorum
+from penstock.consensus.quorum.formation import Formation, FormationPlan
+from penstock.consensus.quorum.registration import NodeDescription, Registration
+from penstock.consensus.quorum.store import QuorumStore
+from penstock.consensus.raft.leading import RaftTiming
+from penstock.consensus.raft.messages import Member
+from penstock.errors import PenstockError
+from penstock.features.dead_letters.dead_letters import DeadLetters
+from penstock.features.groups.consumer.topics import MetadataTopics
+from penstock.features.groups.coordinator import GroupCoordinator
+from penstock.features.pipelines.board import PARTITIONS as PIPELINES_PARTITIONS
+from penstock.features.pipelines.board import Pipelines
+from penstock.features.queues.queues import Queues
+from penstock.features.redrives.redrives import PARTITIONS as REDRIVES_PARTITIONS
+from penstock.features.redrives.redrives import Redrives
+from penstock.features.schedules.schedules import Schedules
+from penstock.features.transactions.coordinator import TransactionCoordinator
+from penstock.features.transactions.joint.coordinator import JointCoordinator
+from penstock.features.transactions.joint.records import Place
+from penstock.machines.addresses import Coordinators
+from penstock.machines.clocks import PatientClock
+from penstock.machines.leaders import Leaders
+from penstock.machines.ports import Ports
+from penstock.model import OFFSETS_TOPIC, PIPELINES_TOPIC, REDRIVES_TOPIC, SCHEDULES_TOPIC, TRANSACTIONS_TOPIC
+from penstock.partitions.access import Partitions, PartitionService
+from penstock.partitions.disk import RunningMark
+from penstock.partitions.disk_health import DiskHealth
+from penstock.partitions.housekeeping import Housekeeping
+from penstock.partitions.metadata_applier import INTERNAL_DOOR, MetadataApplier
+from penstock.partitions.partition import Partition
+from penstock.partitions.replicas import Replicas
+from penstock.partitions.replication.replication import Replication
+from penstock.partitions.scrub import Scrub
+from penstock.partitions.stats import BrokerStats
+from penstock.partitions.topics import Topics, TopicsConfig
 from penstock.storage.data_directory import DataDirectory
 from penstock.supervision import Supervision
 
 log = logging.getLogger(__name__)
 
 _HEARTBEATS_IN_ELECTION: Final = 5  # so many heartbeats of a quorum's leader have to be missed before an election
-_COMPACTED: Final = {"cleanup.policy": "compact", "segment.bytes": str(8 * 1024 * 1024)}
 _LOOK_SECONDS: Final = 0.01
 _LOOKS_FOR_ENTRIES: Final = 200
 
@@ -95,42 +82,34 @@ class Broker:
         except BaseException:
             self._data.close()
             raise
-        self._trims = asyncio.Lock()
-        self._producer_ids: deque[int] = deque()
         self.is_started = False  # whether this node is one of its cluster
-        self.scrub = Scrub(self.replicas, config.scrub, self.clock, self.stats.scrub)
-        self._housekeeping = Housekeeping(self.replicas, config, self.clock, self.scrub, self.supervision)
+        self.scrub = Scrub(self.replicas, config.partitions.storage.scrub, self.clock, self.stats.scrub)
+        self._housekeeping = Housekeeping(self.replicas, config.partitions, self.clock, self.scrub, self.supervision)
+        self._make_ports()
         self._make_coordinators()
 
     def _open(self) -> None:
         """What is on this disk, and who speaks for it."""
-        config, surroundings = self.config, self.surroundings
+        config, surroundings, files = self.config, self.surroundings, self.surroundings.files
         cluster, clock, peers = config.cluster, self.clock, self.peers
         member = Member(config.node_id, self._data.identity.directory_id)
-        pace = Pace(
+        pace = RaftTiming(
             election_ms=cluster.election_timeout_ms,
             heartbeat_ms=max(cluster.election_timeout_ms // _HEARTBEATS_IN_ELECTION, 1),
         )
-        self._store = QuorumStore.open(surroundings.files, self._data.metadata, member, clock)
+        self._store = self._open_store(member)
         self.quorum = Quorum(self._store, peers, clock, _child(surroundings.random), pace)
         self.metadata = self.quorum.metadata
-        self._formation = Formation(self.quorum, peers, _plan(config), _child(surroundings.random))
-        rules = Rules(
-            min_in_sync=config.topic_defaults.min_insync_replicas,
-            internal_replication_factor=cluster.internal_replication_factor,
-            groups=GroupLimits(
-                session_timeout_min_ms=config.groups.session_timeout_min_ms,
-                session_timeout_max_ms=config.groups.session_timeout_max_ms,
-                session_timeout_ms=config.groups.session_timeout_ms,
-                heartbeat_interval_ms=config.groups.heartbeat_interval_ms,
-            ),
+        self._formation = Formation(
+            self.quorum, peers, _plan(config), _child(surroundings.random), clock, self.supervision
         )
-        controlling = ControllerConfig(session_ms=cluster.session_timeout_ms, voters=cluster.voters, rules=rules)
         random = _child(surroundings.random)
-        self.shell = ControllerShell(config.node_id, self.quorum, peers, clock, random, controlling)
+        self.shell = ControllerShell(
+            config.node_id, self.quorum, peers, clock, random, self._controlling(), supervision=self.supervision
+        )
         self.controller = ControllerClient(self.quorum, peers, clock, _child(surroundings.random))
         self.replicas = Replicas(
-            surroundings.files, self._data, config, self.metadata, self.stats, surroundings.open_commit, clock
+            files, self._data, config.partitions, self.metadata, self.stats, surroundings.open_commit, clock
         )
         self.replication = Replication(
             config.node_id,
@@ -138,18 +117,22 @@ class Broker:
             peers,
             self.controller,
             clock,
-            cluster,
+            config.partitions,
             self.stats.replication,
             self.supervision,
         )
         self.resource_settings = ResourceSettings(config.node_id, self.metadata, self.replication, config.groups)
-        self.remote = RemotePartitions(config.node_id, self.metadata, peers, clock)
+        self.partitions = Partitions(self.replicas, self.metadata, peers, clock)
         self._service = PartitionService(self.replicas, clock, syncs=self.syncs_before_ack)
-        self._in_step = InStep(self.metadata, self.replicas, peers)
+        self._in_step = MetadataApplier(self.metadata, self.replicas, peers, self.supervision)
         self.known_nodes = KnownNodes(self.metadata, clock)
-        self._mark = RunningMark(surroundings.files, self._data.path, surroundings.boot_id)
-        identity = Identity(
-            node_id=config.node_id, directory_id=member.directory_id, endpoints=config.endpoints, rack=config.rack
+        self._mark = RunningMark(files, self._data.path, surroundings.boot_id)
+        identity = NodeDescription(
+            # Of the replicas, which are as they were also where the quorum knows this node by a new id.
+            node_id=config.node_id,
+            directory_id=member.directory_id,
+            endpoints=config.endpoints,
+            rack=config.rack,
         )
         self.registration = Registration(
             identity,
@@ -158,69 +141,148 @@ class Broker:
             clock,
             session_ms=cluster.session_timeout_ms,
             heartbeat_ms=cluster.heartbeat_interval_ms,
-            disk=Condition(self.replicas, self._mark, syncs_before_ack=self.syncs_before_ack),
+            supervision=self.supervision,
+            disk=DiskHealth(self.replicas, self._mark, syncs_before_ack=self.syncs_before_ack),
             on_admitted=self._on_admitted,
             on_quorum=self._on_quorum,
         )
 
+    def _controlling(self) -> ControllerConfig:
+        config, cluster = self.config, self.config.cluster
+        rules = Rules(
+            min_in_sync=config.partitions.topic_defaults.min_insync_replicas,
+            internal_replication_factor=cluster.internal_replication_factor,
+            groups=config.groups,
+        )
+        return ControllerConfig(session_ms=cluster.session_timeout_ms, voters=cluster.voters, rules=rules)
+
+    def _open_store(self, member: Member) -> QuorumStore:
+        surroundings = self.surroundings
+        has_others = _plan(self.config).has_others(member.node_id)
+        replace_id = (lambda: str(surroundings.new_id())) if has_others else None
+        return QuorumStore.open(surroundings.files, self._data.metadata, member, self.clock, replace_id=replace_id)
+
     def _on_admitted(self, epoch: int) -> None:
         self.replicas.node_epoch = epoch
-        self._in_step.look_at_all()
+        self._in_step.apply_all()
 
     def _on_quorum(self, has_quorum: bool) -> None:
         self.replicas.is_isolated = not has_quorum
 
+    def _make_ports(self) -> None:
+        config = self.config
+        topics_config = TopicsConfig(
+            node_id=config.node_id,
+            auto_create=config.auto_create_topics,
+            default_partitions=config.topics.partitions,
+            default_replication_factor=config.topics.replication_factor,
+            internal_replication_factor=config.cluster.internal_replication_factor,
+            defaults=config.partitions.topic_defaults,
+            internal_partitions={
+                OFFSETS_TOPIC: config.groups.offsets_partitions,
+                TRANSACTIONS_TOPIC: config.transactions.state_partitions,
+                SCHEDULES_TOPIC: config.schedules.partitions,
+                REDRIVES_TOPIC: REDRIVES_PARTITIONS,
+                PIPELINES_TOPIC: PIPELINES_PARTITIONS,
+            },
+        )
+        self.topics = topics = Topics(
+            topics_config,
+            self.metadata,
+            self.controller,
+            self.replicas,
+            self._in_step.caught_up,
+            self.clock,
+            self.surroundings.new_id,
+        )
+        # Names that doors still call; features go by ``ports``.
+        self.create_topic = topics.create
+        self.ensure_topic = topics.ensure
+        self.ensure_offsets_topic = partial(topics.ensure_internal, OFFSETS_TOPIC)
+        self.ensure_transactions_topic = partial(topics.ensure_internal, TRANSACTIONS_TOPIC)
+        self.delete_topic = topics.delete
+        self.add_partitions = topics.add_partitions
+        self.configure_topic = topics.configure
+        self.configure_resource = topics.configure_resource
+        self.topic_settings = topics.settings_of
+        self.trim = topics.delete_records
+        self.allocate_producer_id = topics.allocate_producer_id
+        self.command = topics.command
+        self.settled = topics.settled
+        self.time = PatientClock(self.clock)
+        self._ticking: asyncio.Task[None] | None = None
+        self.leaders = Leaders(config.node_id, self.metadata, self.peers, self.clock)
+        self.ports = Ports(
+            leaders=self.leaders,
+            time=self.time,
+            partitions=self.partitions,
+            topics=topics,
+            stats=self.stats,
+            random=self.surroundings.random,
+            supervision=self.supervision,
+            syncs_before_ack=self.syncs_before_ack,
+        )
+
     def _make_coordinators(self) -> None:
-        config, clock = self.config, self.clock
-        neighbours = Neighbours(config.node_id, self.metadata, self.peers)
+        config, topics = self.config, self.topics
         self.groups = GroupCoordinator(
             config.groups,
-            clock,
+            self.leaders,
+            self.time,
             MetadataTopics(self.metadata),
             self.resource_settings.member_times,
             syncs=self.syncs_before_ack,
+            supervision=self.supervision,
         )
         self.transactions = TransactionCoordinator(
             config.transactions,
-            clock,
+            self.leaders,
+            self.time,
             self.stats.transactions,
             self.partition,
             self.groups,
-            self.allocate_producer_id,
-            neighbours,
+            topics.allocate_producer_id,
             syncs=self.syncs_before_ack,
+            supervision=self.supervision,
         )
         self.joint = JointCoordinator(
-            config.joint,
-            clock,
+            config.transactions,
+            self.time,
             self.stats.transactions,
             self.transactions.markers,
             self._has_place,
-            self.ensure_transactions_topic,
-            self.allocate_producer_id,
+            partial(topics.ensure_internal, TRANSACTIONS_TOPIC),
+            topics.allocate_producer_id,
             self.surroundings.new_id,
             syncs=self.syncs_before_ack,
+            supervision=self.supervision,
         )
-        self.queues = Queues(self)
-        self._redrives = Redrives(self)
-        self.dead_letters = DeadLetters(self, self._redrives)
-        self.schedules = Calendar(self)
+        self.queues = Queues(
+            self.ports,
+            self.groups,
+            self.transactions,
+            self.joint.entrance,
+            offsets_retention_ms=config.groups.offsets_retention_ms,
+        )
+        self._redrives = Redrives(self.ports)
+        self.dead_letters = DeadLetters(self.ports, self.queues, self._redrives)
+        self.schedules = Schedules(self.ports, config.schedules)
         self.hosted_members: set[tuple[str, str]] = set()  # groups and ids of members that live in a door of this node
-        self.pipelines = Pipelines(self)
+        self.pipelines = Pipelines(self.ports)
+        self.coordinators: Coordinators = {
+            OFFSETS_TOPIC: (self.groups,),
+            TRANSACTIONS_TOPIC: (self.transactions, self.joint),
+            PIPELINES_TOPIC: (self.pipelines,),
+        }
 
     async def start(self) -> None:
         """Begin to work on the running event loop; return when this node is one of its cluster and does its part."""
         self.replicas.attach(asyncio.get_running_loop())
         self._housekeeping.start()
         self._in_step.start()
-        for coordinator, topic in (
-            (self.groups, OFFSETS_TOPIC),
-            (self.transactions, TRANSACTIONS_TOPIC),
-            (self.joint, TRANSACTIONS_TOPIC),
-            (self._redrives, REDRIVES_TOPIC),
-            (self.pipelines, PIPELINES_TOPIC),
-        ):
-            coordinator.start(partial(self._partitions_of, topic))
+        self._ticking = self.supervision.start("the clock of coordinators", self.time.run)
+        for coordinator in (self.groups, self.transactions, self.joint, self._redrives, self.pipelines):
+            coordinator.start()
             self.replicas.listen(coordinator)
         self.queues.start()
         self.schedules.start()
@@ -242,12 +304,14 @@ class Broker:
         registers should know what is wrong with its logs.
         """
         known = self._store.last_index
-        while self.quorum.leader_id is None:  # noqa: ASYNC110 - the quorum has nobody to tell of it but us
+        while self.quorum.leader_id is None:  # noqa: ASYNC110 - the quorum has no listener for it
             await asyncio.sleep(_LOOK_SECONDS)
         for _ in range(_LOOKS_FOR_ENTRIES):
             if self.quorum.applied_index >= known:
                 break
             await asyncio.sleep(_LOOK_SECONDS)
+        # One that had to fetch the metadata anew knows of no replica before: it would vouch for all, unseen.
+        await self.quorum.applied(self._store.reach)
         await self._in_step.caught_up()
 
     async def leave(self) -> None:
@@ -255,7 +319,7 @@ class Broker:
         await self.registration.leave()
 
     async def close(self) -> None:
-        """Stop, leaving every log synced and ready to open without a scan. What fails keeps nobody else from it."""
+        """Stop, leaving every log synced and ready to open without a scan. One failure stops no other part."""
         for part in (
             self.registration,
             self._housekeeping,
@@ -276,6 +340,8 @@ class Broker:
                 await part.stop()
             except Exception as error:
                 _tell_unclosed(error)
+        if self._ticking is not None:
+            self._ticking.cancel()
         self.replicas.detach(asyncio.get_running_loop())
         await asyncio.to_thread(self._close_files)
 
@@ -299,70 +365,9 @@ class Broker:
     @property
     def syncs_before_ack(self) -> bool:
         """Whether ``acks=all`` means durable, not only written."""
-        return self.config.fsync is Fsync.EVERY
+        return self.config.partitions.syncs_before_ack
 
-    # -- topics -------------------------------------------------------------------------------------------------------
-
-    async def create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic | None:
-        """Create a topic; None if it was only to be checked."""
-        _check_not_internal(spec.name)
-        return await self._create_topic(spec, validate_only=validate_only)
-
-    async def _create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic | None:
-        command = CreateTopic(
-            name=spec.name,
-            topic_id=self.surroundings.new_id(),
-            partitions=spec.partitions,
-            replication_factor=spec.replication_factor,
-            configs=dict(spec.configs),
-            assignment=_as_tuples(spec.assignment),
-            default_partitions=self.config.default_partitions,
-            default_replication_factor=self.config.default_replication_factor,
-            is_only_checked=validate_only,
-        )
-        await self.command(command)
-        return None if validate_only else self.metadata.topic(spec.name)
-
-    async def ensure_topic(self, name: str) -> Topic:
-        """The topic; where there is none it is created, if this cluster creates topics on first use."""
-        if name == OFFSETS_TOPIC:
-            return await self.ensure_offsets_topic()
-        if name == TRANSACTIONS_TOPIC:
-            return await self.ensure_transactions_topic()
-        if name not in self.metadata.topics and self.config.auto_create_topics:
-            try:
-                await self.create_topic(TopicSpec(name=name))
-            except TopicExists:
-                await self.settled()  # somebody else was faster, and it may still be opening
-        return self.metadata.topic(name)
-
-    async def ensure_offsets_topic(self) -> Topic:
-        """The topic that groups keep their state in; it is created when the first group needs it."""
-        return await self.ensure_internal_topic(OFFSETS_TOPIC, self.config.offsets_partitions)
-
-    async def ensure_transactions_topic(self) -> Topic:
-        """The topic that transactions keep their state in; it is created when the first one needs it."""
-        return await self.ensure_internal_topic(TRANSACTIONS_TOPIC, self.config.transactions_partitions)
-
-    async def ensure_redrives_topic(self) -> Topic:
-        """The topic that redrives of dead letters are kept in; it is created when the first one needs it."""
-        return await self.ensure_internal_topic(REDRIVES_TOPIC, REDRIVES_PARTITIONS)
-
-    async def ensure_pipelines_topic(self) -> Topic:
-        """The topic that pipelines report to; it is created when the first one does."""
-        return await self.ensure_internal_topic(PIPELINES_TOPIC, PIPELINES_PARTITIONS)
-
-    async def ensure_internal_topic(self, name: str, partitions: int, configs: Mapping[str, str] = _COMPACTED) -> Topic:
-        """A topic that holds the broker's own state, made if this is the first time that somebody needs it."""
-        if name not in self.metadata.topics:
-            usable = sum(1 for node in self.metadata.nodes.values() if not node.is_fenced)
-            factor = max(min(self.config.cluster.internal_replication_factor, usable), 1)
-            spec = TopicSpec(name=name, partitions=partitions, replication_factor=factor, configs=configs)
-            try:
-                await self._create_topic(spec)
-            except TopicExists:
-                pass  # two came at once
-        return self.metadata.topic(name)
+    # -- metadata -----------------------------------------------------------------------------------------------------
 
     @property
     def has_groups(self) -> bool:
@@ -373,93 +378,10 @@ class Broker:
         topic = self.metadata.topics.get(place.topic)
         return topic is not None and str(topic.topic_id) == place.topic_id
 
-    def _partitions_of(self, name: str) -> int:
-        topic = self.metadata.topics.get(name)
-        return len(topic.partitions) if topic else 0
-
-    async def delete_topic(self, name: str) -> None:
-        _check_not_internal(name)
-        await self.command(DeleteTopic(name=name))
-
-    async def add_partitions(
-        self,
-        name: str,
-        count: int,
-        *,
-        assignment: Sequence[Sequence[int]] | None = None,
-        validate_only: bool = False,
-    ) -> None:
-        """Grow a topic to ``count`` partitions."""
-        _check_not_internal(name)
-        await self.command(
-            AddPartitions(name=name, count=count, assignment=_as_tuples(assignment), is_only_checked=validate_only)
-        )
-
-    async def configure_topic(
-        self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
-    ) -> None:
-        """Set settings of a topic; None unsets one."""
-        _check_not_internal(name)
-        await self.command(ConfigureTopic(name=name, changes=dict(changes), is_only_checked=validate_only))
-
-    async def configure_resource(
-        self, kind: ResourceKind, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
-    ) -> None:
-        """Set settings of a group or a node (the empty name: of all nodes); None unsets one."""
-        await self.command(
-            ConfigureResource(kind=kind, name=name, changes=dict(changes), is_only_checked=validate_only)
-        )
-
-    def topic_settings(self, name: str) -> TopicSettings:
-        """A topic's settings, defaults included."""
-        topic = self.metadata.topic(name)
-        return resolve(self.config.topic_defaults, topic.configs, topic.replication_factor)
-
-    async def trim(self, topic: str, index: int, offset: int) -> int:
-        """Delete records before ``offset`` (-1: all that are committed); the partition's new start."""
-        _check_not_internal(topic)
-        partition = self.partition(topic, index)
-        partition.check_leader()
-        target = partition.high_watermark if offset == -1 else offset
-        if target < -1 or target > partition.high_watermark:
-            raise InvalidRequest(f"{partition.id} is committed up to {partition.high_watermark}, not to {offset}.")
-        async with self._trims, self.replicas.upkeep(partition):
-            partition.check_leader()  # its topic may be gone, and another one of that name be where its files were
-            log = partition.log
-            if target > log.start_offset:
-                await asyncio.to_thread(log.save_start, target)
-                dropped = log.trim(target, is_saved=True) if target > log.start_offset else []  # retention was faster
-                await asyncio.to_thread(log.delete_files, dropped, self.clock.now_ms())
-        return partition.log.start_offset
-
-    async def allocate_producer_id(self) -> int:
-        """A producer id that nobody has or ever had."""
-        while not self._producer_ids:
-            block = await self.command(ReserveProducerIds(node_id=self.config.node_id))
-            assert isinstance(block, ProducerIds)
-            self._producer_ids.extend(range(block.first, block.next))
-        return self._producer_ids.popleft()
-
     def disk_usage(self) -> tuple[int, int]:
         """(total, free) bytes of the disk under the data directory."""
         usage = shutil.disk_usage(self.config.data_dir)
         return usage.total, usage.free
-
-    # -- metadata -----------------------------------------------------------------------------------------------------
-
-    async def command(self, command: Command) -> Answer:
-        """Have the controller decide, and return once that has taken effect on this node."""
-        answer = await self.controller.submit(command)
-        await self._in_step.caught_up()
-        return answer
-
-    async def settled(self) -> None:
-        """Return once every change of metadata known here has taken effect: a new topic's partitions are open."""
-        await self._in_step.caught_up()
-
-
-def _as_tuples(assignment: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...], ...] | None:
-    return None if assignment is None else tuple(tuple(replicas) for replicas in assignment)
 
 
 def _tell_unclosed(error: Exception) -> None:
@@ -469,19 +391,12 @@ def _tell_unclosed(error: Exception) -> None:
         log.error("Not everything could be closed.", exc_info=error)
 
 
-def _plan(config: BrokerConfig) -> Plan:
+def _plan(config: BrokerConfig) -> FormationPlan:
     own = next(((door.host, door.port) for door in config.endpoints if door.door == INTERNAL_DOOR), None)
-    first = {node_id: (host, port) for node_id, host, port in config.cluster.peers}
-    return Plan(first=first, join=config.cluster.join, address=own)
+    first = {peer.node_id: peer.address for peer in config.cluster.peers}
+    return FormationPlan(first=first, join=config.cluster.join, address=own)
 
 
 def _child(random: Random) -> Random:
     """Chance of its own for one part, so that parts do not disturb each other's."""
     return Random(random.getrandbits(64))
-
-
-def _check_not_internal(topic: str) -> None:
-    if is_internal(topic):
-        raise PolicyViolation(
-            f"{topic!r} holds the broker's own state; only the broker creates, changes, empties or deletes it."
-        )

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.clock import Clock
-from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import MetadataRecord, NodeChanged, NodeRegistered, NodeRemoved
+from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.records import MetadataRecord, NodeChanged, NodeRegistered, NodeRemoved
 
 _REMEMBERED_S: Final = 30.0
 

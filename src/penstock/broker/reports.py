@@ -10,7 +10,7 @@ import msgspec
 
 from penstock import __version__
 from penstock.errors import PenstockError
-from penstock.peers.port import Method, Nothing
+from penstock.network.port import Method, Nothing
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

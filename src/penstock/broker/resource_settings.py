@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.broker.groups.config import GroupConfig, MemberTimes
-from penstock.broker.replication.replication import Replication
-from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import MetadataRecord, NodeRemoved, ResourceConfigured
-from penstock.cluster.resource_config import (
+from penstock.config.settings import GroupSettings
+from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.records import MetadataRecord, NodeRemoved, ResourceConfigured
+from penstock.consensus.resource_config import (
     CLUSTER_WIDE,
     FOLLOWER_RATE,
     HEARTBEAT_INTERVAL,
@@ -16,12 +15,16 @@ from penstock.cluster.resource_config import (
     SESSION_TIMEOUT,
     UNLIMITED_RATE,
 )
+from penstock.features.groups.config import MemberTimes
+from penstock.partitions.replication.replication import Replication
 
 
 class ResourceSettings:
     """What was set through the controller, where it counts."""
 
-    def __init__(self, node_id: int, metadata: ClusterMetadata, replication: Replication, groups: GroupConfig) -> None:
+    def __init__(
+        self, node_id: int, metadata: ClusterMetadata, replication: Replication, groups: GroupSettings
+    ) -> None:
         self._node = str(node_id)
         self._metadata = metadata
         self._replication = replication
@@ -32,7 +35,7 @@ class ResourceSettings:
     def member_times(self, group_id: str) -> MemberTimes:
         """What members of a group are held to: its own settings before those of the node's file."""
         own = self._metadata.resource_configs("group", group_id)
-        default = self._groups.member_times
+        default = MemberTimes.of(self._groups)
         if not own:
             return default
         return MemberTimes(

@@ -9,8 +9,8 @@ from random import Random, SystemRandom
 from uuid import UUID, uuid4
 
 from penstock.clock import Clock, SystemClock
-from penstock.peers.port import Peers
-from penstock.peers.tcp import TcpPeers
+from penstock.network.port import Peers
+from penstock.network.tcp import TcpPeers
 from penstock.storage.commit import GroupCommit
 from penstock.storage.files import DiskFiles, Files
 

@@ -1,84 +1,77 @@
-"""``penstock cluster``: the cluster looked at, grown, shrunk and balanced, over REST."""
+"""``penstock cluster``: the cluster's state, its nodes added, drained and removed, replicas balanced and scrubbed."""
 
 from __future__ import annotations
 
-import sys
 import time
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.moving import size_text, wait_for_moves
-from penstock.cli.options import output_option, url_option
-from penstock.cli.output import count_of, echo_json, echo_table, is_for_people
+from penstock.cli.moves import wait_for_moves
+from penstock.cli.options import confirm, node_id_argument, output_option, timeout_option, url_option, yes_option
+from penstock.cli.output import Column, Row, count_of, echo_json, is_for_people, show_done, show_rows, size_text
 from penstock.cli.rest import Rest
-from penstock.cli.scrub import scrub
 
-_LOOK_EVERY_S: Final = 0.25
+_POLL_EVERY_S: Final = 0.25
 
 wait_option = click.option(
     "--wait/--no-wait", default=True, help="Return when the replicas have moved. [default: wait]"
-)
-timeout_option = click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer than this."
 )
 
 
 @click.group()
 def cluster() -> None:
-    """Look at the cluster; let nodes in and go, balance what they hold."""
+    """Show the cluster, add and remove nodes, balance replicas."""
 
 
-cluster.add_command(scrub)
-
-
-# -- looking -----------------------------------------------------------------------------------------------------------
+# -- status ------------------------------------------------------------------------------------------------------------
 
 
 @cluster.command()
 @click.option(
-    "--check", is_flag=True, help="Exit code 1 if a node is away, or a partition lacks a leader or a replica."
+    "--check", is_flag=True, help="Exit code 1 if a node is down, or a partition lacks a leader or a replica."
 )
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Wait so long until the cluster is whole; exit code 5 if it is not by then.",
+    help="Wait this long for the cluster to be complete; exit code 5 if it is not by then.",
 )
 @output_option
 @url_option
 def status(check: bool, wait: float | None, output: str | None, url: str) -> None:
-    """Show the quorum, the nodes, and what is lacking."""
+    """Show the quorum, the nodes, and what is missing."""
     rest = Rest(url)
-    found = rest.get("v1", "cluster") if wait is None else _wait_until_whole(rest, wait)
+    found = rest.get("v1", "cluster") if wait is None else _wait_until_complete(rest, wait)
     if is_for_people(output):
         _show_status(found)
     else:
         echo_json(found)
     if check:
-        lacking = _lacking(found)
-        if lacking:
-            raise CommandError(f"The cluster is not whole: {', '.join(lacking)}.")
+        missing = _missing(found)
+        if missing:
+            raise CommandError(f"The cluster is not complete: {', '.join(missing)}.")
 
 
-def _wait_until_whole(rest: Rest, seconds: float) -> dict[str, Any]:
-    """The status of a cluster to which every node has come that forms it, and which lacks nothing."""
+def _wait_until_complete(rest: Rest, seconds: float) -> dict[str, Any]:
+    """The status of the cluster once every node is up and nothing is missing."""
     deadline = time.monotonic() + seconds
     while True:
         try:
             found: dict[str, Any] = rest.get("v1", "cluster")
-            lacking = _lacking(found)
-            if not lacking:
+            missing = _missing(found)
+            if not missing:
                 return found
-            reason = f"The cluster is not whole: {', '.join(lacking)}."
+            reason = f"The cluster is not complete: {', '.join(missing)}."
         except CommandError as error:
             if error.exit_code != Exit.UNAVAILABLE:
                 raise
             reason = error.message
         if time.monotonic() > deadline:
             raise CommandError(f"Not ready within {seconds:g} s. {reason}", Exit.UNAVAILABLE)
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
 
 
 def _show_status(found: dict[str, Any]) -> None:
@@ -91,28 +84,28 @@ def _show_status(found: dict[str, Any]) -> None:
     )
     for place in found["lossy_partitions"]:
         name = f"{place['topic']}-{place['partition']}"
-        click.echo(f"{name} has lost records on every replica: see 'penstock topic describe {place['topic']}'.")
+        click.echo(f"{name} has lost records on every replica: see `penstock topic describe {place['topic']}`.")
     click.echo()
-    rows = [[row["node_id"], row["role"], _known(row["applied_index"]), _known(row["lag"])] for row in found["quorum"]]
-    echo_table(("quorum", "role", "index", "behind"), rows)
+    columns = {"quorum": "node_id", "role": "role", "index": "applied_index", "behind": "lag"}
+    show_rows(found["quorum"], "table", columns)
     click.echo()
-    _show_nodes(found["nodes"])
+    show_rows(found["nodes"], "table", _NODE_COLUMNS)
 
 
-def _lacking(found: dict[str, Any]) -> list[str]:
+def _missing(found: dict[str, Any]) -> list[str]:
     away = [str(node["node_id"]) for node in found["nodes"] if node["status"] == "fenced"]
-    lacking = [] if found["controller"] is not None else ["there is no controller"]
+    missing = [] if found["controller"] is not None else ["there is no controller"]
     here = {node["node_id"] for node in found["nodes"]}
     expected = [str(voter["node_id"]) for voter in found["quorum"] if voter["node_id"] not in here]
     if expected:
-        lacking.append(f"node {', '.join(expected)} has not come up yet")
+        missing.append(f"node {', '.join(expected)} has not come up yet")
     if away:
-        lacking.append(f"node {', '.join(away)} is away")
+        missing.append(f"node {', '.join(away)} is away")
     if found["leaderless"]:
-        lacking.append(f"{count_of(found['leaderless'], 'partition')} without a leader")
+        missing.append(f"{count_of(found['leaderless'], 'partition')} without a leader")
     if found["under_replicated"]:
-        lacking.append(f"{count_of(found['under_replicated'], 'partition')} under-replicated")
-    return lacking
+        missing.append(f"{count_of(found['under_replicated'], 'partition')} under-replicated")
+    return missing
 
 
 @cluster.command()
@@ -121,35 +114,10 @@ def _lacking(found: dict[str, Any]) -> list[str]:
 def nodes(output: str | None, url: str) -> None:
     """List the nodes; as JSON, one line each."""
     found = Rest(url).get("v1", "nodes")["nodes"]
-    if is_for_people(output):
-        _show_nodes(found)
-    else:
-        for node in found:
-            echo_json(node)
+    show_rows(found, output, _NODE_COLUMNS)
 
 
-def _show_nodes(found: list[dict[str, Any]]) -> None:
-    columns = ("node", "status", "rack", "leads", "replicas", "data", "free", "kafka", "http")
-    echo_table(
-        columns,
-        [
-            [
-                node["node_id"],
-                node["status"],
-                node["rack"] or "-",
-                node["leaders"],
-                node["replicas"],
-                size_text(node["size_bytes"]),
-                size_text(node["disk_free_bytes"]),
-                _address(node, "kafka") or "-",
-                _address(node, "http") or "-",
-            ]
-            for node in found
-        ],
-    )
-
-
-def _address(node: dict[str, Any], door: str) -> str | None:
+def _address(node: Row, door: str) -> str | None:
     for endpoint in node["endpoints"]:
         if endpoint["door"] == door:
             host = f"[{endpoint['host']}]" if ":" in endpoint["host"] else endpoint["host"]
@@ -157,23 +125,32 @@ def _address(node: dict[str, Any], door: str) -> str | None:
     return None
 
 
-def _known(value: object) -> object:
-    return "-" if value is None else value
+_NODE_COLUMNS: Final[dict[str, Column]] = {
+    "node": "node_id",
+    "status": "status",
+    "rack": lambda node: node["rack"] or "-",
+    "leads": "leaders",
+    "replicas": "replicas",
+    "data": lambda node: size_text(node["size_bytes"]),
+    "free": lambda node: size_text(node["disk_free_bytes"]),
+    "kafka": lambda node: _address(node, "kafka"),
+    "http": lambda node: _address(node, "http"),
+}
 
 
-# -- growing -----------------------------------------------------------------------------------------------------------
+# -- joining -----------------------------------------------------------------------------------------------------------
 
 
 @cluster.command()
 @click.argument("node_id", type=click.IntRange(min=0), required=False)
-@click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait so long for the node to come up.")
+@click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait this long for the node to come up.")
 @output_option
 @url_option
 def join(node_id: int | None, wait: float | None, output: str | None, url: str) -> None:
-    """Tell how to start a node that joins, or whether NODE_ID has joined.
+    """Show how to start a node that joins, or whether NODE_ID has joined.
 
     A node joins by being started with the internal address of any node of the cluster. Without NODE_ID the next free
-    number is proposed. With --wait, exit code 5 if the node has not come up by then.
+    id is proposed. With --wait, exit code 5 if the node has not come up by then.
     """
     rest = Rest(url)
     found = rest.get("v1", "nodes")["nodes"]
@@ -181,7 +158,7 @@ def join(node_id: int | None, wait: float | None, output: str | None, url: str) 
         node_id = max((node["node_id"] for node in found), default=0) + 1
     deadline = time.monotonic() + (wait or 0.0)
     while not _is_up(found, node_id) and time.monotonic() < deadline:
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
         found = rest.get("v1", "nodes")["nodes"]
     has_joined = _is_up(found, node_id)
     words = [] if has_joined else _joining_command(found, node_id)
@@ -191,7 +168,7 @@ def join(node_id: int | None, wait: float | None, output: str | None, url: str) 
         click.echo(f"Node {node_id} is part of the cluster.")
     else:
         click.echo(f"Node {node_id} is not part of the cluster now. Start it on its machine with")
-        click.echo(f"\n  {' '.join(words)}\n\nand `penstock cluster rebalance` gives it its share.")
+        click.echo(f"\n  {' '.join(words)}\n\nand run `penstock cluster rebalance` to give it its share.")
     if wait is not None and not has_joined:
         raise CommandError(f"Node {node_id} has not come up within {wait:g} s.", Exit.UNAVAILABLE)
 
@@ -213,20 +190,20 @@ def _joining_command(found: list[dict[str, Any]], node_id: int) -> list[str]:
     return words
 
 
-# -- shrinking ---------------------------------------------------------------------------------------------------------
+# -- draining and removing ---------------------------------------------------------------------------------------------
 
 
 @cluster.command()
-@click.argument("node_id", type=click.IntRange(min=0))
-@click.option("--leaders-only", is_flag=True, help="Leave the replicas where they are, as before a restart.")
+@node_id_argument
+@click.option("--leaders-only", is_flag=True, help="Keep the replicas where they are, for a restart.")
 @wait_option
 @timeout_option
 @output_option
 @url_option
 def drain(node_id: int, leaders_only: bool, wait: bool, timeout: float | None, output: str | None, url: str) -> None:
-    """Give what a node leads, and its replicas, to the others. It gets nothing new until `cluster resume`.
+    """Move a node's leaderships and replicas to other nodes. It gets no new ones until `cluster resume`.
 
-    Exit code 1 if replicas have nowhere to go, with what they are and what helps.
+    Exit code 1 if replicas have nowhere to go, with a list of them and what helps.
     """
     rest = Rest(url)
     plan = rest.post("v1", "nodes", str(node_id), "drain", body={"replicas": not leaders_only})
@@ -239,19 +216,17 @@ def drain(node_id: int, leaders_only: bool, wait: bool, timeout: float | None, o
         return
     moves = count_of(len(plan["moves"]), "partition")
     if leaders_only:
-        click.echo(f"Node {node_id} gives up what it leads.")
+        click.echo(f"Node {node_id} hands over its leaderships.")
     elif plan["stuck"]:
-        done = "have moved" if wait else "are on their way to others"
+        done = "have moved" if wait else "are moving to other nodes"
         click.echo(f"{moves} of node {node_id} {done}.")
         raise CommandError(_stuck_text(node_id, plan["stuck"]))
     else:
-        click.echo(
-            f"Node {node_id} is empty now." if wait else f"{moves} of node {node_id} are on their way to others."
-        )
+        click.echo(f"Node {node_id} is empty now." if wait else f"{moves} of node {node_id} are moving to other nodes.")
 
 
 def _stuck_text(node_id: int, stuck: list[dict[str, Any]]) -> str:
-    """What stays on a node that is drained, why, and what helps."""
+    """Which replicas stay on a drained node, why, and what helps."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for each in stuck:
         topics.setdefault(each["topic"], []).append(each)
@@ -261,37 +236,34 @@ def _stuck_text(node_id: int, stuck: list[dict[str, Any]]) -> str:
             f"{count_of(len(stuck), 'replica')} cannot leave node {node_id}:",
             *lines,
             "Add a node and drain again, or keep fewer replicas: `penstock topic reassign TOPIC --nodes N,N -r 2`",
-            f"with the nodes that stay. `penstock cluster remove {node_id} --force` lets the node go as it is:",
-            "these partitions then have one replica less.",
+            f"with the nodes that stay. `penstock cluster remove {node_id} --force` removes the node as it is: these",
+            "partitions then have one replica less.",
         )
     )
 
 
 @cluster.command()
-@click.argument("node_id", type=click.IntRange(min=0))
+@node_id_argument
 @output_option
 @url_option
 def resume(node_id: int, output: str | None, url: str) -> None:
-    """Use a node again that was drained."""
+    """Use a drained node again."""
     rest = Rest(url)
     rest.post("v1", "nodes", str(node_id), "resume", body=None)
     if is_for_people(output):
-        click.echo(f"Node {node_id} is used again; `penstock cluster rebalance` gives it its share.")
+        click.echo(f"Node {node_id} is in use again; `penstock cluster rebalance` gives it its share.")
     else:
         echo_json(_node(rest, node_id))
 
 
 @cluster.command()
-@click.argument("node_id", type=click.IntRange(min=0))
-@click.option("--force", is_flag=True, help="Although it has replicas, which are as many fewer then.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@node_id_argument
+@click.option("--force", is_flag=True, help="Even if it has replicas; their partitions then have fewer.")
+@yes_option
 @url_option
 def remove(node_id: int, force: bool, yes: bool, url: str) -> None:
-    """Let a node go for good. Drain it first: exit code 4 while it has replicas."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise CommandError("Removing cannot be undone; without a terminal to ask on, say --yes.", Exit.USAGE)
-        click.confirm(f"Remove node {node_id} from the cluster for good?", abort=True)
+    """Remove a node for good. Drain it first: exit code 4 while it has replicas."""
+    confirm(f"Remove node {node_id} from the cluster for good?", is_sure=yes)
     Rest(url).delete("v1", "nodes", str(node_id), force="true" if force else None)
     click.echo(f"Removed node {node_id}. Stop it if it still runs.", err=True)
 
@@ -300,7 +272,7 @@ def remove(node_id: int, force: bool, yes: bool, url: str) -> None:
 
 
 @cluster.command()
-@click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
+@click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @wait_option
 @timeout_option
 @output_option
@@ -316,12 +288,9 @@ def rebalance(dry_run: bool, wait: bool, timeout: float | None, output: str | No
         return
     moves = plan["moves"]
     if not moves:
-        click.echo("Everything is where it should be.")
+        click.echo("The cluster is balanced.")
     elif dry_run:
-        echo_table(
-            ("topic", "partition", "to"),
-            [[move["topic"], move["partition"], ",".join(map(str, move["replicas"]))] for move in moves],
-        )
+        show_rows(moves, "table", {"topic": "topic", "partition": "partition", "to": "replicas"})
     else:
         done = "Moved" if wait else "Began to move"
         click.echo(f"{done} {count_of(len(moves), 'partition')}.")
@@ -332,15 +301,78 @@ def rebalance(dry_run: bool, wait: bool, timeout: float | None, output: str | No
 @output_option
 @url_option
 def transfer(node_id: int | None, output: str | None, url: str) -> None:
-    """Hand the lead of the quorum to NODE_ID, or to any other voter."""
+    """Transfer the leadership of the quorum to NODE_ID, or to any other voter."""
     result = Rest(url).post("v1", "cluster", "transfer", body={"node_id": node_id})
-    if is_for_people(output):
-        leader = result["controller"]
-        click.echo("The lead is being handed over." if leader is None else f"Node {leader} leads the quorum.")
-    else:
-        echo_json(result)
+    leader = result["controller"]
+    done = "The leadership is being transferred." if leader is None else f"Node {leader} leads the quorum."
+    show_done(result, output, done)
 
 
 def _node(rest: Rest, node_id: int) -> dict[str, Any]:
     found: list[dict[str, Any]] = rest.get("v1", "nodes")["nodes"]
     return next((node for node in found if node["node_id"] == node_id), {"node_id": node_id})
+
+
+# -- scrubbing ---------------------------------------------------------------------------------------------------------
+
+
+@cluster.command()
+@click.option("--now", is_flag=True, help="Make every node check all its data now.")
+@click.option("--wait/--no-wait", default=True, help="With --now: return when all nodes are done. [default: wait]")
+@timeout_option
+@output_option
+@url_option
+def scrub(now: bool, wait: bool, timeout: float | None, output: str | None, url: str) -> None:
+    """Show what each node's scrub, the check of its disks, has found; as JSON, one line each.
+
+    Exit code 1 if a node has a damaged replica; 5 after --timeout.
+    """
+    nodes = _each_node(Rest(url))
+    found = [rest.post("v1", "storage", "scrub", body=None) for rest in nodes] if now else _scrubs(nodes)
+    if now and wait:
+        found = _wait_for_scrubs(nodes, [node["asked_round"] for node in found], timeout)
+    show_rows(found, output, _SCRUB_COLUMNS)
+    damaged = [str(node["node_id"]) for node in found if node["damaged_partitions"]]
+    if damaged:
+        raise CommandError(
+            f"Node {', '.join(damaged)} has damaged replicas. They are copied again from intact ones, if there "
+            "are any; its /readyz and `penstock log inspect` show which."
+        )
+
+
+def _each_node(rest: Rest) -> list[Rest]:
+    """Every node that is up."""
+    nodes = [node for node in rest.get("v1", "nodes")["nodes"] if node["status"] != "fenced"]
+    return [Rest(f"http://{address}") for node in nodes if (address := _address(node, "http"))]
+
+
+def _scrubs(nodes: list[Rest]) -> list[dict[str, Any]]:
+    return [rest.get("v1", "storage", "scrub") for rest in nodes]
+
+
+def _wait_for_scrubs(nodes: list[Rest], rounds: list[int], timeout: float | None) -> list[dict[str, Any]]:
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        found = _scrubs(nodes)
+        if all(node["completed_round"] >= asked for node, asked in zip(found, rounds, strict=True)):
+            return found
+        if deadline is not None and time.monotonic() > deadline:
+            raise CommandError(
+                f"The scrub has not ended within {timeout:g} s; it goes on in the background.", Exit.UNAVAILABLE
+            )
+        time.sleep(_POLL_EVERY_S)
+
+
+_SCRUB_COLUMNS: Final[dict[str, Column]] = {
+    "node": "node_id",
+    "state": lambda node: "running" if node["is_running"] else "idle" if node["is_on"] else "off",
+    "last round ended": lambda node: _time(node["completed_at_ms"]),
+    "checked": lambda node: size_text(node["checked_bytes"]),
+    "damage found": "damaged_segments",
+    "unreadable": "unreadable_segments",
+    "damaged now": "damaged_partitions",
+}
+
+
+def _time(time_ms: int | None) -> str:
+    return "-" if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,43 +1,41 @@
-"""``penstock dlq``: dead letters listed, looked at and sent back, over REST."""
+"""``penstock dlq``: dead letters listed, shown and redriven, over REST."""
 
 from __future__ import annotations
 
 import getpass
 import sys
 import time
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
+from penstock.cli.completion import queue_group_names
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.moments import Moment
-from penstock.cli.names import queue_group_names, topic_names
-from penstock.cli.options import output_option, url_option
-from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
+from penstock.cli.options import combined, output_option, topic_argument, url_option, yes_option
+from penstock.cli.output import Column, count_of, echo_json, is_for_people, printable, short_text, show_rows
 from penstock.cli.rest import Rest
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from penstock.cli.times import PastTime, time_text
 
 _PAGE: Final = 1_000
-_VALUE_CHARS: Final = 40
-_LOOK_EVERY_S: Final = 0.3
+_POLL_EVERY_S: Final = 0.3
 _BAR_CHARS: Final = 30
 
-_FILTERS: Final = (
+filter_options = combined(
     click.option(
         "-g",
         "--group",
         shell_complete=queue_group_names,
         metavar="NAME",
-        help="Only of this queue group; also where it has its own topic.",
+        help="Only those of this queue group; also finds its own dead-letter topic.",
     ),
     click.option("--reason", metavar="TEXT", help="Only with exactly this reason."),
     click.option("--contains", metavar="TEXT", help="Only with this in their reason."),
     click.option("-k", "--key", help="Only with this key."),
-    click.option("--since", type=Moment(), help="Only those that died since: 2026-01-31T12:00:00Z, or 2h ago."),
-    click.option("--until", type=Moment(), help="Only those that died before this time."),
+    click.option(
+        "--since", type=PastTime(), help="Only those that died since: 2026-01-31T12:00:00Z, or 2h for two hours ago."
+    ),
+    click.option("--until", type=PastTime(), help="Only those that died before this time."),
     click.option("-p", "--partition", type=click.IntRange(min=0), help="Only from this partition of TOPIC."),
     click.option("--offsets", metavar="FIRST-LAST", help="Only those that had these offsets in TOPIC."),
 )
@@ -48,30 +46,23 @@ _group_option: Final = click.option(
     "--group",
     shell_complete=queue_group_names,
     metavar="NAME",
-    help="The queue group, where it has a dead-letter topic of its own.",
+    help="The queue group, if it has a dead-letter topic of its own.",
 )
-
-
-def filter_options(command: Command) -> Command:
-    """What dead letters can be told apart by."""
-    for decorate in reversed(_FILTERS):
-        command = decorate(command)
-    return command
 
 
 @click.group()
 def dlq() -> None:
-    """List dead letters, look at them, and send them back.
+    """List, show and redrive dead letters.
 
-    TOPIC is the topic whose messages died; or the one that they are in now, for all that is in there.
+    TOPIC is the topic that the messages came from, or a dead-letter topic, for all that is in it.
     """
 
 
 @dlq.command("list")
-@click.argument("topic", shell_complete=topic_names)
+@topic_argument
 @filter_options
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
-@click.option("--all", "is_all", is_flag=True, help="Also those that were sent back since.")
+@click.option("--all", "is_all", is_flag=True, help="Also those that have been sent back.")
 @output_option
 @url_option
 def list_letters(topic: str, limit: int, is_all: bool, output: str | None, url: str, **filters: Any) -> None:
@@ -94,37 +85,32 @@ def list_letters(topic: str, limit: int, is_all: bool, output: str | None, url: 
         cursor, scanned = page["cursor"], scanned + page["scanned"]
         if cursor is None or len(rows) >= limit:
             break
-    if not is_for_people(output):
-        for row in rows:
-            echo_json(row)
+    if not show_rows(rows, output, _LETTER_COLUMNS):
         return
-    columns = ("place", "died", "group", "tries", "key", "value", "reason")
-    echo_table(columns, [_row(row) for row in rows])
-    more = "" if cursor is None else f" There are more: --limit {limit * 10}."
+    more = "" if cursor is None else f" There are more: try --limit {limit * 10}."
     found = count_of(len(rows), "dead letter")
-    click.echo(f"{found} in {page['topic']}; looked at {scanned:,} of {page['total']:,}.{more}", err=True)
+    click.echo(f"{found} in {page['topic']}; scanned {scanned:,} of {page['total']:,}.{more}", err=True)
 
 
-def _row(letter: dict[str, Any]) -> list[object]:
-    return [
-        f"{letter['partition']}:{letter['offset']}",
-        _time(letter["died"]),
-        letter["group"] or "-",
-        "-" if letter["tries"] is None else letter["tries"],
-        _short(letter.get("key", letter.get("key_base64"))),
-        _short(letter.get("value", letter.get("value_base64"))),
-        printable(letter["reason"] or "-"),
-    ]
+_LETTER_COLUMNS: Final[dict[str, Column]] = {
+    "place": lambda letter: f"{letter['partition']}:{letter['offset']}",
+    "died": lambda letter: time_text(letter["died"]),
+    "group": lambda letter: letter["group"] or "-",
+    "tries": "tries",
+    "key": lambda letter: short_text(letter, "key"),
+    "value": lambda letter: short_text(letter, "value"),
+    "reason": lambda letter: printable(letter["reason"] or "-"),
+}
 
 
 @dlq.command()
-@click.argument("topic", shell_complete=topic_names)
+@topic_argument
 @click.argument("place", metavar="PARTITION:OFFSET")
 @_group_option
 @output_option
 @url_option
 def show(topic: str, place: str, group: str | None, output: str | None, url: str) -> None:
-    """Show one dead letter, by its place as `list` tells it. Exit code 3 if there is none."""
+    """Show one dead letter, by its place in `list`. Exit code 3 if there is none."""
     at = _place(place)
     where = (str(at["partition"]), str(at["offset"]))
     letter = Rest(url).get("v1", "queues", topic, "dead-letters", *where, group=group)
@@ -134,13 +120,13 @@ def show(topic: str, place: str, group: str | None, output: str | None, url: str
     origin = letter["origin"]
     rows = [
         ("reason", printable(letter["reason"] or "-")),
-        ("died", _time(letter["died"])),
+        ("died", time_text(letter["died"])),
         ("group", letter["group"]),
         ("tries", letter["tries"]),
         ("from", f"{origin['topic']}, partition {origin['partition']}, offset {origin['offset']}"),
-        ("published", _time(origin["timestamp"])),
+        ("published", time_text(origin["timestamp"])),
         ("sent back before", letter["times_redriven"]),
-        ("sent back since", "yes" if letter["is_redriven"] else "no"),
+        ("sent back now", "yes" if letter["is_redriven"] else "no"),
         ("key", _whole(letter, "key")),
         *((f"header {name}", printable(str(value))) for name, value in letter["headers"].items()),
         ("value", _whole(letter, "value")),
@@ -151,41 +137,35 @@ def show(topic: str, place: str, group: str | None, output: str | None, url: str
 
 
 @dlq.command()
-@click.argument("topic", shell_complete=topic_names)
+@topic_argument
 @filter_options
 @output_option
 @url_option
 def reasons(topic: str, output: str | None, url: str, **filters: Any) -> None:
-    """Tell what messages died of, the most frequent first."""
+    """Count dead letters by reason, the most frequent first."""
     found = Rest(url).get("v1", "queues", topic, "dead-letters", "reasons", **_filter_of(filters))
-    if not is_for_people(output):
-        for row in found["reasons"]:
-            echo_json(row)
+    columns: dict[str, Column] = {
+        "count": "count",
+        "first": lambda row: time_text(row["first"]),
+        "last": lambda row: time_text(row["last"]),
+        "sample": lambda row: f"{row['sample']['partition']}:{row['sample']['offset']}",
+        "reason": lambda row: printable(row["reason"] or "-"),
+    }
+    if not show_rows(found["reasons"], output, columns):
         return
-    rows = [
-        [
-            row["count"],
-            _time(row["first"]),
-            _time(row["last"]),
-            f"{row['sample']['partition']}:{row['sample']['offset']}",
-            printable(row["reason"] or "-"),
-        ]
-        for row in found["reasons"]
-    ]
-    echo_table(("count", "first", "last", "sample", "reason"), rows)
-    rest = "" if found["is_complete"] else " Not all: narrow it with --since or --group."
-    click.echo(f"Looked at {found['scanned']:,} of {found['total']:,}.{rest}", err=True)
+    more = "" if found["is_complete"] else " There are more: narrow it with --since or --group."
+    click.echo(f"Scanned {found['scanned']:,} of {found['total']:,}.{more}", err=True)
 
 
 @dlq.command()
-@click.argument("topic", shell_complete=topic_names)
+@topic_argument
 @filter_options
-@click.option("--place", "places", metavar="PARTITION:OFFSET", multiple=True, help="Only these, as `list` tells them.")
+@click.option("--place", "places", metavar="PARTITION:OFFSET", multiple=True, help="Only these, as `list` shows them.")
 @click.option("--to", "target", metavar="TOPIC", help="To another topic. [default: where each came from]")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="N messages a second.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="So many messages at most.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be sent back.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="This many messages at most.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be sent back.")
+@yes_option
 @click.option("--wait/--no-wait", default=True, help="Return when all is sent. [default: wait]")
 @output_option
 @url_option
@@ -204,8 +184,8 @@ def redrive(
 ) -> None:
     """Send dead letters back to where they came from.
 
-    Each is sent once, and is dead no more. Interrupting the command does not stop it: `penstock dlq cancel` does. Exit
-    code 1 if some could not be sent, 4 if another redrive of the same dead letters is under way.
+    Each is sent once. Interrupting the command does not stop the redrive: `penstock dlq cancel` does. Exit code 1 if
+    some could not be sent, 4 if another redrive of the same dead letters is running.
     """
     rest = Rest(url)
     wanted: dict[str, Any] = _filter_of(filters)
@@ -215,37 +195,40 @@ def redrive(
     if dry_run or not yes:
         found = rest.post("v1", "queues", topic, "redrive", body={**body, "dry_run": True})["dry_run"]
         if dry_run:
-            _tell_rehearsal(found, limit, output)
+            _show_plan(found, limit, output)
             return
-        _confirm(topic, found, limit)
+        _confirm_redrive(topic, found, limit)
     job = rest.post("v1", "queues", topic, "redrive", body={**body, "rate": rate, "limit": limit, "by": _user()})[
         "redrive"
     ]
-    _tell_end(_await_end(rest, topic, job, filters["group"]) if wait else job, output)
+    _show_end(_await_end(rest, topic, job, filters["group"]) if wait else job, output)
 
 
-def _tell_rehearsal(found: dict[str, Any], limit: int | None, output: str | None) -> None:
+def _show_plan(found: dict[str, Any], limit: int | None, output: str | None) -> None:
     if not is_for_people(output):
         echo_json(found)
         return
     for target, count in sorted(found["targets"].items()):
         click.echo(f"{count_of(count, 'message')} would go to {target}.")
     if found["stranded"]:
-        click.echo(f"{count_of(found['stranded'], 'message')} would go nowhere: their topic is gone. Use --to.")
+        click.echo(f"{count_of(found['stranded'], 'message')} have nowhere to go: their topic is gone. Use --to.")
     if not found["is_complete"]:
-        click.echo(f"That is of the first {found['scanned']:,}; there are more.")
+        click.echo(f"These are from the first {found['scanned']:,}; there are more.")
     if not found["matched"]:
-        click.echo("No dead letter is meant.")
+        click.echo("No dead letter matches.")
     elif limit is not None and limit < found["matched"]:
-        click.echo(f"Of these, --limit sends {limit:,}.")
+        click.echo(f"Of these, --limit allows {limit:,}.")
 
 
-def _confirm(topic: str, found: dict[str, Any], limit: int | None) -> None:
+def _confirm_redrive(topic: str, found: dict[str, Any], limit: int | None) -> None:
     if not sys.stdin.isatty():
-        raise CommandError("Without a terminal to ask on, say --yes; --dry-run tells what would be sent.", Exit.USAGE)
+        raise CommandError(
+            "There is no terminal to ask on: pass --yes to go ahead, or --dry-run to see what would be sent.",
+            Exit.USAGE,
+        )
     count = found["matched"] if limit is None else min(limit, found["matched"])
     if not count and found["is_complete"]:
-        raise CommandError(f"No dead letter of {topic} is meant.", Exit.NOT_FOUND)
+        raise CommandError(f"No dead letter of {topic} matches.", Exit.NOT_FOUND)
     click.confirm(
         f"Send back {count_of(count, 'message')} to {', '.join(sorted(found['targets'])) or '-'}?", abort=True
     )
@@ -264,10 +247,12 @@ def _await_end(rest: Rest, topic: str, job: dict[str, Any], group: str | None) -
         while job["state"] in ("running", "cancelling"):
             if is_shown:
                 click.echo(f"\r\x1b[K{_bar(job)}", nl=False, err=True)
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
             job = rest.get("v1", "queues", topic, "redrives", job["id"], group=group)
     except KeyboardInterrupt:
-        click.echo(f"\nIt goes on by itself; `penstock dlq cancel {topic} {job['id']}` stops it.", err=True)
+        click.echo(
+            f"\nThe redrive goes on in the background; `penstock dlq cancel {topic} {job['id']}` stops it.", err=True
+        )
         raise
     if is_shown:
         click.echo("\r\x1b[K", nl=False, err=True)
@@ -277,67 +262,59 @@ def _await_end(rest: Rest, topic: str, job: dict[str, Any], group: str | None) -
 def _bar(job: dict[str, Any]) -> str:
     share = 1.0 if not job["total"] else min(job["scanned"] / job["total"], 1.0)
     filled = int(share * _BAR_CHARS)
-    trouble = f"  waits: {printable(job['error'])}" if job["error"] else ""
+    trouble = f"  waiting: {printable(job['error'])}" if job["error"] else ""
     return f"[{'#' * filled}{'.' * (_BAR_CHARS - filled)}] {share:4.0%}  {job['moved']:,} sent{trouble}"
 
 
-def _tell_end(job: dict[str, Any], output: str | None) -> None:
+def _show_end(job: dict[str, Any], output: str | None) -> None:
     if not is_for_people(output):
         echo_json(job)
     elif job["state"] == "running":
-        where = f"`penstock dlq redrives {job['topic']}` tells how far it is"
-        click.echo(f"Redrive {job['id']} of {job['topic']} is under way; {where}.")
+        where = f"`penstock dlq redrives {job['topic']}` shows its progress"
+        click.echo(f"Redrive {job['id']} of {job['topic']} is running; {where}.")
     else:
         how = " before it was cancelled" if job["state"] == "cancelled" else ""
         click.echo(f"Sent back {count_of(job['moved'], 'message')} of {job['topic']}{how}.")
     if job["failed"]:
         failed = count_of(job["failed"], "message")
-        raise CommandError(f"{failed} could not be sent back and are still dead: {job['error']}", Exit.FAILURE)
+        raise CommandError(f"{failed} could not be sent back and are still dead letters: {job['error']}", Exit.FAILURE)
 
 
 @dlq.command()
-@click.argument("topic", shell_complete=topic_names)
+@topic_argument
 @_group_option
 @output_option
 @url_option
 def redrives(topic: str, group: str | None, output: str | None, url: str) -> None:
-    """List what was sent back: when, by whom, how many; and what is under way."""
+    """List redrives, finished and running: when, by whom, how many messages."""
     jobs = Rest(url).get("v1", "queues", topic, "redrives", group=group)["redrives"]
-    if not is_for_people(output):
-        for job in jobs:
-            echo_json(job)
-        return
-    columns = ("id", "state", "opened", "ended", "by", "sent", "failed", "looked at")
-    echo_table(columns, [_job_row(job) for job in jobs])
-
-
-def _job_row(job: dict[str, Any]) -> list[object]:
-    return [
-        job["id"],
-        job["state"],
-        _time(job["opened"]),
-        _time(job["ended"]),
-        printable(job["by"]) or "-",
-        job["moved"],
-        job["failed"],
-        f"{job['scanned']:,} of {job['total']:,}",
-    ]
+    columns: dict[str, Column] = {
+        "id": "id",
+        "state": "state",
+        "opened": lambda job: time_text(job["opened"]),
+        "ended": lambda job: time_text(job["ended"]),
+        "by": lambda job: printable(job["by"]) or "-",
+        "sent": "moved",
+        "failed": "failed",
+        "scanned": lambda job: f"{job['scanned']:,} of {job['total']:,}",
+    }
+    show_rows(jobs, output, columns)
 
 
 @dlq.command()
-@click.argument("topic", shell_complete=topic_names)
+@topic_argument
 @click.argument("redrive_id", metavar="REDRIVE")
 @_group_option
 @output_option
 @url_option
 def cancel(topic: str, redrive_id: str, group: str | None, output: str | None, url: str) -> None:
-    """Stop a redrive. What was sent stays sent. Exit code 3 if there is none of that id."""
+    """Stop a redrive; messages already sent stay sent. Exit code 3 if it does not exist."""
     rest = Rest(url)
     job = rest.post("v1", "queues", topic, "redrives", redrive_id, "cancel", body=None, group=group)
-    _tell_end(_await_end(rest, topic, job, group), output)
+    _show_end(_await_end(rest, topic, job, group), output)
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- options -----------------------------------------------------------------------------------------------------------
 
 
 def _filter_of(filters: dict[str, Any]) -> dict[str, Any]:
@@ -368,18 +345,6 @@ def _place(text: str) -> dict[str, int]:
     if not partition.isdecimal() or not offset.isdecimal():
         raise click.UsageError(f"{text!r} is not PARTITION:OFFSET, such as 0:42.")
     return {"partition": int(partition), "offset": int(offset)}
-
-
-def _time(text: str | None) -> str:
-    """An instant as people read it, to the second."""
-    return "-" if text is None else text[:19].replace("T", " ")
-
-
-def _short(text: str | None) -> str:
-    if text is None:
-        return "-"
-    told = printable(text)
-    return told if len(told) <= _VALUE_CHARS else told[: _VALUE_CHARS - 1] + "…"
 
 
 def _whole(letter: dict[str, Any], name: str) -> str | None:

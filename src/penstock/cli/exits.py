@@ -18,7 +18,7 @@ class Exit(IntEnum):
 
 
 class OutputClosedError(Exception):
-    """Whoever read our output has seen enough, as with ``| head``."""
+    """The reader of our output has closed it, as ``| head`` does."""
 
 
 class CommandError(Exception):

@@ -1,4 +1,4 @@
-"""``penstock log``: the files of a log, looked at from outside. Nothing is changed, and no node is needed."""
+"""``penstock log``: the files of a log, inspected from outside. Nothing is changed, and no node is needed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @click.group()
 def log() -> None:
-    """Look into the files of a log."""
+    """Inspect the files of a log."""
 
 
 @log.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--verify", is_flag=True, help="Check the inside of batches too; exit code 1 if anything is damaged.")
+@click.option("--verify", is_flag=True, help="Also check the records in batches; exit code 1 if anything is damaged.")
 @click.option("--batches", is_flag=True, help="Print every batch instead.")
 @click.option("--records", is_flag=True, help="Print every record instead.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Print from this offset on.")
@@ -38,7 +38,7 @@ def log() -> None:
 def inspect(
     directory: Path, verify: bool, batches: bool, records: bool, offset: int, limit: int | None, output: str | None
 ) -> int:
-    """Show what the logs under DIRECTORY hold, and what is wrong with them.
+    """Show what the logs under DIRECTORY contain, and what is wrong with them.
 
     DIRECTORY is a partition's, or any above it, such as a topic's or the whole data directory. It may be in use by a
     node; what is being written at that moment looks like a torn tail.

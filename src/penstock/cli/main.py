@@ -1,39 +1,70 @@
-"""``penstock``: the table of commands, and what every one of them ends in.
+"""``penstock``: the table of commands, loaded when they are run, and what every one of them ends in.
 
 A command returns nothing, an exit code, or raises; `run` turns each into a message on standard error and a code that
-scripts can rely on. No traceback reaches a user for anything that is not our own bug.
+scripts can rely on. Only a bug of ours shows a traceback.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 
 import click
 
 from penstock import __version__
 from penstock.cli.exits import CommandError, Exit, OutputClosedError
-from penstock.cli.lazy import LazyGroup
 from penstock.errors import PenstockError, StartupError
 from penstock.extras import MissingExtra
 
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are run, from a table: name → ("module:attribute", help line)."""
+
+    def __init__(self, *args: object, commands_at: Mapping[str, tuple[str, str]], **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self._commands_at = commands_at
+
+    def invoke(self, ctx: click.Context) -> object:
+        # Click would end the process with code 1 on a broken pipe; `run` ends it with 0.
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise OutputClosedError from error
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self._commands_at)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in self._commands_at:
+            return None
+        module, _, attribute = self._commands_at[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in self._commands_at.items()])
+
+
 _COMMANDS = {
-    "dev": ("penstock.cli.dev:dev", "Start a broker with a sample topic, to try things out."),
-    "serve": ("penstock.cli.serve:serve", "Run a node."),
-    "cluster": ("penstock.cli.cluster:cluster", "Look at the cluster; let nodes in and go, balance what they hold."),
+    "dev": ("penstock.cli.node:dev", "Start a broker with a sample topic, to try things out."),
+    "serve": ("penstock.cli.node:serve", "Run a node."),
+    "cluster": ("penstock.cli.cluster:cluster", "Show the cluster, add and remove nodes, balance replicas."),
     "topic": ("penstock.cli.topic:topic", "Create, list, describe, change, move and delete topics."),
     "group": ("penstock.cli.group:group", "List, describe, move and delete consumer groups."),
-    "queue": ("penstock.cli.queue:queue", "Work through topics as queues: send, receive, ack, look at groups."),
-    "schedule": ("penstock.cli.schedule:schedule", "Have messages come later, once or again and again."),
-    "dlq": ("penstock.cli.dlq:dlq", "List dead letters, look at them, and send them back."),
+    "queue": ("penstock.cli.queue:queue", "Use topics as queues: send, receive, ack, manage groups."),
+    "schedule": ("penstock.cli.schedule:schedule", "Schedule messages for later, once or repeatedly."),
+    "dlq": ("penstock.cli.dlq:dlq", "List, show and redrive dead letters."),
     "txn": ("penstock.cli.txn:txn", "List, describe and abort transactions."),
     "produce": ("penstock.cli.produce:produce", "Send messages from standard input or files."),
     "consume": ("penstock.cli.consume:consume", "Read messages, from any offset or time, once or for ever."),
     "worker": ("penstock.cli.worker:worker", "Run the workers of a Python module."),
     "pipeline": ("penstock.cli.pipeline:pipeline", "Run data jobs on Spark, each declared in one file."),
-    "config": ("penstock.cli.config:config", "Check settings, and show where each comes from."),
-    "log": ("penstock.cli.log:log", "Look into the files of a log."),
+    "config": ("penstock.cli.settings:config", "Check settings, and show where each comes from."),
+    "log": ("penstock.cli.log:log", "Inspect the files of a log."),
     "completion": ("penstock.cli.completion:completion", "Print the completion script for a shell."),
 }
 
@@ -42,7 +73,7 @@ _COMMANDS = {
     cls=LazyGroup,
     commands_at=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 exists already, 5 node not reachable.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 node not reachable.",
 )
 @click.version_option(__version__, message="penstock %(version)s")
 def cli() -> None:
@@ -72,7 +103,7 @@ def run(args: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return Exit.INTERRUPTED
     except (OutputClosedError, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered must not complain at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that flushing what is still buffered cannot fail at exit
         return Exit.OK
     return outcome if isinstance(outcome, int) else Exit.OK
 

@@ -4,22 +4,55 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import click
 import msgspec
+
+_SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_CELL_CHARS: Final = 40
+
+Row = Mapping[str, Any]
+# A member of a row, or a function that makes the cell from the row.
+Column = str | Callable[[Row], object]
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
 def is_for_people(output: str | None) -> bool:
-    """Whether to print a table: if asked to, or if nothing was asked and a person looks."""
+    """Whether to print a table: if asked to or, by default, on a terminal."""
     return output == "table" or (output is None and sys.stdout.isatty())
 
 
 def echo_json(value: object) -> None:
     """One JSON value on one line."""
     click.echo(_encoder.encode(value))
+
+
+def show_rows(rows: Sequence[Row], output: str | None, columns: Mapping[str, Column]) -> bool:
+    """Rows as JSON lines, or as a table with these headings; returns whether it was a table."""
+    if not is_for_people(output):
+        for row in rows:
+            echo_json(row)
+        return False
+    cells = [[_cell(row[made] if isinstance(made, str) else made(row)) for made in columns.values()] for row in rows]
+    echo_table(tuple(columns), cells)
+    return True
+
+
+def show_done(detail: object, output: str | None, sentence: str) -> None:
+    """What was done: to people in a sentence, to machines with the thing as it is now."""
+    if is_for_people(output):
+        click.echo(sentence)
+    else:
+        echo_json(detail)
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "-"
+    return "-" if value is None else value
 
 
 def echo_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -37,7 +70,7 @@ def _echo_rich(columns: Sequence[str], cells: list[list[str]], rows: Sequence[Se
     from rich.table import Table
     from rich.text import Text
 
-    header_style = "" if os.environ.get("NO_COLOR") else "bold"  # some take bold for a colour
+    header_style = "" if os.environ.get("NO_COLOR") else "bold"  # some terminals show bold as a colour
     table = Table(box=box.SIMPLE_HEAD, header_style=header_style, pad_edge=False, collapse_padding=True)
     for at, column in enumerate(columns):
         is_number = bool(rows) and all(isinstance(row[at], int) for row in rows)
@@ -55,10 +88,28 @@ def _echo_plain(columns: Sequence[str], cells: list[list[str]]) -> None:
 
 
 def printable(text: str) -> str:
-    """Text in which nothing can play tricks on a terminal."""
+    """Text without control characters, which a terminal would obey."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def count_of(count: int, noun: str) -> str:
     """'1 message', '2 messages'."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def size_text(size_bytes: float | None) -> str:
+    """A rough size: 512 B, 1.5 GiB."""
+    if size_bytes is None:
+        return "-"
+    unit = 0
+    while size_bytes >= 1024 and unit < len(_SIZE_UNITS) - 1:
+        size_bytes /= 1024
+        unit += 1
+    return f"{size_bytes:.0f} {_SIZE_UNITS[0]}" if unit == 0 else f"{size_bytes:.1f} {_SIZE_UNITS[unit]}"
+
+
+def short_text(row: Row, name: str) -> str:
+    """The beginning of a key or value, which JSON has as text or as base64."""
+    text = row.get(name, row.get(f"{name}_base64"))
+    shown = "-" if text is None else printable(text)
+    return shown if len(shown) <= _CELL_CHARS else shown[: _CELL_CHARS - 1] + "…"

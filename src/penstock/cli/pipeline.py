@@ -1,4 +1,4 @@
-"""``penstock pipeline``: data jobs on Spark, from one file each: begun, checked, run, watched and stopped."""
+"""``penstock pipeline``: data jobs on Spark, one file each: created, checked, run, watched and stopped."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ import click
 
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.options import output_option, url_option
-from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
+from penstock.cli.output import Column, Row, count_of, echo_json, echo_table, is_for_people, printable, show_rows
 from penstock.cli.rest import Rest
-from penstock.cli.runs import LOG_TOPIC, QUERY_COLUMNS, Reports, display_of, query_row
-from penstock.cli.startup_noise import startup_noise_held
+from penstock.cli.runs import LOG_TOPIC, QUERY_COLUMNS, Reports, display_of, query_row, startup_noise_held
 from penstock.extras import needs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.pipelines.definition import Definition, Trigger
-    from penstock.pipelines.run import Run
+    from penstock.pipelines.run import PipelineRun
 
 _PAGE: Final = 1_000
 
@@ -87,7 +86,7 @@ pipeline.sink("large", topic="large-orders", key="id")
 def pipeline() -> None:
     """Run data jobs on Spark, each declared in one file.
 
-    They run in this process, on a Spark of its own, unless --master or --remote names another. It needs
+    They run in this process with its own Spark, unless --master or --remote names another. This needs
     `penstock-mq[spark]`.
     """
 
@@ -95,18 +94,18 @@ def pipeline() -> None:
 @pipeline.command()
 @click.argument("file", type=click.Path(path_type=Path), default="pipeline.yaml")
 @click.option("--name", help="What to call it. [default: the name of the file]")
-@click.option("--uses", help="A ready pipeline, such as archive: write all of its options.")
+@click.option("--uses", help="A ready-made pipeline, such as archive: write all its options.")
 def init(file: Path, name: str | None, uses: str | None) -> int:
-    """Write a pipeline to begin with, as YAML or (NAME.py) Python."""
+    """Write a first pipeline, in YAML or (NAME.py) in Python."""
     from penstock.pipelines.files import load
 
     if file.exists():
-        raise CommandError(f"{file} is there already; it is left as it is.", Exit.CONFLICT)
+        raise CommandError(f"{file} exists already; it was not changed.", Exit.CONFLICT)
     form = _PYTHON if file.suffix == ".py" else _YAML
     text = form.format(name=name or file.stem, file=file)
     if uses is not None:
         if file.suffix == ".py":
-            raise CommandError("Ready pipelines are for YAML files: name it NAME.yaml.", Exit.USAGE)
+            raise CommandError("Ready-made pipelines are written in YAML: name the file NAME.yaml.", Exit.USAGE)
         text = _ready_text(uses, name or file.stem, file)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
@@ -126,7 +125,7 @@ def init(file: Path, name: str | None, uses: str | None) -> int:
 @click.option("--master", default="local[1]", show_default=True, help="With --deep: where Spark runs.")
 @click.option("--debug", is_flag=True, help="With --deep: show all that Spark prints.")
 def check(file: Path, deep: bool, servers: str | None, master: str, debug: bool) -> int:
-    """Find everything that is wrong with a pipeline, without running it."""
+    """Find what is wrong with a pipeline, without running it."""
     definition = _load(file, servers)
     if deep:
         _check_topics(definition, is_elsewhere=False)
@@ -156,12 +155,12 @@ def check(file: Path, deep: bool, servers: str | None, master: str, debug: bool)
     "--master", default="local[*]", show_default=True, help="Where Spark runs: spark://host:7077, yarn, k8s://…"
 )
 @click.option("--remote", help="A Spark Connect server, such as sc://host:15002, in place of --master.")
-@click.option("--once", "mode", flag_value="once", help="Do what there is now, then end.")
-@click.option("--continuous", "mode", flag_value="continuous", help="Go on for ever, one batch after the other.")
-@click.option("--checkpoint", metavar="PLACE", help="Where to remember how far it is: a path, or a URI of Spark's.")
-@click.option("--restart", is_flag=True, help="Forget how far it was and begin anew; rows may be written again.")
+@click.option("--once", "mode", flag_value="once", help="Process what there is now, then end.")
+@click.option("--continuous", "mode", flag_value="continuous", help="Run for ever, one batch after another.")
+@click.option("--checkpoint", metavar="PLACE", help="Where to keep its progress: a path, or a URI that Spark knows.")
+@click.option("--restart", is_flag=True, help="Forget its progress and start again; rows may be written twice.")
 @click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
-@click.option("--no-report", is_flag=True, help="Do not tell the cluster about it.")
+@click.option("--no-report", is_flag=True, help="Do not report to the cluster.")
 @click.option("--debug", is_flag=True, help="Show all that Spark prints, and the trace of an error.")
 @output_option
 def run(
@@ -177,13 +176,13 @@ def run(
     debug: bool,
     output: str | None,
 ) -> int:
-    """Run the pipeline of FILE until it has done everything (--once), fails, or is told to stop.
+    """Run the pipeline of FILE until it is done (--once), fails, or is stopped.
 
-    On SIGTERM or Ctrl-C it ends after the batch that it is at; begun again, it goes on from there.
+    On SIGTERM or Ctrl-C it ends after the current batch; the next run continues from there.
     """
     from penstock.cli.options import assignments_of
     from penstock.pipelines.places import absolute
-    from penstock.pipelines.run import Run
+    from penstock.pipelines.run import PipelineRun
 
     definition = _load(file, servers)
     definition.spark |= assignments_of(settings, "--conf")
@@ -192,7 +191,7 @@ def run(
     spark = _session(definition, master, remote, debug=debug)
     with display_of(definition, is_table=is_for_people(output)) as display:
         try:
-            job = Run(
+            job = PipelineRun(
                 definition,
                 spark,
                 trigger=_trigger(mode),
@@ -224,12 +223,7 @@ def run(
 def list_pipelines(output: str | None, url: str) -> int:
     """List the pipelines that have reported to the cluster."""
     found = Rest(url).get("v1", "pipelines")["pipelines"]
-    if not is_for_people(output):
-        for each in found:
-            echo_json(each)
-        return Exit.OK
-    columns = ("pipeline", "state", "queries", "rows", "rows/s", "lag", "reported", "error")
-    echo_table(columns, [_row(each) for each in found])
+    show_rows(found, output, _COLUMNS)
     return Exit.OK
 
 
@@ -238,7 +232,7 @@ def list_pipelines(output: str | None, url: str) -> int:
 @output_option
 @url_option
 def status(name: str, output: str | None, url: str) -> int:
-    """Show how the last run of a pipeline is, query by query."""
+    """Show the last run of a pipeline, query by query."""
     found = Rest(url).get("v1", "pipelines", name)
     if not is_for_people(output):
         echo_json(found)
@@ -267,7 +261,7 @@ def stop(name: str, url: str) -> int:
     if found["state"] in ("finished", "stopped", "failed"):
         click.echo(f"Pipeline {name} is {found['state']} already.", err=True)
     else:
-        click.echo(f"Pipeline {name} ends after the batch that it is at.", err=True)
+        click.echo(f"Pipeline {name} ends after its current batch.", err=True)
     return Exit.OK
 
 
@@ -277,7 +271,7 @@ def stop(name: str, url: str) -> int:
 @output_option
 @url_option
 def logs(name: str, limit: int, output: str | None, url: str) -> int:
-    """Show what a pipeline last said; all of it is in the topic penstock.pipelines.log."""
+    """Show the last log lines of a pipeline; the topic penstock.pipelines.log has all of them."""
     from penstock.cli.rest import RefusedError
 
     rest = Rest(url)
@@ -306,12 +300,12 @@ def logs(name: str, limit: int, output: str | None, url: str) -> int:
 
 
 def _ready_text(uses: str, name: str, file: Path) -> str:
-    """A file that uses a ready pipeline; what has a default is there as a comment."""
+    """A file that uses a ready-made pipeline; options with a default are comments."""
     from penstock.pipelines.ready import READY
     from penstock.pipelines.ready.kind import REQUIRED
 
     if uses not in READY:
-        raise CommandError(f"There is no ready pipeline {uses!r}; there is: {', '.join(READY)}.", Exit.USAGE)
+        raise CommandError(f"There is no ready-made pipeline {uses!r}; choose one of {', '.join(READY)}.", Exit.USAGE)
     ready = READY[uses]
     lines = [f"# {ready.help}", f"# Run it:  penstock pipeline run {file}", f"pipeline: {name}"]
     lines += ["servers: http://127.0.0.1:8080", f"uses: {uses}", "with:"]
@@ -322,20 +316,25 @@ def _ready_text(uses: str, name: str, file: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(found: dict[str, Any]) -> list[object]:
-    queries = found["queries"]
-    lags = [query["lag"] for query in queries if query["lag"] is not None]
-    rate = sum(query["rows_per_second"] for query in queries)
-    return [
-        found["name"],
-        "stopping" if found["stop_requested"] and found["state"] == "running" else found["state"],
-        len(queries),
-        sum(query["rows"] for query in queries),
-        f"{rate:,.0f}",
-        sum(lags) if lags else "",
-        found["reported_at"],
-        printable((found["error"] or "").split("\n", 1)[0][:80]),
-    ]
+def _state(found: Row) -> object:
+    return "stopping" if found["stop_requested"] and found["state"] == "running" else found["state"]
+
+
+def _lag(found: Row) -> object:
+    lags = [query["lag"] for query in found["queries"] if query["lag"] is not None]
+    return sum(lags) if lags else ""
+
+
+_COLUMNS: Final[dict[str, Column]] = {
+    "pipeline": "name",
+    "state": _state,
+    "queries": lambda found: len(found["queries"]),
+    "rows": lambda found: sum(query["rows"] for query in found["queries"]),
+    "rows/s": lambda found: f"{sum(query['rows_per_second'] for query in found['queries']):,.0f}",
+    "lag": _lag,
+    "reported": "reported_at",
+    "error": lambda found: printable((found["error"] or "").split("\n", 1)[0][:80]),
+}
 
 
 def _load(file: Path, servers: str | None) -> Definition:
@@ -362,7 +361,7 @@ def _trigger(mode: str | None) -> Trigger | None:
 
 
 def _check_topics(definition: Definition, *, is_elsewhere: bool) -> None:
-    """Find out what can be found out without Spark, which takes its time and says things at length."""
+    """Check what can be checked without Spark, which is slow to start and verbose."""
     from penstock.errors import PenstockError
     from penstock.pipelines.preflight import check_topics
 
@@ -405,9 +404,9 @@ def _session(definition: Definition, master: str, remote: str | None, *, debug: 
     return found
 
 
-def _stop_on_signals(job: Run) -> None:
+def _stop_on_signals(job: PipelineRun) -> None:
     def stop(number: int, _frame: FrameType | None) -> None:
-        click.echo("Ending after the batch that is on; once more to end at once.", err=True)
+        click.echo("Ending after the current batch; interrupt again to end at once.", err=True)
         job.stop()
         signal.signal(number, signal.SIG_DFL)
 

@@ -1,40 +1,45 @@
-"""``penstock queue``: messages sent, received under leases and settled, over REST."""
+"""``penstock queue``: messages sent, received under leases and settled, and queue groups managed, over REST."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 import msgspec
 
-from penstock.cli import queue_groups, queue_lanes
+from penstock.cli.completion import queue_group_names, topic_names
 from penstock.cli.consume import as_text, write
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.names import topic_names
-from penstock.cli.options import assignments_of, check_later, later_options, output_option, priority_option, url_option
-from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
-from penstock.cli.queue_groups import group_option
+from penstock.cli.options import (
+    assignments_of,
+    check_later,
+    confirm,
+    later_options,
+    output_option,
+    priority_option,
+    queue_group_option,
+    topic_argument,
+    url_option,
+    yes_option,
+)
+from penstock.cli.output import Column, count_of, echo_json, echo_table, is_for_people, printable, show_rows
+from penstock.cli.produce import MessageShape, Sent, batches_of, lines_of, send
 from penstock.cli.rest import Rest
-from penstock.cli.sending import Sent, Shape, batches_of, lines_of, send
-from penstock.cli.spans import Span
+from penstock.cli.times import DurationMs, PastTime, duration_text
 
 _RECEIPTS_MAX: Final = 10_000
 
 
 @click.group()
 def queue() -> None:
-    """Work through topics as queues: send, receive, ack and more."""
-
-
-for command in (*queue_groups.COMMANDS, queue_lanes.lanes):
-    queue.add_command(command)
+    """Use topics as queues: send, receive, ack, manage groups."""
 
 
 @queue.command("send")
-@click.argument("topic", shell_complete=topic_names)
+@topic_argument
 @click.argument("values", metavar="[MESSAGE]...", nargs=-1)
 @click.option("-k", "--key", help="The key of every message.")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every message.")
@@ -55,7 +60,7 @@ def send_messages(
 ) -> None:
     """Send each MESSAGE to TOPIC; without any, each line of standard input. `produce` can do more."""
     check_later(delay, at)
-    shape = Shape(
+    shape = MessageShape(
         key=key, headers=assignments_of(headers, "--header"), priority=priority, delay_ms=delay, deliver_at=at
     )
     rest, sent = Rest(url), Sent()
@@ -70,12 +75,12 @@ def send_messages(
 
 
 @queue.command()
-@click.argument("topic", shell_complete=topic_names)
-@group_option
+@topic_argument
+@queue_group_option
 @click.option("-n", "--max", "count", type=click.IntRange(1, 10_000), default=1, show_default=True, metavar="N")
-@click.option("-w", "--wait", type=Span(), default=0, help="Wait so long for a message, up to 60s.")
-@click.option("-t", "--timeout", type=Span(), help="How long they are yours. [default: as the group is set]")
-@click.option("-c", "--consumer", default="", help="Who receives, where limits are set for each consumer.")
+@click.option("-w", "--wait", type=DurationMs(), default=0, help="Wait this long for a message, up to 60s.")
+@click.option("-t", "--timeout", type=DurationMs(), help="How long the lease lasts. [default: the group's setting]")
+@click.option("-c", "--consumer", default="", help="The name of this consumer, for groups with a limit per consumer.")
 @click.option("--ack", "is_acked", is_flag=True, help="Ack what was printed.")
 @click.option(
     "-o",
@@ -95,7 +100,7 @@ def receive(
     output: str | None,
     url: str,
 ) -> None:
-    """Receive messages of TOPIC under a lease and print them. Ack them by their receipts, or they come again."""
+    """Lease messages of TOPIC and print them. Ack them by their receipts, or they are delivered again."""
     rest = Rest(url)
     body: dict[str, Any] = {"group": group, "max": count, "wait_ms": wait, "consumer": consumer}
     if timeout is not None:
@@ -109,7 +114,7 @@ def receive(
     else:
         write(iter(messages), form, sys.stdout.buffer, is_prompt=True)
     if not messages and sys.stderr.isatty():
-        click.echo("There is no message to receive now.", err=True)
+        click.echo("There are no messages to receive now.", err=True)
     if is_acked and messages:
         sys.stdout.flush()
         _settle(rest, "ack", group, [message["receipt"] for message in messages], {}, None, is_quiet=True)
@@ -122,11 +127,11 @@ _receipts_argument: Final = click.argument("receipts", metavar="[RECEIPT]...", n
 
 @queue.command()
 @_receipts_argument
-@group_option
+@queue_group_option
 @output_option
 @url_option
 def ack(receipts: tuple[str, ...], group: str, output: str | None, url: str) -> None:
-    """Be done with messages, by their receipts. Exit code 1 if one of them could not be acked.
+    """Ack messages by their receipts. Exit code 1 if one of them could not be acked.
 
     Without RECEIPTs they come from standard input: one a line, or what `receive` prints as JSON.
     """
@@ -135,13 +140,15 @@ def ack(receipts: tuple[str, ...], group: str, output: str | None, url: str) -> 
 
 @queue.command()
 @_receipts_argument
-@group_option
-@click.option("-d", "--delay", type=Span(), help="How long until they come again. [default: the group's backoff]")
+@queue_group_option
+@click.option(
+    "-d", "--delay", type=DurationMs(), help="How long until they are delivered again. [default: the group's backoff]"
+)
 @click.option("-r", "--reason", default="", help="Why they failed.")
 @output_option
 @url_option
 def nack(receipts: tuple[str, ...], group: str, delay: int | None, reason: str, output: str | None, url: str) -> None:
-    """Give messages back, to be delivered again; after the last try they go to the dead letters."""
+    """Have messages delivered again; after the last try they go to the dead letters."""
     details: dict[str, Any] = {"reason": reason}
     if delay is not None:
         details["delay_ms"] = delay
@@ -150,8 +157,8 @@ def nack(receipts: tuple[str, ...], group: str, delay: int | None, reason: str, 
 
 @queue.command()
 @_receipts_argument
-@group_option
-@click.option("-r", "--reason", default="", help="Why they can never be worked on.")
+@queue_group_option
+@click.option("-r", "--reason", default="", help="Why they can never be processed.")
 @output_option
 @url_option
 def reject(receipts: tuple[str, ...], group: str, reason: str, output: str | None, url: str) -> None:
@@ -161,18 +168,18 @@ def reject(receipts: tuple[str, ...], group: str, reason: str, output: str | Non
 
 @queue.command()
 @_receipts_argument
-@group_option
-@click.option("-t", "--timeout", type=Span(), help="For so long from now on. [default: as the group is set]")
+@queue_group_option
+@click.option("-t", "--timeout", type=DurationMs(), help="How long from now. [default: the group's setting]")
 @output_option
 @url_option
 def extend(receipts: tuple[str, ...], group: str, timeout: int | None, output: str | None, url: str) -> None:
-    """Hold messages for longer."""
+    """Extend leases."""
     details = {} if timeout is None else {"visibility_timeout_ms": timeout}
     _settle(Rest(url), "extend", group, _receipts_of(receipts), details, output)
 
 
 def _receipts_of(given: Sequence[str]) -> list[str]:
-    """Receipts as arguments, or from standard input as lines or as JSON objects that have one."""
+    """Receipts from the arguments, or from standard input: a receipt a line, or JSON objects that have one."""
     if given:
         return list(given)
     if sys.stdin.isatty():
@@ -200,14 +207,14 @@ def _settle(
     *,
     is_quiet: bool = False,
 ) -> None:
-    """Settle receipts and tell what became of each; an error if one of them was not done."""
+    """Settle receipts and show what became of each; an error if one of them was not settled."""
     results: list[dict[str, Any]] = []
     for at in range(0, len(receipts), _RECEIPTS_MAX):
         body = {"receipts": receipts[at : at + _RECEIPTS_MAX], **details}
         results += rest.post("v1", "groups", group, verb, body=body)["results"]
     others = [result for result in results if result["status"] != "done"]
     if not is_quiet:
-        _show_results(results, output)
+        show_rows(results, output, _RESULT_COLUMNS)
     if others:
         first = others[0]
         why = first.get("detail") or first.get("error", {}).get("detail", "")
@@ -218,11 +225,256 @@ def _settle(
 
 
 _DONE: Final = {"ack": "acked", "nack": "nacked", "reject": "rejected", "extend": "extended"}
+_RESULT_COLUMNS: Final[dict[str, Column]] = {"receipt": lambda row: printable(row["receipt"]), "status": "status"}
 
 
-def _show_results(results: list[dict[str, Any]], output: str | None) -> None:
-    if is_for_people(output):
-        echo_table(("receipt", "status"), [[printable(row["receipt"]), row["status"]] for row in results])
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+_FIGURES: Final[dict[str, Column]] = {
+    "ready": "ready",
+    "in flight": "in_flight",
+    "waiting": "waiting",
+    "dying": "dying",
+    "oldest": lambda row: duration_text(row["oldest_age_ms"]),
+}
+
+
+@queue.command()
+@click.argument("topic", required=False, shell_complete=topic_names)
+@click.option(
+    "-g", "--group", shell_complete=queue_group_names, help="Only this group, with its partitions and settings."
+)
+@output_option
+@url_option
+def stats(topic: str | None, group: str | None, output: str | None, url: str) -> None:
+    """Show what is ready, in flight and waiting in all queues, in TOPIC by group, or in one group by partition."""
+    rest = Rest(url)
+    if group is not None:
+        if topic is None:
+            raise click.UsageError("--group needs a TOPIC.")
+        _show_group(rest.get("v1", "queues", topic, "groups", group), output)
+        return
+    topics = [topic] if topic is not None else [found["topic"] for found in rest.get("v1", "queues")["queues"]]
+    queues = [rest.get("v1", "queues", name) for name in topics]
+    groups = [row for found in queues for row in found["groups"]]
+    columns: dict[str, Column] = {
+        "topic": "topic",
+        "group": lambda row: printable(row["group"]),
+        "": lambda row: "paused" if row["paused"] else "",
+        **_FIGURES,
+    }
+    if not show_rows(groups, output, columns):
+        return
+    for found in queues:
+        if found["dead_letters"]:
+            dead = count_of(found["dead_letters"], "dead letter")
+            click.echo(f"{found['topic']} has about {dead}: see `penstock dlq list {found['topic']}`.", err=True)
+
+
+@queue.command()
+@click.argument("topic", required=False, shell_complete=topic_names)
+@output_option
+@url_option
+def groups(topic: str | None, output: str | None, url: str) -> None:
+    """List queue groups, of TOPIC or of every topic that is read as a queue."""
+    queues = Rest(url).get("v1", "queues")["queues"]
+    if topic is not None:
+        queues = [found for found in queues if found["topic"] == topic]
+        if not queues:
+            Rest(url).get("v1", "topics", topic)  # exit code 3 if it does not exist
+    rows = [{"topic": found["topic"], "group": name} for found in queues for name in found["groups"]]
+    show_rows(rows, output, {"topic": "topic", "group": lambda row: printable(row["group"])})
+
+
+@queue.command()
+@topic_argument
+@queue_group_option
+@click.option("-n", "--max", "count", type=click.IntRange(1, 1_000), default=10, show_default=True, metavar="N")
+@click.option("-o", "--output", type=click.Choice(["json", "text"]), help="JSON lines, or lines for people.")
+@url_option
+def peek(topic: str, group: str, count: int, output: str | None, url: str) -> None:
+    """Show the first messages that a group has not acked, without receiving them."""
+    found = Rest(url).get("v1", "queues", topic, "groups", group, "peek", max=count)["messages"]
+    for message in found:
+        if output == "text" or (output is None and sys.stdout.isatty()):
+            state = f"  ({message['state'].replace('_', ' ')}, delivery {message['delivery_count']})"
+            click.echo(as_text(message) + state.encode())
+        else:
+            echo_json(message)
+
+
+@queue.command()
+@topic_argument
+@queue_group_option
+@yes_option
+@output_option
+@url_option
+def purge(topic: str, group: str, yes: bool, output: str | None, url: str) -> None:
+    """Ack everything that is in TOPIC now, for one group. The messages stay in the log."""
+    confirm(f"Ack everything in {topic} for group {group}?", is_sure=yes)
+    detail = Rest(url).post("v1", "queues", topic, "purge", body={"group": group})
+    _report(detail, output, f"Purged group {group} of {topic}.")
+
+
+@queue.command()
+@topic_argument
+@queue_group_option
+@click.option("--from", "start", metavar="WHERE", help="earliest, latest or an offset. [default: earliest]")
+@click.option("--since", type=PastTime(), help="From this time on: 2026-01-31T12:00:00Z, or how long ago, such as 2h.")
+@click.option("-s", "--set", "settings", metavar="NAME=VALUE", multiple=True, help="A setting of its own: tries=5.")
+@output_option
+@url_option
+def declare(
+    topic: str,
+    group: str,
+    start: str | None,
+    since: datetime | None,
+    settings: tuple[str, ...],
+    output: str | None,
+    url: str,
+) -> None:
+    """Create a queue group if it does not exist, and set its own settings."""
+    body: dict[str, Any] = {"settings": assignments_of(settings, "--set"), **_start_of("start", start, since)}
+    _show_group(Rest(url).put("v1", "queues", topic, "groups", group, body=body), output)
+
+
+@queue.command()
+@topic_argument
+@queue_group_option
+@click.option("-r", "--reason", default="", help="Why; `stats` shows it.")
+@output_option
+@url_option
+def pause(topic: str, group: str, reason: str, output: str | None, url: str) -> None:
+    """Deliver no more messages to a group; those in flight can be acked."""
+    detail = Rest(url).post("v1", "queues", topic, "groups", group, "pause", body={"reason": reason})
+    _report(detail, output, f"Paused group {group} of {topic}.")
+
+
+@queue.command()
+@topic_argument
+@queue_group_option
+@output_option
+@url_option
+def resume(topic: str, group: str, output: str | None, url: str) -> None:
+    """Deliver messages again."""
+    detail = Rest(url).post("v1", "queues", topic, "groups", group, "resume", body=None)
+    _report(detail, output, f"Resumed group {group} of {topic}.")
+
+
+@queue.command()
+@topic_argument
+@queue_group_option
+@click.option("--to", metavar="WHERE", help="earliest, latest or an offset.")
+@click.option("--since", type=PastTime(), help="The first message at or after this time; 2h is two hours ago.")
+@yes_option
+@output_option
+@url_option
+def seek(
+    topic: str, group: str, to: str | None, since: datetime | None, yes: bool, output: str | None, url: str
+) -> None:
+    """Continue elsewhere, as if nothing had been delivered; every lease ends."""
+    if (to is None) == (since is None):
+        raise click.UsageError("Give one of --to and --since.")
+    confirm(f"Move group {group} of {topic}? All its leases end.", is_sure=yes)
+    body = _start_of("to", to, since)
+    _report(
+        Rest(url).post("v1", "queues", topic, "groups", group, "seek", body=body),
+        output,
+        f"Moved group {group} of {topic}.",
+    )
+
+
+@queue.command()
+@topic_argument
+@queue_group_option
+@yes_option
+@url_option
+def forget(topic: str, group: str, yes: bool, url: str) -> None:
+    """Delete a queue group and its progress. The messages stay in the log."""
+    confirm(f"Delete group {group} of {topic}?", is_sure=yes)
+    Rest(url).delete("v1", "queues", topic, "groups", group)
+    click.echo(f"Deleted group {group} of {topic}.", err=True)
+
+
+def _start_of(name: str, where: str | None, since: datetime | None) -> dict[str, Any]:
+    if where is not None and since is not None:
+        raise click.UsageError(f"--{'from' if name == 'start' else name} and --since exclude each other.")
+    if since is not None:
+        return {"since": since.isoformat()}
+    if where is None:
+        return {}
+    if not where.isdigit() and where not in {"earliest", "latest"}:
+        raise click.UsageError(f"{where!r} is not earliest, latest or an offset.")
+    return {name: int(where) if where.isdigit() else where}
+
+
+def _report(detail: dict[str, Any], output: str | None, sentence: str) -> None:
+    if output is not None:
+        _show_group(detail, output)
+    click.echo(sentence, err=True)
+
+
+def _show_group(detail: dict[str, Any], output: str | None) -> None:
+    if not is_for_people(output):
+        echo_json(detail)
+        return
+    reason = f" ({printable(detail['pause_reason'])})" if detail["pause_reason"] else ""
+    state = f", paused{reason}" if detail["paused"] else ""
+    click.echo(f"Queue group {printable(detail['group'])} of {detail['topic']}{state}")
+    own = ", ".join(f"{name}={value}" for name, value in sorted(detail["own_settings"].items()))
+    click.echo(f"Own settings: {own or 'none'}")
+    columns = {"partition": "partition", "committed": "committed", "end": "end", **_FIGURES}
+    show_rows(detail["partitions"], "table", columns)
+
+
+# -- lanes -------------------------------------------------------------------------------------------------------------
+
+_LANE_COLUMNS: Final = ("lane", "weight", "ready", "in flight", "served", "per second", "last served", "oldest")
+
+
+@queue.command()
+@topic_argument
+@click.option("-g", "--group", shell_complete=queue_group_names, help="Only this group, with its partitions.")
+@output_option
+@url_option
+def lanes(topic: str, group: str | None, output: str | None, url: str) -> None:
+    """Show the priority lanes of TOPIC's queue groups: what is ready, in flight, and recently served."""
+    query: dict[str, Any] = {} if group is None else {"group": group}
+    found = Rest(url).get("v1", "queues", topic, "lanes", **query)["groups"]
+    for each in found:
+        if not is_for_people(output):
+            echo_json({"topic": topic, **each})
+        elif not each["is_on"]:
+            click.echo(
+                f"Group {printable(each['group'])} of {topic} has no lanes. "
+                f"Turn them on: `penstock topic alter {topic} -c queue.lanes=on`."
+            )
+        else:
+            _show_lanes(topic, each, has_partitions=group is not None)
+
+
+def _show_lanes(topic: str, group: dict[str, Any], *, has_partitions: bool) -> None:
+    fair = f", fair by {printable(group['fair_by'])}" if group["fair_by"] else ""
+    unseen = f", {group['unseen']:,} not scanned yet" if group["unseen"] else ""
+    click.echo(f"Group {printable(group['group'])} of {topic}{fair}{unseen}")
+    weights = group["weights"]
+    if has_partitions and len(group["partitions"]) > 1:
+        rows = [
+            [part["partition"], *_lane_row(lane, weights)] for part in group["partitions"] for lane in part["lanes"]
+        ]
+        echo_table(("partition", *_LANE_COLUMNS), rows)
     else:
-        for result in results:
-            echo_json(result)
+        echo_table(_LANE_COLUMNS, [_lane_row(lane, weights) for lane in group["lanes"]])
+
+
+def _lane_row(lane: dict[str, Any], weights: dict[str, int]) -> list[object]:
+    rate = f"{lane['served_per_second']:,.1f}"
+    ages = [_age_ms(lane["last_served"]), lane["oldest_age_ms"]]
+    counts = [lane["ready"], lane["in_flight"], lane["served"], rate]
+    return [lane["lane"], weights[lane["lane"]], *counts, *map(duration_text, ages)]
+
+
+def _age_ms(moment: str | None) -> int | None:
+    if moment is None:
+        return None
+    return max(0, int((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds() * 1000))

@@ -1,4 +1,8 @@
-"""A small REST client on the standard library: one kept-alive connection, JSON both ways, errors with an exit code."""
+"""A small REST client on the standard library: one kept-alive connection, JSON both ways, errors with an exit code.
+
+Not the Python client: that needs asyncio, which makes every command start 13 ms later, and retries where a command
+should say at once that no node answers.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ import msgspec
 
 from penstock.cli.exits import CommandError, Exit
 
+DEFAULT_URL: Final = "http://127.0.0.1:8080"
 TIMEOUT_S: Final = 30.0
 _EXITS: Final = {
     400: Exit.USAGE,
@@ -28,11 +33,11 @@ _EXITS: Final = {
     507: Exit.UNAVAILABLE,
 }
 _WRONG_PORT: Final = "wrong_port"
-_HTTP2_BEGINNING: Final = re.compile("\0..\4", re.DOTALL)  # a frame of settings, which is how gRPC's servers begin
+_HTTP2_BEGINNING: Final = re.compile("\0..\4", re.DOTALL)  # a settings frame: how gRPC servers begin
 
 
 class RefusedError(CommandError):
-    """The node answered, and the answer was no."""
+    """The node refused the request."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message, Exit.USAGE if code == _WRONG_PORT else _EXITS.get(status, Exit.FAILURE))
@@ -46,7 +51,7 @@ class Rest:
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise CommandError(f"{url!r} is not the URL of a node; give one such as http://127.0.0.1:8080.", Exit.USAGE)
+            raise CommandError(f"{url!r} is not the URL of a node; give one such as {DEFAULT_URL}.", Exit.USAGE)
         try:
             port = parts.port
         except ValueError:
@@ -62,7 +67,7 @@ class Rest:
             self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=timeout_s)
 
     def get(self, *path: str, wait_ms: int = 0, **params: object) -> Any:
-        """Ask for something; ``wait_ms`` is how long the node itself may take over the answer."""
+        """GET; ``wait_ms`` is how long the node was asked to wait with its answer."""
         return self._call("GET", path, params, None, self._timeout_s + wait_ms / 1000)
 
     def post(self, *path: str, body: object, wait_ms: int = 0, **params: object) -> Any:
@@ -90,8 +95,8 @@ class Rest:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             if isinstance(error, http.client.BadStatusLine) and _HTTP2_BEGINNING.match(str(error.args[0])):
-                told = f"{self.url} is a gRPC port. Give the node's HTTP address with --url, port 8080 by default."
-                raise CommandError(told, Exit.USAGE) from error
+                message = f"{self.url} is a gRPC port. Give the node's HTTP address with --url, port 8080 by default."
+                raise CommandError(message, Exit.USAGE) from error
             raise CommandError(self._unreachable(error), Exit.UNAVAILABLE) from error
         if response.status >= 400:
             raise _refusal(response, data)
@@ -103,7 +108,7 @@ class Rest:
     def _send(
         self, method: str, target: str, payload: bytes | None, timeout_s: float
     ) -> tuple[http.client.HTTPResponse, bytes]:
-        """Send and read the answer. A kept-alive connection that went stale is opened again once, for reads only."""
+        """Send a request and read the answer. A stale kept-alive connection is replaced once, for GET only."""
         connection = self._connection
         is_fresh = connection.sock is None
         headers = {"Accept": "application/json"}
@@ -133,7 +138,7 @@ class Rest:
 
 
 def _refusal(response: http.client.HTTPResponse, data: bytes) -> RefusedError:
-    """An RFC 9457 problem, or whatever else came, as an error."""
+    """The error in an RFC 9457 problem document, or in any other answer."""
     try:
         problem = json.loads(data)
         assert isinstance(problem, dict)

@@ -1,9 +1,13 @@
-"""A pipeline's run as the command line tells of it: to the cluster, and to whoever watches."""
+"""A pipeline's run on the command line: reported to the cluster, shown on the terminal, and Spark's noise held back."""
 
 from __future__ import annotations
 
+import os
+import select
 import sys
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,22 +19,83 @@ from penstock.cli.rest import RefusedError, Rest
 
 if TYPE_CHECKING:
     from penstock.pipelines.definition import Definition
-    from penstock.pipelines.run import Status
+    from penstock.pipelines.run import RunStatus
+
+
+class _Held:
+    """Holds what is written to standard error; after `let_go`, passes it on."""
+
+    def __init__(self, source: int, target: int) -> None:
+        os.set_blocking(source, False)
+        self._source, self._target = source, target
+        self._parts: list[bytes] | None = []
+        self._lock = threading.Lock()
+        threading.Thread(target=self._pass_on, name="standard-error", daemon=True).start()
+
+    def let_go(self, *, shows: bool) -> None:
+        with self._lock:
+            while self._take():  # what was written until now is held too, even if the thread has not read it yet
+                pass
+            if self._parts and shows:
+                os.write(self._target, b"".join(self._parts))
+            self._parts = None
+
+    def _pass_on(self) -> None:
+        while True:
+            select.select([self._source], [], [])
+            with self._lock:
+                if self._take() == b"":
+                    return
+
+    def _take(self) -> bytes | None:
+        """Hold or pass on what is there to read: None if nothing is, empty at the end."""
+        try:
+            part = os.read(self._source, 65536)
+        except BlockingIOError:
+            return None
+        if self._parts is None:
+            os.write(self._target, part)
+        else:
+            self._parts.append(part)
+        return part
+
+
+@contextmanager
+def startup_noise_held() -> Iterator[None]:
+    """Hold back what this process and its children write to standard error, and show it only on failure.
+
+    Children keep the standard error that they were given, so their later output is passed on.
+    """
+    sys.stderr.flush()
+    source, sink = os.pipe()
+    own = os.dup(2)
+    held = _Held(source, own)
+    os.dup2(sink, 2)
+    os.close(sink)
+    is_started = False
+    try:
+        yield
+        is_started = True
+    finally:
+        sys.stderr.flush()
+        os.dup2(own, 2)
+        held.let_go(shows=not is_started)
+
 
 LOG_TOPIC: Final = "penstock.pipelines.log"  # an ordinary topic, so every reader can follow it
 
 
 class Reports:
-    """A run's reports to the cluster. A pipeline does not stop because a node cannot be told of it."""
+    """A run's reports to the cluster. A pipeline goes on if no node accepts them."""
 
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
         self._rests = [Rest(url.strip()) for url in definition.servers.split(",")]
         self._state = ""
-        self._has_complained = False
+        self._has_warned = False
 
     def send(self, report: dict[str, Any]) -> bool:
-        """Report, and log what changed; whether the run is asked to stop."""
+        """Report, and log changes of state; returns whether the run should stop."""
         name = self._definition.name
         problems = []
         for rest in self._rests:
@@ -43,9 +108,9 @@ class Reports:
                     return True
                 problems.append(str(error.message))
             else:
-                self._has_complained = False
+                self._has_warned = False
                 return bool(answer["stop_requested"])
-        self._complain(" ".join(problems))
+        self._warn(" ".join(problems))
         return False
 
     def _log(self, rest: Rest, report: dict[str, Any]) -> None:
@@ -65,10 +130,10 @@ class Reports:
         }
         rest.post("v1", "topics", LOG_TOPIC, "publish", body={"key": self._definition.name, "value": line})
 
-    def _complain(self, message: str) -> None:
-        if not self._has_complained:
-            self._has_complained = True
-            click.echo(f"The cluster could not be told how this goes: {message}", err=True)
+    def _warn(self, message: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            click.echo(f"The run cannot be reported to the cluster: {message}", err=True)
 
 
 QUERY_COLUMNS: Final = ("query", "batch", "rows", "rows/s", "last batch", "lag", "unmet")
@@ -82,9 +147,9 @@ def query_row(query: dict[str, Any]) -> list[object]:
 
 
 class _Lines:
-    """What a run shows where nobody looks at a table: nothing but what it is told to tell."""
+    """What a run shows without a terminal: its notices only."""
 
-    def show(self, status: Status) -> None:
+    def show(self, status: RunStatus) -> None:
         pass
 
     def tell(self, line: str) -> None:
@@ -98,7 +163,7 @@ class _Lines:
 
 
 class _Live(_Lines):
-    """A table that changes as the run goes on, on standard error."""
+    """A live table on standard error."""
 
     def __init__(self, definition: Definition) -> None:
         from rich.console import Console
@@ -114,7 +179,7 @@ class _Live(_Lines):
     def __exit__(self, *details: Any) -> None:
         self._live.__exit__(*details)
 
-    def show(self, status: Status) -> None:
+    def show(self, status: RunStatus) -> None:
         from rich import box
         from rich.table import Table
 

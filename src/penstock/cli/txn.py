@@ -1,17 +1,15 @@
-"""``penstock txn``: transactions looked at and aborted, over REST. Both kinds: joint ones and Kafka producers'."""
+"""``penstock txn``: transactions listed, described and aborted, over REST: joint ones and those of Kafka producers."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any, Final
 
 import click
 
-from penstock.cli.exits import CommandError, Exit
-from penstock.cli.options import output_option, url_option
-from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
+from penstock.cli.options import confirm, output_option, url_option, yes_option
+from penstock.cli.output import Column, count_of, echo_json, echo_table, is_for_people, printable, show_rows
 from penstock.cli.rest import Rest
-from penstock.cli.spans import span_text
+from penstock.cli.times import duration_text
 
 _STATES: Final = ("empty", "open", "committing", "aborting", "committed", "aborted")
 _KINDS: Final = ("joint", "kafka")
@@ -30,39 +28,31 @@ def txn() -> None:
 def list_transactions(state: str | None, kind: str | None, output: str | None, url: str) -> None:
     """List transactions, the last one begun first; as JSON, one line each."""
     found = Rest(url).get("v1", "transactions", state=state, kind=kind)["transactions"]
-    if not is_for_people(output):
-        for row in found:
-            echo_json(row)
-        return
-    columns = ("transaction", "kind", "state", "age", "timeout", "producers", "partitions")
-    rows = [
-        [
-            printable(row["transaction"]),
-            row["kind"],
-            row["state"],
-            span_text(row["age_ms"]),
-            span_text(row["timeout_ms"]),
-            len(row["producer_ids"]),
-            row["partitions"],
-        ]
-        for row in found
-    ]
-    echo_table(columns, rows)
+    columns: dict[str, Column] = {
+        "transaction": lambda row: printable(row["transaction"]),
+        "kind": "kind",
+        "state": "state",
+        "age": lambda row: duration_text(row["age_ms"]),
+        "timeout": lambda row: duration_text(row["timeout_ms"]),
+        "producers": lambda row: len(row["producer_ids"]),
+        "partitions": "partitions",
+    }
+    show_rows(found, output, columns)
 
 
 @txn.command()
 @click.argument("transaction")
-@click.option("--kind", type=click.Choice(_KINDS), help="Which one, should one of each kind have this id.")
+@click.option("--kind", type=click.Choice(_KINDS), help="Which one, if both kinds have this id.")
 @output_option
 @url_option
 def describe(transaction: str, kind: str | None, output: str | None, url: str) -> None:
-    """Show a transaction with its writers and partitions. Exit code 3 if there is none of that id."""
+    """Show a transaction with its writers and partitions. Exit code 3 if it does not exist."""
     detail = Rest(url).get("v1", "transactions", transaction, kind=kind)
     if not is_for_people(output):
         echo_json(detail)
         return
     reason = "" if detail["reason"] is None else f" ({detail['reason']})"
-    age = "" if detail["age_ms"] is None else f", begun {span_text(detail['age_ms'])} ago"
+    age = "" if detail["age_ms"] is None else f", begun {duration_text(detail['age_ms'])} ago"
     name = printable(detail["transaction"])
     click.echo(f"{detail['kind']} transaction {name}: {detail['state']}{reason}{age}")
     if detail["expires_at"] is not None:
@@ -80,19 +70,16 @@ def describe(transaction: str, kind: str | None, output: str | None, url: str) -
 
 @txn.command()
 @click.argument("transaction")
-@click.option("--kind", type=click.Choice(_KINDS), help="Which one, should one of each kind have this id.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--kind", type=click.Choice(_KINDS), help="Which one, if both kinds have this id.")
+@yes_option
 @output_option
 @url_option
 def abort(transaction: str, kind: str | None, yes: bool, output: str | None, url: str) -> None:
-    """Abort an open transaction: nobody will see what it wrote. Exit code 4 if it has ended already.
+    """Abort an open transaction: readers never see what it wrote. Exit code 4 if it has ended already.
 
-    The producer of a Kafka transaction is fenced: it has to start anew.
+    The producer of a Kafka transaction is fenced: it has to restart.
     """
-    if not yes:
-        if not sys.stdin.isatty():
-            raise CommandError("Aborting cannot be undone; without a terminal to ask on, say --yes.", Exit.USAGE)
-        click.confirm(f"Abort transaction {transaction} and all that was written into it?", abort=True)
+    confirm(f"Abort transaction {transaction} and all that was written into it?", is_sure=yes)
     end = Rest(url).post("v1", "transactions", transaction, "abort", body=None, kind=kind)
     if not is_for_people(output):
         echo_json(end)

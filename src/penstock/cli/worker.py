@@ -12,26 +12,32 @@ import click
 from penstock.cli.exits import CommandError, Exit
 
 if TYPE_CHECKING:
-    from penstock.client.app import App
+    from penstock.client.worker import App
 
 _LEVELS = ("debug", "info", "warning", "error")
 
 
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
-@click.option("--url", "urls", multiple=True, help="A node to work for; may be repeated. [default: what the app says]")
+@click.option("--url", "urls", multiple=True, help="A node to work for; may be repeated. [default: the app's own]")
 @click.option("--concurrency", type=click.IntRange(1, 10_000), help="Calls at a time, for each worker of the app.")
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="What to log.")
-@click.option("--log-format", type=click.Choice(["json", "text"]), default="text", show_default=True, help="And how.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["json", "text"]),
+    default="text",
+    show_default=True,
+    help="The format of the log.",
+)
 def worker(target: str, urls: tuple[str, ...], concurrency: int | None, log_level: str, log_format: str) -> int:
     """Run the workers of MODULE:APP, such as `shop.jobs:app`.
 
-    APP is a penstock.App or a function made with @penstock.worker; without it `app` is looked for. Modules are found
-    from the current directory too. On SIGTERM or Ctrl-C what runs is finished and the rest given back; on a second one
-    it ends at once.
+    APP is a penstock.App or a function made with @penstock.worker; without it, `app` is used. Modules are also found in
+    the current directory. On SIGTERM or Ctrl-C running handlers finish and other messages are given back; a second one
+    ends it at once.
     """
     from penstock import logs
-    from penstock.client.app import App
+    from penstock.client.worker import App
 
     logs.configure(log_level, log_format)
     app = find_app(target)
@@ -46,9 +52,8 @@ def worker(target: str, urls: tuple[str, ...], concurrency: int | None, log_leve
 
 
 def find_app(target: str) -> App:
-    """The app that ``module:attribute`` names; one worker is an app too."""
-    from penstock.client.app import App
-    from penstock.client.worker import Worker
+    """The app that ``module:attribute`` names; a worker becomes an app of its own."""
+    from penstock.client.worker import App, Worker
 
     module_name, _, attribute = target.partition(":")
     attribute = attribute or "app"
@@ -59,11 +64,11 @@ def find_app(target: str) -> App:
     try:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # A module that the user's own one lacks is another matter than a wrong name here.
+        # A missing import inside the user's module is not a wrong name on the command line.
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise CommandError(f"Module {module_name!r} cannot be imported: {error}.", Exit.FAILURE) from error
         raise CommandError(
-            f"There is no module {module_name!r}; it is looked for in {os.getcwd()} and where Python finds packages.",
+            f"There is no module {module_name!r}; Python looked in {os.getcwd()} and in its own path.",
             Exit.NOT_FOUND,
         ) from None
     except Exception as error:
@@ -84,8 +89,7 @@ def find_app(target: str) -> App:
 
 
 def _others(found: object) -> str:
-    from penstock.client.app import App
-    from penstock.client.worker import Worker
+    from penstock.client.worker import App, Worker
 
     names = [name for name, value in vars(found).items() if isinstance(value, App | Worker)]
     return f"; it has {', '.join(names)}" if names else ""

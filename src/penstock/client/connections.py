@@ -1,23 +1,23 @@
-"""HTTP/1.1 connections to nodes: kept alive, a whole answer at a time.
+"""HTTP/1.1 connections to nodes: kept alive, one whole answer at a time.
 
-Below the client and below the door, which hands requests on to other nodes. A connection that breaks before its answer
-is there leaves unknown whether the node did what it was asked; where there is no connection at all, `NotConnected` says
-that nothing was asked. Giving up on an answer closes its connection, so that the node sees its client go.
+If a connection breaks before its answer is complete, it is unknown whether the node did what it was asked;
+`NotConnected` says that nothing was sent. Giving up on an answer closes its connection, so that the node sees its
+client leave.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple, cast
 
 import httptools
 
+from penstock.client.calls import Body, Pieces
+
 Address = tuple[str, int]
 HeaderList = list[tuple[bytes, bytes]]
-Pieces = Sequence[bytes | bytearray | memoryview]
-Body = bytes | bytearray | Pieces  # whole, or in pieces, so that large ones need not be copied
 
 CONNECT_TIMEOUT_SECONDS: Final = 2.0
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -25,7 +25,7 @@ _IDLE_MAX: Final = 32  # connections kept for each node
 _IDLE_SECONDS: Final = 30.0
 _HEAD_BYTES_MAX: Final = 64 * 1024
 _SCRATCH_BYTES: Final = 16 * 1024
-_JOINED_BYTES_MAX: Final = 32 * 1024  # what is cheaper to copy than to write in pieces
+_JOINED_BYTES_MAX: Final = 32 * 1024  # below this, copying is cheaper than writing in pieces
 _TOO_LARGE: Final = f"its answer is larger than {_ANSWER_BYTES_MAX} bytes"
 _BEGINNING: Final = b"HTTP/1."
 # The first frame of an HTTP/2 server: a length of three bytes, then this type.
@@ -37,25 +37,25 @@ _WITHOUT_BODY: Final = frozenset({204, 304})
 
 
 class NotConnected(ConnectionError):
-    """There is no connection, so nothing was asked."""
+    """There is no connection, so nothing was sent."""
 
 
 class SpeaksGrpc(ConnectionError):
     """What answers is the gRPC port of a node, or another server of HTTP/2."""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     status: int
     headers: HeaderList
     body: bytes | bytearray
 
 
-# Whoever asked hears the answer, or why there is none.
-Done = Callable[[Answer | OSError], None]
+# Called with the answer, or with why there is none.
+Done = Callable[[HttpAnswer | OSError], None]
 
 
 class _Chunked:
-    """An answer whose length is not told beforehand, put together by a parser."""
+    """An answer without a content-length, assembled by a parser."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -78,20 +78,20 @@ class _Chunked:
         return b"".join(self._parts)
 
 
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One connection: a request out, an answer in, and again.
 
-    Nearly every answer tells its length in its head. Its body is then read into a buffer of that size, and copied
-    nowhere. Heads are often the same for a second, and such a head is read once.
+    Nearly every answer has a content-length. Its body is then read into a buffer of that size, without a copy. Heads
+    are often the same for a second, and such a head is parsed once.
     """
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._done: Done | None = None  # as long as somebody waits
+        self._done: Done | None = None  # while a caller waits
         self._scratch = bytearray(_SCRATCH_BYTES)
         self._view = memoryview(self._scratch)
         self._head = b""
-        self._last_head = b""  # and the length that it told, which is None for no head
+        self._last_head = b""  # and its content-length
         self._last_length: int | None = None
         self._status = 0
         self._headers: HeaderList = []
@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._feed(bytes(self._view[:nbytes]))
         except (httptools.HttpParserError, ValueError, IndexError) as error:
-            self._fail(f"what it says is not HTTP: {error}")
+            self._fail(f"its answer is not HTTP: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(str(exc) if exc else "it closed the connection")
@@ -130,9 +130,9 @@ class Connection(asyncio.BufferedProtocol):
     # -- an answer ----------------------------------------------------------------------------------------------------
 
     def _feed(self, data: bytes) -> None:
-        """Take what comes before it is known how long the body is."""
+        """Take data until the length of the body is known."""
         if self._done is None:
-            self._fail("it says something that nobody asked for")
+            self._fail("it sent data without a request")
             return
         if self._chunked is not None:
             self._feed_chunked(self._chunked, data)
@@ -159,7 +159,7 @@ class Connection(asyncio.BufferedProtocol):
         if length > _ANSWER_BYTES_MAX:
             self._fail(_TOO_LARGE)
         elif len(begun) >= length:
-            self.is_open &= len(begun) == length  # what is beyond it belongs to nothing
+            self.is_open &= len(begun) == length  # bytes beyond it belong to no answer
             self._finish(begun[:length])
         else:
             self._body = bytearray(length)
@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
             self._room = memoryview(self._body)[len(begun) :]
 
     def _read_head(self, head: bytes) -> int | None:
-        """Note status and headers; the length of the body, None if the head does not tell."""
+        """Note status and headers; returns the length of the body, None if the head does not give it."""
         if head == self._last_head:
             return self._last_length
         self._headers, self._last_head = [], b""
@@ -187,12 +187,12 @@ class Connection(asyncio.BufferedProtocol):
         for field in fields:
             name, colon, value = field.partition(b":")
             if not colon:
-                raise ValueError(f"a header is not {field[:40]!r}")
+                raise ValueError(f"{field[:40]!r} is not a header")
             name, value = name.lower(), value.strip()
             self._headers.append((name, value))
             if name == b"content-length":
                 if not value.isdigit() or length not in {None, int(value)}:
-                    raise ValueError(f"{value[:40]!r} is no length")
+                    raise ValueError(f"{value[:40]!r} is not a length")
                 length = int(value)
             elif name == b"transfer-encoding":
                 is_coded = True
@@ -215,9 +215,9 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         done, self._done = self._done, None
         if done is not None:
-            done(Answer(self._status, self._headers, body))
+            done(HttpAnswer(self._status, self._headers, body))
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def start(self, request: Pieces, done: Done) -> None:
         """Send a request; ``done`` is called once, with the answer or with what went wrong."""
@@ -227,13 +227,13 @@ class Connection(asyncio.BufferedProtocol):
         self._done = done
         self._transport.writelines(request)
 
-    async def ask(self, request: Pieces) -> Answer:
-        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    async def ask(self, request: Pieces) -> HttpAnswer:
+        waiting: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
 
-        def done(outcome: Answer | OSError) -> None:
+        def done(outcome: HttpAnswer | OSError) -> None:
             if waiting.done():
                 return
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, HttpAnswer):
                 waiting.set_result(outcome)
             else:
                 waiting.set_exception(outcome)
@@ -251,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def expire(self, timeout_s: float) -> None:
-        """There was no answer in time."""
+        """Give up: there was no answer in time."""
         self._give_up(_too_late(timeout_s))
 
     def _fail(self, reason: str) -> None:
@@ -268,12 +268,12 @@ def _too_late(timeout_s: float) -> TimeoutError:
     return TimeoutError(f"no answer within {timeout_s:g} s")
 
 
-class Connections:
+class ConnectionPool:
     """Connections to any number of nodes, a few kept for each; with ``tls``, to nodes behind TLS."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
-        self._idle: dict[Address, list[Connection]] = {}
+        self._idle: dict[Address, list[HttpConnection]] = {}
         self._is_closed = False
 
     def close(self) -> None:
@@ -293,18 +293,18 @@ class Connections:
         timeout_s: float,
         *,
         can_repeat: bool,
-    ) -> Answer:
-        """The answer of whoever is at ``address``; see `send`."""
+    ) -> HttpAnswer:
+        """The answer of the node at ``address``; see `send`."""
         lines = [b"%s %s HTTP/1.1\r\n" % (method.encode(), target)]
         lines += [b"%s: %s\r\n" % header for header in headers]
         request = request_of(b"".join(lines), body)
         return await self.send(address, request, timeout_s, can_repeat=can_repeat)
 
-    async def send(self, address: Address, request: Pieces, timeout_s: float, *, can_repeat: bool) -> Answer:
-        """The answer to a request that is bytes already.
+    async def send(self, address: Address, request: Pieces, timeout_s: float, *, can_repeat: bool) -> HttpAnswer:
+        """Send a request that is bytes already, and return the answer.
 
         A kept connection that turns out to be dead is replaced once if the request ``can_repeat``. Raises
-        `NotConnected` if nothing was asked, another `ConnectionError` if that is not known, `TimeoutError` if there is
+        `NotConnected` if nothing was sent, another `ConnectionError` if that is unknown, `TimeoutError` if there is
         no answer in time.
         """
         kept = self.take(address)
@@ -329,20 +329,20 @@ class Connections:
         self.keep(address, fresh)
         return answer
 
-    async def _connect(self, address: Address) -> Connection:
+    async def _connect(self, address: Address) -> HttpConnection:
         host, port = address
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-                _, fresh = await loop.create_connection(Connection, host, port, ssl=self._tls)
+                _, fresh = await loop.create_connection(HttpConnection, host, port, ssl=self._tls)
         except TimeoutError:
             raise NotConnected(f"no connection within {CONNECT_TIMEOUT_SECONDS:g} s") from None
         except OSError as error:
             raise NotConnected(error.strerror or str(error)) from error
         return fresh
 
-    def keep(self, address: Address, connection: Connection) -> None:
-        """A connection has done its work, and may have more."""
+    def keep(self, address: Address, connection: HttpConnection) -> None:
+        """Keep a connection whose answer is complete."""
         kept = self._idle.setdefault(address, [])
         if connection.is_open and len(kept) < _IDLE_MAX and not self._is_closed:
             connection.idle_since = asyncio.get_running_loop().time()
@@ -350,8 +350,8 @@ class Connections:
         else:
             connection.close()
 
-    def take(self, address: Address) -> Connection | None:
-        """A connection that is there already; None if a new one has to be made."""
+    def take(self, address: Address) -> HttpConnection | None:
+        """A kept connection; None if a new one has to be made."""
         kept = self._idle.get(address)
         if not kept:
             return None
@@ -365,7 +365,7 @@ class Connections:
 
 
 def request_of(head: bytes, body: Body) -> Pieces:
-    """A request in pieces; ``head`` is all of it but the length of the body, which comes last."""
+    """A request in pieces; ``head`` is all of its head but the content-length, which comes last."""
     parts = (body,) if isinstance(body, bytes | bytearray) else body
     size = sum(map(len, parts))
     line = b"%bcontent-length: %d\r\n\r\n" % (head, size)

@@ -1,7 +1,8 @@
-"""A member of a consumer group: messages of its share of the partitions, in order within each.
+"""Reading topics as streams: as a member of a consumer group, or one partition without a group.
 
-Heartbeats run beside the reader, so a slow handler does not lose its place. A member that the group has forgotten joins
-again by itself. Partitions may move to other members at any time; what was not committed is read again by them.
+A member gets the messages of its share of the partitions, in order within each. Heartbeats run beside the reader, so a
+slow handler does not lose its place. A member that the group has forgotten joins again by itself. Partitions may move
+to other members at any time; those read again what was not committed.
 """
 
 from __future__ import annotations
@@ -9,25 +10,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final, Literal, NamedTuple, TypedDict
 
 import msgspec
 
-from penstock.client.messages import Message, batches_of
-from penstock.client.transport import MSGPACK, Transport, unpacked
+from penstock.api.groups import CommitGroup, CommitItem, HeartbeatGroup, JoinGroup, LeaveGroup, PollGroup
+from penstock.api.limits import MEMBER_WAIT_MS_MAX
+from penstock.api.messages import Read
+from penstock.client.calls import unpacked
+from penstock.client.messages import DecodedRecord, Message, batches_of, record_of
+from penstock.client.transport import Transport
 from penstock.errors import ClientClosed, FencedInstance, PenstockError, UnknownMember
-from penstock.model import TopicPartition
+from penstock.model import TopicPartition, check_topic_name
 
 log = logging.getLogger(__name__)
 
-_JOIN_WAIT_SECONDS: Final = 30.0
-_POLL_WAIT_SECONDS: Final = 10.0
-_HEARTBEATS: Final = 4  # in the time of a session
+Start = int | Literal["earliest", "latest"] | datetime
+
+_PAGE_MESSAGES: Final = 1_000
+_FOLLOW_WAIT_MS: Final = 20_000
+_POLL_WAIT_MS: Final = 10_000
+_HEARTBEATS: Final = 4  # per session timeout
 
 
-class Membership(NamedTuple):
-    """What a member wants of its group."""
+class _PolledBatches(msgspec.Struct, frozen=True):
+    """``batches`` are topic, partition, first offset, end offset and the batches themselves."""
+
+    generation: int
+    state: str
+    poll: int
+    partitions: list[tuple[str, int]]
+    batches: list[tuple[str, int, int, int, bytes]]
+
+
+class _MemberFields(TypedDict):
+    group: str
+    member_id: str
+
+
+class MembershipOptions(NamedTuple):
+    """How a member reads; see `AsyncClient.consume`."""
 
     topics: Sequence[str]
     group: str
@@ -39,19 +63,6 @@ class Membership(NamedTuple):
     client_id: str
 
 
-class _Joined(msgspec.Struct, frozen=True):
-    member_id: str
-    generation: int
-
-
-class _Polled(msgspec.Struct, frozen=True):
-    generation: int
-    state: str
-    poll: int
-    partitions: list[tuple[str, int]]
-    batches: list[tuple[str, int, int, int, bytes]]
-
-
 class AsyncConsumer:
     """Reads topics as one member of a group; made by `AsyncClient.consume`.
 
@@ -60,21 +71,20 @@ class AsyncConsumer:
     """
 
     def __init__(
-        self, transport: Transport, membership: Membership, on_closed: Callable[[AsyncConsumer], object]
+        self, transport: Transport, options: MembershipOptions, on_closed: Callable[[AsyncConsumer], object]
     ) -> None:
         self._transport = transport
-        self._wish = membership
+        self._options = options
         self._on_closed = on_closed
-        self._path = ("v1", "groups", membership.group)
         self._member_id: str | None = None
-        self._is_in = False
+        self._is_member = False
         self._last_poll = 0
         self._page: list[Message] = []
         self._at = 0
-        self._done: dict[TopicPartition, int] = {}  # where to read on, of what was handed out
+        self._done: dict[TopicPartition, int] = {}  # the next offset after what was handed out
         self._committed: dict[TopicPartition, int] = {}
         self._assigned: tuple[TopicPartition, ...] = ()
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
         self._is_closed = False
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -83,15 +93,15 @@ class AsyncConsumer:
         return self
 
     async def __anext__(self) -> Message:
-        message = self.take()
+        message = self._take()
         if message is None:
-            await self._turn()
-            message = self.take()
+            await self._next_page()
+            message = self._take()
             assert message is not None, "a page has messages"
         return message
 
-    def take(self) -> Message | None:
-        """The next message, if it is there already."""
+    def _take(self) -> Message | None:
+        """The next message, if it is here already."""
         if self._at >= len(self._page) or self._is_closed:
             return None
         message = self._page[self._at]
@@ -101,7 +111,7 @@ class AsyncConsumer:
     async def batch(self) -> list[Message]:
         """The next messages, as many as come together; at least one. They count as done when more are asked for."""
         if self._at >= len(self._page):
-            await self._turn()
+            await self._next_page()
         rest = self._page[self._at :]
         self._at = len(self._page)
         return rest
@@ -112,37 +122,37 @@ class AsyncConsumer:
         return self._assigned
 
     async def commit(self) -> None:
-        """Say that everything handed out so far is done, the message last got included.
+        """Commit everything handed out so far, including the last message.
 
-        Raises an error if partitions have moved to another member since: who reads there now gets them again.
+        Raises an error if partitions have moved to another member since; that member reads their messages again.
         """
-        self._note()
+        self._mark_done()
         await self._commit()
 
-    async def _turn(self) -> None:
-        """Be done with one page, and wait for the next."""
+    async def _next_page(self) -> None:
+        """Finish one page and wait for the next."""
         if self._is_closed:
             raise StopAsyncIteration
-        self._note()
-        if self._wish.is_committing:
+        self._mark_done()
+        if self._options.is_committing:
             await self._commit_if_possible()
         self._page, self._at = [], 0
         while not self._page:
             if self._is_closed:
                 raise StopAsyncIteration
-            if not self._is_in:
+            if not self._is_member:
                 await self._join()
             try:
                 self._page = await self._poll()
             except UnknownMember:
-                log.info("Group %s has forgotten this member; it joins again.", self._wish.group)
-                self._is_in = False
+                log.info("Group %s has forgotten this member; joining again.", self._options.group)
+                self._is_member = False
 
-    def _note(self, count: int | None = None) -> None:
-        """The first messages of the page are done; those handed out, unless ``count`` says how many."""
+    def _mark_done(self, count: int | None = None) -> None:
+        """Mark the messages that were handed out as done, or the first ``count`` of the page."""
         for message in self._page[: self._at if count is None else count]:
-            place = TopicPartition(message.topic, message.partition)
-            self._done[place] = max(message.offset + 1, self._done.get(place, 0))
+            partition = TopicPartition(message.topic, message.partition)
+            self._done[partition] = max(message.offset + 1, self._done.get(partition, 0))
 
     async def _commit_if_possible(self) -> None:
         try:
@@ -150,102 +160,104 @@ class AsyncConsumer:
         except FencedInstance:
             raise
         except PenstockError as error:
-            # Partitions that moved are read again by others; everything else is committed with the next page.
-            log.warning("Offsets of group %s could not be committed: %s", self._wish.group, error.message)
-            self._done = {place: offset for place, offset in self._done.items() if place in self._assigned}
+            # Other members read moved partitions again; the rest is committed with the next page.
+            log.warning("Offsets of group %s could not be committed: %s", self._options.group, error.message)
+            self._done = {partition: offset for partition, offset in self._done.items() if partition in self._assigned}
 
     async def _commit(self) -> None:
-        fresh = {place: offset for place, offset in self._done.items() if self._committed.get(place) != offset}
+        fresh = {
+            partition: offset for partition, offset in self._done.items() if self._committed.get(partition) != offset
+        }
         if not fresh:
             return
         offsets = [
-            {"topic": place.topic, "partition": place.partition, "offset": offset} for place, offset in fresh.items()
+            CommitItem(topic=partition.topic, partition=partition.partition, offset=offset)
+            for partition, offset in fresh.items()
         ]
-        await self._call(Any, "commit", {"offsets": offsets})
+        await self._transport.call(CommitGroup(**self._member(), offsets=offsets))
         self._committed |= fresh
 
     async def _poll(self) -> list[Message]:
-        body = {
-            "member_id": self._member_id,
-            "max_messages": self._wish.max_messages,
-            "wait_ms": round(_POLL_WAIT_SECONDS * 1000),
-            "last_poll": self._last_poll,
-        }
-        payload = msgspec.json.encode(body)
-        answer = await self._transport.call(
-            "POST", (*self._path, "poll"), body=payload, accept=MSGPACK, wait_s=_POLL_WAIT_SECONDS
+        request = PollGroup(
+            **self._member(),
+            max_messages=self._options.max_messages,
+            wait_ms=_POLL_WAIT_MS,
+            last_poll=self._last_poll,
         )
-        polled: _Polled = unpacked(answer.body, _Polled)
+        polled: _PolledBatches = unpacked((await self._transport.call_packed(request)).body, _PolledBatches)
         self._last_poll = polled.poll
-        self._assign(tuple(TopicPartition(*place) for place in polled.partitions))
-        return [message for form in polled.batches for message in _messages(*form)]
+        self._assign(tuple(TopicPartition(*partition) for partition in polled.partitions))
+        return [message for batch in polled.batches for message in _messages(*batch)]
 
-    def _assign(self, places: tuple[TopicPartition, ...]) -> None:
-        if places == self._assigned:
+    def _assign(self, partitions: tuple[TopicPartition, ...]) -> None:
+        if partitions == self._assigned:
             return
-        self._assigned = places
-        # Who held a partition in between may have moved its offset.
-        self._done = {place: offset for place, offset in self._done.items() if place in places}
-        self._committed = {place: offset for place, offset in self._committed.items() if place in places}
+        self._assigned = partitions
+        # A member that had a partition in between may have moved its offset.
+        self._done = {partition: offset for partition, offset in self._done.items() if partition in partitions}
+        self._committed = {
+            partition: offset for partition, offset in self._committed.items() if partition in partitions
+        }
 
     # -- being a member -----------------------------------------------------------------------------------------------
 
     async def _join(self) -> None:
-        wish = self._wish
-        body: dict[str, Any] = {
-            "topics": list(wish.topics),
-            "client_id": wish.client_id,
-            "session_timeout_ms": round(wish.session_timeout_s * 1000),
-            "auto_offset_reset": wish.start,
-            "wait_ms": round(_JOIN_WAIT_SECONDS * 1000),
-        }
-        if wish.instance_id is not None:
-            body["instance_id"] = wish.instance_id
-        if self._member_id is not None:
-            body["member_id"] = self._member_id
+        options = self._options
+        request = JoinGroup(
+            group=options.group,
+            topics=list(options.topics),
+            member_id=self._member_id,
+            instance_id=options.instance_id,
+            client_id=options.client_id,
+            session_timeout_ms=round(options.session_timeout_s * 1000),
+            auto_offset_reset=options.start,
+            wait_ms=MEMBER_WAIT_MS_MAX,
+        )
         try:
-            joined = await self._transport.post(_Joined, *self._path, "join", body=body, wait_s=_JOIN_WAIT_SECONDS)
+            # A member that joined by a call whose answer was lost ends with its session.
+            joined = await self._transport.call(request, can_repeat=True)
         except UnknownMember:
             self._member_id = None
             return
-        self._member_id, self._is_in, self._last_poll = joined.member_id, True, 0
+        self._member_id, self._is_member, self._last_poll = joined.member_id, True, 0
         self._assigned, self._done, self._committed = (), {}, {}
-        if self._beating is None:
-            self._beating = asyncio.get_running_loop().create_task(self._beat())
+        if self._heartbeats is None:
+            self._heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats())
 
-    async def _beat(self) -> None:
-        """Keep the session going while nobody polls."""
+    async def _send_heartbeats(self) -> None:
+        """Keep the session alive between polls."""
         while True:
-            await asyncio.sleep(self._wish.session_timeout_s / _HEARTBEATS)
-            if not self._is_in:
+            await asyncio.sleep(self._options.session_timeout_s / _HEARTBEATS)
+            if not self._is_member:
                 continue
             try:
-                await self._call(Any, "heartbeat", {})
+                await self._transport.call(HeartbeatGroup(**self._member()))
             except UnknownMember:
-                self._is_in = False
+                self._is_member = False
             except PenstockError as error:
-                log.debug("A heartbeat of group %s failed: %s", self._wish.group, error.message)
+                log.debug("A heartbeat of group %s failed: %s", self._options.group, error.message)
 
-    async def _call(self, kind: Any, verb: str, body: dict[str, Any]) -> Any:
-        return await self._transport.post(kind, *self._path, verb, body={"member_id": self._member_id, **body})
+    def _member(self) -> _MemberFields:
+        assert self._member_id is not None, "it has joined"
+        return {"group": self._options.group, "member_id": self._member_id}
 
     async def close(self) -> None:
-        """Commit what is done, if that is automatic, and leave the group."""
+        """Commit what is done if ``auto_commit`` is on, and leave the group."""
         if self._is_closed:
             return
         self._is_closed = True
         self._on_closed(self)
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
-        if not self._is_in:
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.gather(self._heartbeats, return_exceptions=True)
+        if not self._is_member:
             return
-        if self._wish.is_committing:
-            self._note(max(self._at - 1, 0))  # the last one got may not be done
+        if self._options.is_committing:
+            self._mark_done(max(self._at - 1, 0))  # the last message may still be in work
             await self._commit_if_possible()
         with contextlib.suppress(PenstockError, ClientClosed):
-            await self._call(Any, "leave", {})
-        self._is_in = False
+            await self._transport.call(LeaveGroup(**self._member()))
+        self._is_member = False
 
     async def __aenter__(self) -> AsyncConsumer:
         return self
@@ -255,7 +267,7 @@ class AsyncConsumer:
 
 
 def _messages(topic: str, partition: int, first: int, end: int, data: bytes) -> list[Message]:
-    """The messages from ``first`` up to ``end`` in these batches; which offsets there are, only the records tell."""
+    """The messages from ``first`` up to ``end`` in these batches; with gaps, the records have to be read."""
     messages: list[Message] = []
     for header, batch in batches_of(data):
         if header.count == header.last_offset_delta + 1:
@@ -264,3 +276,29 @@ def _messages(topic: str, partition: int, first: int, end: int, data: bytes) -> 
             offsets = [record.offset for record in batch.records() if first <= record.offset < end]
         messages += [Message(topic, partition, offset, batch) for offset in offsets]
     return messages
+
+
+async def read_pages(
+    transport: Transport, topic: str, partition: int, start: Start, *, follow: bool
+) -> AsyncIterator[list[Message]]:
+    """The messages of a partition from ``start`` on, page by page; with ``follow``, for ever."""
+    request = Read(
+        topic=check_topic_name(topic),
+        partition=partition,
+        limit=_PAGE_MESSAGES,
+        timeout_ms=_FOLLOW_WAIT_MS if follow else 0,
+        **({"since": start.astimezone(UTC)} if isinstance(start, datetime) else {"offset": start}),
+    )
+    end: int | None = None
+    while True:
+        page = await transport.call(request)
+        if end is None:
+            end = page.high_watermark
+        messages = [Message(topic, partition, each.offset, DecodedRecord(record_of(each))) for each in page.messages]
+        if not follow:
+            messages = [message for message in messages if message.offset < end]
+        if messages:
+            yield messages
+        request = msgspec.structs.replace(request, offset=page.next_offset, since=None)
+        if not follow and (page.next_offset >= end or not page.messages):
+            return

@@ -1,7 +1,7 @@
 """Leases: messages that a queue has handed out, and the receipts that settle them.
 
-A lease is about one partition and one moment. Its messages share a nonce, so neighbours with the same delivery count
-are settled by one receipt with a range of offsets.
+A lease covers messages of one partition that were delivered together. They share a nonce, so consecutive messages with
+the same delivery count are settled by one receipt with a range of offsets.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from penstock.client.messages import Batch, Message, batches_of, instant
-from penstock.client.transport import unpacked
+from penstock.api.messages import instant
+from penstock.client.calls import unpacked
+from penstock.client.messages import LazyBatch, Message, batches_of
 from penstock.client.values import Duration
 from penstock.errors import LeaseLost
 
@@ -32,13 +33,13 @@ _LEASES: Final = list[LeaseForm]
 
 
 class Refused(NamedTuple):
-    """A message that was not settled as asked, and what had become of it, such as ``lease_over``."""
+    """A message that was not settled as asked, and why: its fate, such as ``lease_over``."""
 
     message: LeasedMessage
     fate: str
 
 
-class Lease:
+class MessageLease:
     """What the messages of one delivery have in common."""
 
     __slots__ = ("nonce", "partition", "queue", "topic", "until_ms")
@@ -52,86 +53,66 @@ class Lease:
 
 
 class LeasedMessage(Message, eq=False, gc=False):
-    """A message that is this consumer's until its lease ends."""
+    """A message that belongs to this consumer until its lease ends."""
 
     delivery_count: int
-    _lease: Lease
+    _lease: MessageLease
 
     @property
     def receipt(self) -> str:
-        """What names this delivery to any of the doors."""
+        """The receipt of this delivery, for every API."""
         lease = self._lease
         return f"{lease.topic}:{lease.partition}:{self.offset}:{self.delivery_count}:{lease.nonce}"
 
     @property
     def lease_until(self) -> datetime | None:
-        """When the lease ends by the node's clock, unless it was extended since."""
+        """When the lease ends by the node's clock, unless it has been extended since."""
         return instant(self._lease.until_ms)
 
 
 class AsyncQueueMessage(LeasedMessage, eq=False, gc=False):
-    """A message of an `AsyncQueue`. Each verb raises `LeaseLost` if the message is no longer this consumer's."""
+    """A message of an `AsyncQueue`. Each method raises `LeaseLost` if the lease is over."""
 
     async def ack(self) -> None:
-        """It is done; it never comes back."""
+        """Ack the message: it is done and is never delivered again."""
         raise_refused(await self._lease.queue.ack((self,)))
 
     async def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
-        """It failed: deliver it again after ``delay`` seconds, or after the group's backoff."""
+        """Have the message, which failed, delivered again after ``delay`` seconds, or after the group's backoff."""
         raise_refused(await self._lease.queue.nack((self,), delay=delay, reason=reason))
 
     async def reject(self, *, reason: str = "") -> None:
-        """It cannot be done: to the dead letters at once."""
+        """Send the message, which can never be processed, to the dead letters at once."""
         raise_refused(await self._lease.queue.reject((self,), reason=reason))
 
     async def extend(self, visibility_timeout: Duration | None = None) -> None:
-        """Hold it for so many seconds from now on; default: as long as the group's leases last."""
+        """Extend the lease to this many seconds from now; default: the group's visibility timeout."""
         raise_refused(await self._lease.queue.extend((self,), visibility_timeout))
-
-
-class QueueMessage(LeasedMessage, eq=False, gc=False):
-    """A message of a `Queue`. Each verb raises `LeaseLost` if the message is no longer this consumer's."""
-
-    def ack(self) -> None:
-        """It is done; it never comes back."""
-        raise_refused(self._lease.queue.ack((self,)))
-
-    def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
-        """It failed: deliver it again after ``delay`` seconds, or after the group's backoff."""
-        raise_refused(self._lease.queue.nack((self,), delay=delay, reason=reason))
-
-    def reject(self, *, reason: str = "") -> None:
-        """It cannot be done: to the dead letters at once."""
-        raise_refused(self._lease.queue.reject((self,), reason=reason))
-
-    def extend(self, visibility_timeout: Duration | None = None) -> None:
-        """Hold it for so many seconds from now on; default: as long as the group's leases last."""
-        raise_refused(self._lease.queue.extend((self,), visibility_timeout))
 
 
 Leased = TypeVar("Leased", bound=LeasedMessage)
 Leased_co = TypeVar("Leased_co", bound=LeasedMessage, covariant=True)
 
 
-class MakesMessages(Protocol, Generic[Leased_co]):
+class MessageFactory(Protocol, Generic[Leased_co]):
     def __call__(
-        self, topic: str, partition: int, offset: int, source: Batch, delivery_count: int, lease: Lease, /
+        self, topic: str, partition: int, offset: int, source: LazyBatch, delivery_count: int, lease: MessageLease, /
     ) -> Leased_co: ...
 
 
-class Received(NamedTuple, Generic[Leased]):
-    """The messages in a node's answer, and those among them that cannot be unpacked, by the reason."""
+class ReceivedMessages(NamedTuple, Generic[Leased]):
+    """The messages in a node's answer, and separately those that cannot be decoded, by reason."""
 
     messages: list[Leased]
     unreadable: dict[str, list[Leased]]
 
 
-def leased_messages(body: bytes | bytearray, make: MakesMessages[Leased], queue: object) -> Received[Leased]:
-    """What is in a node's answer to receive; ``queue`` is where the verbs of messages go."""
+def leased_messages(body: bytes | bytearray, make: MessageFactory[Leased], queue: object) -> ReceivedMessages[Leased]:
+    """The messages in a node's answer to a receive; ``queue`` settles them."""
     found: list[Leased] = []
     unreadable: dict[str, list[Leased]] = {}
     for topic, partition, nonce, until_ms, deliveries, data in unpacked(body, _LEASES):
-        lease = Lease(topic, partition, nonce, until_ms, queue)
+        lease = MessageLease(topic, partition, nonce, until_ms, queue)
         batches = iter(batches_of(data))
         header, batch = next(batches, (None, None))
         for first, last, count in deliveries:
@@ -143,21 +124,21 @@ def leased_messages(body: bytes | bytearray, make: MakesMessages[Leased], queue:
                     break
                 end = min(last + 1, header.next_offset)
                 problem = batch.problem()
-                into = found if problem is None else unreadable.setdefault(problem, [])
-                into += [make(topic, partition, each, batch, count, lease) for each in range(offset, end)]
+                target = found if problem is None else unreadable.setdefault(problem, [])
+                target += [make(topic, partition, each, batch, count, lease) for each in range(offset, end)]
                 offset = end
-    return Received(found, unreadable)
+    return ReceivedMessages(found, unreadable)
 
 
 def receipts_of(messages: Iterable[LeasedMessage]) -> list[tuple[str, Sequence[LeasedMessage]]]:
-    """Receipts for all of these, neighbours of one delivery joined into one, and which messages each is for."""
+    """Receipts and the messages of each; one receipt covers consecutive messages of one delivery."""
     messages = list(messages)
     if not messages:
         return []
     offsets = list(map(_BY_OFFSET, messages))
     if offsets == list(range(offsets[0], offsets[0] + len(offsets))) and len(set(map(_BY_DELIVERY, messages))) == 1:
-        return [_receipt(messages)]  # all of one lease, as they were received
-    deliveries: dict[tuple[Lease, int], list[LeasedMessage]] = {}
+        return [_receipt(messages)]  # as they were received: all of one delivery
+    deliveries: dict[tuple[MessageLease, int], list[LeasedMessage]] = {}
     for message in messages:
         deliveries.setdefault((message._lease, message.delivery_count), []).append(message)
     receipts: list[tuple[str, Sequence[LeasedMessage]]] = []
@@ -173,7 +154,7 @@ def receipts_of(messages: Iterable[LeasedMessage]) -> list[tuple[str, Sequence[L
 
 
 def _receipt(members: Sequence[LeasedMessage]) -> tuple[str, Sequence[LeasedMessage]]:
-    """The receipt of neighbours of one delivery, and who they are."""
+    """The receipt of consecutive messages of one delivery, and these messages."""
     lease, count = _BY_DELIVERY(members[0])
     first, last = members[0].offset, members[-1].offset
     where = f"{first}-{last}" if last > first else f"{first}"

@@ -1,8 +1,8 @@
-"""Publishing: messages are packed into batches, numbered, and sent until they are safe, once.
+"""Publishing: messages go out in numbered batches, which are sent until they are safe, and written once.
 
-One batch of a partition is under way at a time. What comes meanwhile waits and makes the next batch, so batches grow
-with the load by themselves; ``linger`` adds a moment for messages that nobody waits for one by one. Batches carry a
-producer id and sequence numbers, so one that is sent again because its answer was lost is not written twice.
+One batch of a partition is in flight at a time. Messages that come meanwhile make the next batch, so batches grow with
+the load; ``linger`` adds a moment for messages that no caller waits for one by one. Batches carry a producer id and
+sequence numbers, so a batch that is sent again because its answer was lost is not written twice.
 """
 
 from __future__ import annotations
@@ -11,53 +11,151 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from penstock.client.backoff import Backoff
-from penstock.client.connections import Answer, Connection
-from penstock.client.contents import batches_body, contents_of
+from penstock.api.messages import CreateProducer, ProducerView, PublishBatches
+from penstock.api.topics import DescribeTopic
+from penstock.client.batching import (
+    BatchContents,
+    PartitionQueue,
+    Pending,
+    PendingCall,
+    PendingMessage,
+    PendingShare,
+    PendingSlice,
+    PendingValues,
+    contents_of,
+    slices_of,
+)
+from penstock.client.calls import call_of, error_named, unpacked
+from penstock.client.connections import HttpAnswer, HttpConnection
 from penstock.client.messages import Published
-from penstock.client.parcels import (
-    Lane,
-    Order,
-    OrderParcel,
-    Outgoing,
-    Parcel,
-    SingleParcel,
-    Span,
-    ValuesParcel,
-    spans_of,
-)
-from penstock.client.shipments import (
-    Identity,
-    Producer,
-    Shipment,
-    ShipmentOutcome,
-    can_be_parted,
-    fail,
-    outcomes_of,
-    succeed,
-)
-from penstock.client.topics import PartitionCounts
-from penstock.client.transport import MSGPACK, Transport
+from penstock.client.transport import Backoff, Transport
+from penstock.client.values import Outgoing
 from penstock.clock import Clock
 from penstock.errors import (
     ClientClosed,
     DuplicateSequence,
     InvalidProducerIdMapping,
+    InvalidRequest,
     MessageTooLarge,
     OutOfOrderSequence,
     PenstockError,
     ProducerFenced,
+    UnexpectedAnswer,
     UnknownPartition,
     UnknownTopic,
 )
+from penstock.model import check_topic_name
 from penstock.records import Codec, key_hash
 from penstock.records.batch import Headers
 
+_PARTITION_COUNT_SECONDS: Final = 60.0  # for how long a topic's number of partitions is remembered
 _REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
-_SEQUENCES: Final = 1 << 31
-# The cluster knows this producer no more, or not as it knows itself: a new one can begin from 0.
-_STRANGERS: Final = (OutOfOrderSequence, ProducerFenced, DuplicateSequence, InvalidProducerIdMapping)
 _BATCH_OVERHEAD_BYTES: Final = 61
+_SEQUENCES: Final = 1 << 31
+# The cluster has forgotten this producer, or has other numbers for it: a new producer can begin from 0.
+_IDENTITY_ERRORS: Final = (OutOfOrderSequence, ProducerFenced, DuplicateSequence, InvalidProducerIdMapping)
+_RESULTS: Final = list[list[int | str]]  # one for each batch
+
+CLOSED_IN_FLIGHT: Final = "The client was closed before the message was known to be safe; it may have been written."
+
+# What became of a batch: its first offset and append time, or an error.
+BatchOutcome = tuple[int, int] | PenstockError
+
+
+class PartitionCounts:
+    """How many partitions topics have, remembered for a while."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._counts: dict[str, tuple[int, float]] = {}
+
+    def known(self, topic: str) -> int | None:
+        """The number of partitions, if it is remembered."""
+        found = self._counts.get(topic)
+        if found is None or asyncio.get_running_loop().time() - found[1] > _PARTITION_COUNT_SECONDS:
+            return None
+        return found[0]
+
+    def forget(self, topic: str) -> None:
+        self._counts.pop(topic, None)
+
+    async def partitions(self, topic: str) -> int:
+        """The number of partitions, asked of a node; `UnknownTopic` if there is no such topic."""
+        found = await self._transport.call(DescribeTopic(topic=check_topic_name(topic)))
+        self._counts[topic] = found.partitions, asyncio.get_running_loop().time()
+        return found.partitions
+
+    async def ensure(self, topic: str) -> int:
+        """The number of partitions of a topic to publish to, which is created if the cluster does so."""
+        try:
+            return await self.partitions(topic)
+        except UnknownTopic:
+            # Publishing nothing creates the topic, as publishing something would.
+            await self._transport.call_packed(PublishBatches(topic=topic, batches=[]))
+            return await self.partitions(topic)
+
+
+class ProducerState:
+    """An identity for idempotent batches, and how many messages it has sent to each partition."""
+
+    def __init__(self, identity: ProducerView) -> None:
+        self.id = identity.producer_id
+        self.epoch = identity.producer_epoch
+        self.sequences: dict[tuple[str, int], int] = {}
+
+
+class InFlightBatch:
+    """A batch that is being sent."""
+
+    __slots__ = ("contents", "data", "producer", "queue", "slices", "tries")
+
+    def __init__(self, queue: PartitionQueue, slices: list[PendingSlice], contents: BatchContents) -> None:
+        self.queue = queue
+        self.slices = slices
+        self.contents = contents
+        self.data = bytearray()
+        self.producer: ProducerState | None = None
+        self.tries = 0
+
+    @property
+    def size(self) -> int:
+        return sum(piece.size for piece in self.slices)
+
+    def can_be_split(self, error: PenstockError) -> bool:
+        """Whether other messages of this refused batch may be accepted without the one at fault."""
+        if isinstance(error, MessageTooLarge):
+            return len(self.contents) > 1
+        return isinstance(error, InvalidRequest) and len(self.slices) > 1
+
+    def succeed(self, topic: str, base_offset: int, append_time_ms: int) -> None:
+        """Tell the callers that their messages are safe."""
+        published = self.contents.published(topic, self.queue.partition, base_offset, append_time_ms)
+        at = 0
+        for pending, begin, end, _ in self.slices:
+            pending.succeed(begin, published if len(published) == end - begin else published[at : at + end - begin])
+            at += end - begin
+
+    def fail(self, error: PenstockError) -> None:
+        """Tell the callers that their messages were refused, or that their fate is unknown."""
+        for piece in self.slices:
+            piece.pending.fail(error)
+
+
+def outcomes_of(answer: HttpAnswer, count: int) -> list[BatchOutcome]:
+    """What a node's answer says of each of the batches in a request."""
+    results = unpacked(answer.body, _RESULTS)
+    if len(results) != count:
+        raise UnexpectedAnswer(f"{count} batches were sent, but the answer has {len(results)} results.")
+    return [_outcome(result) for result in results]
+
+
+def _outcome(result: list[int | str]) -> BatchOutcome:
+    match result:
+        case [int(base_offset), int(append_time_ms)]:
+            return base_offset, append_time_ms
+        case [_, str(code), str(message)]:
+            return error_named(code, message)
+    return UnexpectedAnswer(f"{result!r} is not a result for a batch.")
 
 
 class PublishConfig(NamedTuple):
@@ -70,20 +168,20 @@ class PublishConfig(NamedTuple):
     codec: Codec
 
 
-class _Road:
-    """What is on its way to one topic."""
+class _TopicQueues:
+    """What waits for the partitions of one topic."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        self.lanes: dict[int, Lane] = {}
-        self.turn = 0  # messages without a key go to one partition until a batch of it leaves
+        self.partitions: dict[int, PartitionQueue] = {}
+        self.turn = 0  # messages without a key go to one partition until a batch of it is sent
         self.timer: asyncio.Handle | None = None
         self.is_urgent = False
 
-    def lane(self, partition: int, bytes_max: int) -> Lane:
-        found = self.lanes.get(partition)
+    def partition(self, partition: int, bytes_max: int) -> PartitionQueue:
+        found = self.partitions.get(partition)
         if found is None:
-            found = self.lanes[partition] = Lane(partition, bytes_max)
+            found = self.partitions[partition] = PartitionQueue(partition, bytes_max)
         return found
 
 
@@ -96,27 +194,27 @@ class Publisher:
         self._clock = clock
         self._config = config
         self._batch_bytes = max(config.batch_bytes_max - _BATCH_OVERHEAD_BYTES, 1)
-        self._roads: dict[str, _Road] = {}
-        self._producer: Producer | None = None
-        self._asking = asyncio.Lock()
+        self._by_topic: dict[str, _TopicQueues] = {}
+        self._producer: ProducerState | None = None
+        self._identifying = asyncio.Lock()
         self._bytes_held = 0
         self._waiters: list[asyncio.Future[None]] = []  # until something is settled
         self._deliveries: set[asyncio.Task[None]] = set()
-        self._flights: dict[Shipment, Connection] = {}
+        self._in_flight: dict[InFlightBatch, HttpConnection] = {}
         self._is_closed = False
 
-    # -- handing over -------------------------------------------------------------------------------------------------
+    # -- accepting messages -------------------------------------------------------------------------------------------
 
     async def send(
-        self, topic: str, message: Outgoing, partition: int | None, parcel: SingleParcel, *, is_urgent: bool
+        self, topic: str, message: Outgoing, partition: int | None, pending: PendingMessage, *, is_urgent: bool
     ) -> None:
-        """Take a message and return when there is room for it; its parcel is told when it is safe."""
-        road, count = await self._road(topic)
-        lane = road.lane(self._partition(road, message.key, partition, count), self._batch_bytes)
+        """Take a message and return when there is room for it; its pending learns when it is safe."""
+        queues, count = await self._queues_of(topic)
+        queue = queues.partition(self._partition(queues, message.key, partition, count), self._batch_bytes)
         size = message.size
-        await self._take_room(size)
-        lane.add(Span(parcel, 0, 1, size))
-        self._depart(road, lane, is_urgent=is_urgent)
+        await self._reserve(size)
+        queue.add(PendingSlice(pending, 0, 1, size))
+        self._schedule_send(queues, queue, is_urgent=is_urgent)
 
     async def send_values(
         self, topic: str, values: Sequence[bytes], partition: int | None, headers: Headers = ()
@@ -124,42 +222,48 @@ class Publisher:
         """Publish all of these, which have no keys and the same headers, and return when they are safe, in order."""
         if not values:
             return []
-        road, count = await self._road(topic)
-        order = Order(len(values))
-        lane = road.lane(self._partition(road, None, partition, count), self._batch_bytes)
-        await self._load(road, lane, ValuesParcel(order, values, headers))
-        return await order.future
+        queues, count = await self._queues_of(topic)
+        call = PendingCall(len(values))
+        queue = queues.partition(self._partition(queues, None, partition, count), self._batch_bytes)
+        await self._enqueue(queues, queue, PendingValues(call, values, headers))
+        return await call.future
 
     async def send_many(self, topic: str, messages: Sequence[Outgoing], partition: int | None) -> Sequence[Published]:
-        """Publish all of these and return when they are safe, in their order."""
+        """Publish all of these and return when they are safe, in order."""
         if not messages:
             return []
-        road, count = await self._road(topic)
-        order = Order(len(messages))
+        queues, count = await self._queues_of(topic)
+        call = PendingCall(len(messages))
         shares: dict[int, tuple[list[Outgoing], list[int]]] = {}
         for place, message in enumerate(messages):
-            chosen = self._partition(road, message.key, partition, count)
+            chosen = self._partition(queues, message.key, partition, count)
             share = shares.get(chosen)
             if share is None:
                 share = shares[chosen] = ([], [])
             share[0].append(message)
             share[1].append(place)
         for chosen, (members, places) in shares.items():
-            await self._load(road, road.lane(chosen, self._batch_bytes), OrderParcel(order, members, places))
-        return await order.future
+            await self._enqueue(
+                queues, queues.partition(chosen, self._batch_bytes), PendingShare(call, members, places)
+            )
+        return await call.future
 
-    async def _load(self, road: _Road, lane: Lane, parcel: Parcel) -> None:
-        for span in spans_of(parcel, self._batch_bytes):
-            await self._take_room(span.size)
-            lane.add(span)
-            self._depart(road, lane, is_urgent=True)
+    async def _enqueue(self, queues: _TopicQueues, queue: PartitionQueue, pending: Pending) -> None:
+        for piece in slices_of(pending, self._batch_bytes):
+            await self._reserve(piece.size)
+            queue.add(piece)
+            self._schedule_send(queues, queue, is_urgent=True)
 
     async def flush(self) -> None:
         """Return when everything that was handed over before is safe or refused."""
-        targets = [(road, lane, lane.accepted) for road in self._roads.values() for lane in road.lanes.values()]
-        for road, lane, accepted in targets:
-            while lane.settled < accepted and not self._is_closed:
-                self._pump(road)
+        targets = [
+            (queues, queue, queue.accepted)
+            for queues in self._by_topic.values()
+            for queue in queues.partitions.values()
+        ]
+        for queues, queue, accepted in targets:
+            while queue.settled < accepted and not self._is_closed:
+                self._send_ready(queues)
                 await self._something_settled()
 
     async def close(self) -> None:
@@ -168,153 +272,152 @@ class Publisher:
         self._is_closed = True
 
     def abandon(self) -> None:
-        """Give up what is under way; whoever waits for it hears that the client was closed."""
+        """Give up what is in flight; its callers get `ClientClosed`."""
         self._is_closed = True
         for task in self._deliveries:
             task.cancel()
-        flights, self._flights = self._flights, {}
-        for shipment, connection in flights.items():
+        in_flight, self._in_flight = self._in_flight, {}
+        for batch, connection in in_flight.items():
             connection.close()
-            fail(shipment, ClientClosed("The client was closed before this was safe; it may be."))
+            batch.fail(ClientClosed(CLOSED_IN_FLIGHT))
         self._wake()
-        for road in self._roads.values():
-            if road.timer is not None:
-                road.timer.cancel()
-            for lane in road.lanes.values():
-                while spans := lane.take():
-                    for span in spans:
-                        span.parcel.fail(ClientClosed("The client was closed before this was safe."))
+        for queues in self._by_topic.values():
+            if queues.timer is not None:
+                queues.timer.cancel()
+            for queue in queues.partitions.values():
+                while slices := queue.take():
+                    for piece in slices:
+                        piece.pending.fail(ClientClosed("The client was closed before the message was sent."))
 
-    async def _road(self, topic: str) -> tuple[_Road, int]:
+    async def _queues_of(self, topic: str) -> tuple[_TopicQueues, int]:
         if self._is_closed:
             raise ClientClosed()
         count = self._topics.known(topic)
         if count is None:
             count = await self._topics.ensure(topic)
-        road = self._roads.get(topic)
-        if road is None:
-            road = self._roads[topic] = _Road(topic)
-        return road, count
+        queues = self._by_topic.get(topic)
+        if queues is None:
+            queues = self._by_topic[topic] = _TopicQueues(topic)
+        return queues, count
 
-    def _partition(self, road: _Road, key: bytes | None, partition: int | None, count: int) -> int:
+    def _partition(self, queues: _TopicQueues, key: bytes | None, partition: int | None, count: int) -> int:
         if partition is not None:
             if not 0 <= partition < count:
-                raise UnknownPartition(f"Topic {road.topic!r} has partitions 0 to {count - 1}, not {partition}.")
+                raise UnknownPartition(f"Topic {queues.topic!r} has partitions 0 to {count - 1}, not {partition}.")
             return partition
-        return (key_hash(key) if key is not None else road.turn) % count
+        return (key_hash(key) if key is not None else queues.turn) % count
 
-    async def _take_room(self, size: int) -> None:
-        """Wait until the buffer has room; whoever is larger than all of it waits until it is empty."""
+    async def _reserve(self, size: int) -> None:
+        """Wait until the buffer has room. A message larger than the whole buffer waits until it is empty."""
         while self._bytes_held and self._bytes_held + size > self._config.buffer_bytes_max:
             await self._something_settled()
         self._bytes_held += size
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def _depart(self, road: _Road, lane: Lane, *, is_urgent: bool) -> None:
-        """See to it that a lane leaves: at once, or after the linger."""
+    def _schedule_send(self, queues: _TopicQueues, queue: PartitionQueue, *, is_urgent: bool) -> None:
+        """Have the batches of a topic sent: at once, or after the linger."""
         loop = asyncio.get_running_loop()
-        is_due = is_urgent or not self._config.linger_s or lane.bytes_waiting >= lane.bytes_max
-        if road.timer is not None:
-            if road.is_urgent or not is_due:
+        is_due = is_urgent or not self._config.linger_s or queue.bytes_waiting >= queue.bytes_max
+        if queues.timer is not None:
+            if queues.is_urgent or not is_due:
                 return
-            road.timer.cancel()
-        road.is_urgent = is_due
-        # Not before the loop's next turn, so that calls made together leave together.
-        road.timer = (
-            loop.call_soon(self._pump, road) if is_due else loop.call_later(self._config.linger_s, self._pump, road)
+            queues.timer.cancel()
+        queues.is_urgent = is_due
+        # Not before the loop's next iteration, so that messages of concurrent calls share a batch.
+        queues.timer = (
+            loop.call_soon(self._send_ready, queues)
+            if is_due
+            else loop.call_later(self._config.linger_s, self._send_ready, queues)
         )
 
-    def _pump(self, road: _Road) -> None:
-        """Send a batch of every lane that has messages and none under way."""
-        if road.timer is not None:
-            road.timer.cancel()
-            road.timer = None
-        road.is_urgent = False
-        shipments: list[Shipment] = []
+    def _send_ready(self, queues: _TopicQueues) -> None:
+        """Send a batch of every queue that has messages and no batch in flight."""
+        if queues.timer is not None:
+            queues.timer.cancel()
+            queues.timer = None
+        queues.is_urgent = False
+        batches: list[InFlightBatch] = []
         size = 0
-        for lane in list(road.lanes.values()):
-            if lane.is_busy or not lane.waiting:
+        for queue in list(queues.partitions.values()):
+            if queue.is_busy or not queue.waiting:
                 continue
-            spans = lane.take()
-            lane.is_busy = True
-            shipments.append(Shipment(lane, spans, contents_of(spans, self._clock.now_ms())))
-            size += sum(span.size for span in spans)
-            road.turn += 1
+            slices = queue.take()
+            queue.is_busy = True
+            batches.append(InFlightBatch(queue, slices, contents_of(slices, self._clock.now_ms())))
+            size += sum(piece.size for piece in slices)
+            queues.turn += 1
             if size >= _REQUEST_BYTES_MAX:
-                self._start(road, shipments)
-                shipments, size = [], 0
-        if shipments:
-            self._start(road, shipments)
+                self._send_batches(queues, batches)
+                batches, size = [], 0
+        if batches:
+            self._send_batches(queues, batches)
 
-    def _start(self, road: _Road, shipments: list[Shipment]) -> None:
-        if len(shipments) > 1 or not self._fly(road, shipments[0]):
-            self._spawn(self._deliver(road, shipments))
+    def _send_batches(self, queues: _TopicQueues, batches: list[InFlightBatch]) -> None:
+        if len(batches) > 1 or not self._send_without_task(queues, batches[0]):
+            self._spawn(self._deliver(queues, batches))
 
     def _spawn(self, delivery: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(delivery)
         self._deliveries.add(task)
         task.add_done_callback(self._deliveries.discard)
 
-    def _fly(self, road: _Road, shipment: Shipment) -> bool:
-        """Send one batch without a task, which is how nearly all go; False if that cannot be."""
+    def _send_without_task(self, queues: _TopicQueues, batch: InFlightBatch) -> bool:
+        """Send one batch without a task, as nearly all are; False if that is not possible."""
         producer = self._producer
         if producer is None:
             return False
         try:
-            self._seal(road.topic, shipment, producer)
+            self._encode(queues.topic, batch, producer)
         except PenstockError:
-            return False  # a task meets it again, and tells
+            return False  # the task meets the error again, and reports it
         connection = self._transport.begin(
-            ("v1", "topics", road.topic, "batches"),
-            batches_body([(shipment.lane.partition, shipment.data)]),
-            content_type=MSGPACK,
-            accept=MSGPACK,
-            done=lambda answer: self._land(road, shipment, answer),
+            call_of(PublishBatches(topic=queues.topic, batches=[(batch.queue.partition, batch.data)])),
+            lambda answer: self._on_answer(queues, batch, answer),
         )
         if connection is None:
             return False
-        shipment.tries += 1
-        self._flights[shipment] = connection
+        batch.tries += 1
+        self._in_flight[batch] = connection
         return True
 
-    def _land(self, road: _Road, shipment: Shipment, answer: Answer | PenstockError) -> None:
-        """Hear what became of a batch; where it is not safe yet, a task goes on from there."""
-        if self._flights.pop(shipment, None) is None:
-            return  # given up
+    def _on_answer(self, queues: _TopicQueues, batch: InFlightBatch, answer: HttpAnswer | PenstockError) -> None:
+        """Settle a batch that was sent without a task; if it is not safe yet, a task goes on from there."""
+        if self._in_flight.pop(batch, None) is None:
+            return  # abandoned
         try:
             outcome = answer if isinstance(answer, PenstockError) else outcomes_of(answer, 1)[0]
         except PenstockError as error:
             outcome = error
         if isinstance(outcome, PenstockError):
-            self._spawn(self._deliver(road, [shipment], [outcome]))
+            self._spawn(self._deliver(queues, [batch], [outcome]))
         else:
-            self._settle(road, shipment, outcome, has_time=True)
-            self._release(road, shipment)
+            self._settle(queues, batch, outcome, has_time=True)
+            self._release(queues, batch)
 
     async def _deliver(
-        self, road: _Road, shipments: list[Shipment], outcomes: Sequence[ShipmentOutcome] | None = None
+        self, queues: _TopicQueues, batches: list[InFlightBatch], outcomes: Sequence[BatchOutcome] | None = None
     ) -> None:
-        """Send batches until each is safe, refused, or out of time; ``outcomes`` are those of a first try."""
+        """Send batches until each is safe, refused, or out of time; ``outcomes`` are those of the first try."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.timeout_s
         backoff = Backoff()
-        left = shipments
+        left = batches
         try:
             while left:
-                outcomes = outcomes or await self._attempt(road.topic, left)
-                again: list[Shipment] = []
-                for shipment, outcome in zip(left, outcomes, strict=True):
-                    if self._settle(road, shipment, outcome, has_time=loop.time() < deadline):
-                        self._release(road, shipment)
+                outcomes = outcomes or await self._attempt(queues.topic, left)
+                again: list[InFlightBatch] = []
+                for batch, outcome in zip(left, outcomes, strict=True):
+                    if self._settle(queues, batch, outcome, has_time=loop.time() < deadline):
+                        self._release(queues, batch)
                     else:
-                        again.append(shipment)
+                        again.append(batch)
                 left, outcomes = again, None
                 if left:
                     await asyncio.sleep(min(backoff.next(), max(deadline - loop.time(), 0)))
         except BaseException:
-            for shipment in left:
-                fail(shipment, ClientClosed("The client was closed before this was safe; it may be."))
+            for batch in left:
+                batch.fail(ClientClosed(CLOSED_IN_FLIGHT))
             raise
 
     async def _something_settled(self) -> None:
@@ -328,100 +431,93 @@ class Publisher:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _release(self, road: _Road, shipment: Shipment) -> None:
-        lane = shipment.lane
-        lane.is_busy = False
-        self._bytes_held -= sum(span.size for span in shipment.spans)
+    def _release(self, queues: _TopicQueues, batch: InFlightBatch) -> None:
+        queue = batch.queue
+        queue.is_busy = False
+        self._bytes_held -= batch.size
         self._wake()
-        if lane.waiting:
-            self._depart(road, lane, is_urgent=True)
+        if queue.waiting:
+            self._schedule_send(queues, queue, is_urgent=True)
 
-    async def _attempt(self, topic: str, shipments: Sequence[Shipment]) -> Sequence[ShipmentOutcome]:
+    async def _attempt(self, topic: str, batches: Sequence[InFlightBatch]) -> Sequence[BatchOutcome]:
         """What became of each batch: its first offset and append time, or an error."""
         try:
             producer = await self._identity()
         except PenstockError as error:
-            return [error] * len(shipments)
+            return [error] * len(batches)
         refusals: dict[int, PenstockError] = {}
-        for shipment in shipments:
-            if shipment.producer is None:
+        for batch in batches:
+            if batch.producer is None:
                 try:
-                    self._seal(topic, shipment, producer)
+                    self._encode(topic, batch, producer)
                 except PenstockError as error:
-                    refusals[id(shipment)] = error
-        sent = [shipment for shipment in shipments if id(shipment) not in refusals]
-        answers: Iterable[ShipmentOutcome] = ()
+                    refusals[id(batch)] = error
+        sent = [batch for batch in batches if id(batch) not in refusals]
+        answers: Iterable[BatchOutcome] = ()
         if sent:
-            answers = await self._ask(topic, sent)
-        told = iter(answers)
-        return [refusals.get(id(shipment)) or next(told) for shipment in shipments]
+            answers = await self._post(topic, sent)
+        answered = iter(answers)
+        return [refusals.get(id(batch)) or next(answered) for batch in batches]
 
-    async def _ask(self, topic: str, shipments: Sequence[Shipment]) -> Sequence[ShipmentOutcome]:
-        """Ask once: whether a batch may have been written before decides what an error means."""
-        body = batches_body([(shipment.lane.partition, shipment.data) for shipment in shipments])
-        for shipment in shipments:
-            shipment.tries += 1
-        path = ("v1", "topics", topic, "batches")
+    async def _post(self, topic: str, batches: Sequence[InFlightBatch]) -> Sequence[BatchOutcome]:
+        """Send once, without retries: what an error means depends on whether an earlier try may have been written."""
+        given = [(batch.queue.partition, batch.data) for batch in batches]
+        for batch in batches:
+            batch.tries += 1
         try:
-            answer = await self._transport.call(
-                "POST", path, body=body, content_type=MSGPACK, accept=MSGPACK, is_once=True
-            )
-            return outcomes_of(answer, len(shipments))
+            answer = await self._transport.send(call_of(PublishBatches(topic=topic, batches=given)), is_once=True)
+            return outcomes_of(answer, len(batches))
         except PenstockError as error:
-            if error.retriable or len(shipments) == 1:
-                return [error] * len(shipments)
-            # The call was refused for one of them, perhaps: the others need not suffer.
-            return [(await self._ask(topic, [shipment]))[0] for shipment in shipments]
+            if error.retriable or len(batches) == 1:
+                return [error] * len(batches)
+            # The request may have been refused for one of them: send the others without it.
+            return [(await self._post(topic, [batch]))[0] for batch in batches]
 
-    def _settle(self, road: _Road, shipment: Shipment, outcome: ShipmentOutcome, *, has_time: bool) -> bool:
-        """Tell whoever waits; False if the batch is to be sent again."""
-        topic, lane, producer = road.topic, shipment.lane, shipment.producer
+    def _settle(self, queues: _TopicQueues, batch: InFlightBatch, outcome: BatchOutcome, *, has_time: bool) -> bool:
+        """Tell the callers; False if the batch is to be sent again."""
+        topic, queue, producer = queues.topic, batch.queue, batch.producer
         if not isinstance(outcome, PenstockError):
             assert producer is not None
-            taken = producer.sequences.get((topic, lane.partition), 0) + len(shipment.contents)
-            producer.sequences[topic, lane.partition] = taken % _SEQUENCES
-            lane.settled += len(shipment.contents)
-            succeed(topic, shipment, *outcome)
+            taken = producer.sequences.get((topic, queue.partition), 0) + len(batch.contents)
+            producer.sequences[topic, queue.partition] = taken % _SEQUENCES
+            queue.settled += len(batch.contents)
+            batch.succeed(topic, *outcome)
             return True
-        is_first = shipment.tries <= 1
-        if isinstance(outcome, _STRANGERS) and is_first and producer is not None:
-            # Nothing of it was written. If it is the identity's fault, a new one helps; tries go on counting.
-            self._forget(producer)
-            shipment.producer = None
+        is_first = batch.tries <= 1
+        if isinstance(outcome, _IDENTITY_ERRORS) and is_first and producer is not None:
+            # Nothing was written. A new identity may help; tries are counted on.
+            self._discard(producer)
+            batch.producer = None
             return False
-        if is_first and can_be_parted(shipment, outcome):
+        if is_first and batch.can_be_split(outcome):
             if isinstance(outcome, MessageTooLarge):
-                lane.put_back_smaller(shipment.spans)
+                queue.put_back_smaller(batch.slices)
             else:
-                lane.put_back_apart(shipment.spans)
-            self._bytes_held += sum(span.size for span in shipment.spans)  # they are held on to
+                queue.put_back_apart(batch.slices)
+            self._bytes_held += batch.size  # they stay in the buffer
             return True
         if isinstance(outcome, UnknownTopic | UnknownPartition):
             self._topics.forget(topic)
         elif outcome.retriable and has_time:
             return False
         if producer is not None and not (is_first and not outcome.retriable):
-            self._forget(producer)  # it may have been written after all, so its numbers must not be used again
-        lane.settled += len(shipment.contents)
-        fail(shipment, outcome)
+            self._discard(producer)  # the batch may have been written, so its numbers must not be used again
+        queue.settled += len(batch.contents)
+        batch.fail(outcome)
         return True
 
-    def _seal(self, topic: str, shipment: Shipment, producer: Producer) -> None:
-        """Make the bytes of a batch, numbered; they stay the same however often it is sent."""
-        sequence = producer.sequences.get((topic, shipment.lane.partition), 0)
-        shipment.data = shipment.contents.encode(self._config.codec, producer.id, producer.epoch, sequence)
-        shipment.producer = producer
+    def _encode(self, topic: str, batch: InFlightBatch, producer: ProducerState) -> None:
+        """Encode a batch with its sequence numbers; every try sends the same bytes."""
+        sequence = producer.sequences.get((topic, batch.queue.partition), 0)
+        batch.data = batch.contents.encode(self._config.codec, producer.id, producer.epoch, sequence)
+        batch.producer = producer
 
-    async def _identity(self) -> Producer:
-        async with self._asking:
+    async def _identity(self) -> ProducerState:
+        async with self._identifying:
             if self._producer is None:
-                identity = await self._transport.post(Identity, "v1", "producers", body=None)
-                self._producer = Producer(identity)
+                self._producer = ProducerState(await self._transport.call(CreateProducer()))
             return self._producer
 
-    def _forget(self, producer: Producer) -> None:
+    def _discard(self, producer: ProducerState) -> None:
         if self._producer is producer:
             self._producer = None
-
-
-__all__ = ["Parcel", "PublishConfig", "Publisher"]

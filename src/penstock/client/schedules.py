@@ -1,36 +1,264 @@
-"""Schedules as users hold them: messages for later, once or again and again."""
+"""Messages for later: delayed publishes, and schedules, which come once or repeat.
+
+Delayed messages of one topic that are sent while a call is in flight go together in the next one. They are not numbered
+as other batches are. Instead each has an id, so a call that is repeated because its answer was lost schedules nothing
+twice, unless a message was due before the repetition came. The ids of one call differ only in their last number: so the
+server knows that the messages belong together, and keeps them in one place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+import asyncio
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future as ThreadFuture
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Final, Literal, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.client.connections import Answer
-from penstock.client.later import DeliverAt, delay_of, form_of, moment_of, new_id
-from penstock.client.parcels import Outgoing
-from penstock.client.portal import Portal
+from penstock.api.messages import PublishBatch, bytes_of, header_pairs_of
+from penstock.api.schedules import (
+    AddSchedule,
+    CancelSchedule,
+    CountSchedules,
+    GetSchedule,
+    ListSchedules,
+    MissedName,
+    NewSchedule,
+    Reschedule,
+    RunSchedule,
+    ScheduleState,
+    ScheduleStats,
+    ScheduleTime,
+    ScheduleView,
+)
+from penstock.client.messages import Published, outcomes_in
+from penstock.client.publishing import CLOSED_IN_FLIGHT
 from penstock.client.transport import Transport
-from penstock.client.values import Duration, GivenHeaders, Key, Value, header_pairs, key_bytes, value_bytes
-from penstock.errors import InvalidRequest, UnexpectedAnswer
+from penstock.client.values import (
+    DeliverAt,
+    Duration,
+    GivenHeaders,
+    Key,
+    Outgoing,
+    Value,
+    delivery_ms,
+    optional_ms,
+    outgoing,
+)
+from penstock.errors import ClientClosed, InvalidRequest, PenstockError
+from penstock.model import check_topic_name
 from penstock.records.batch import Headers
 
-Missed = Literal["once", "all", "skip"]
-State = Literal["pending", "failed"]
+_CALL_MESSAGES_MAX: Final = 500  # the server takes a few milliseconds for one, and fires late meanwhile
+_CALL_BYTES_MAX: Final = 2 * 1024 * 1024
+_CALLS_MAX: Final = 2  # at once for a topic, if that much waits: one is prepared while the other is served
+_WAITING_MAX: Final = 10_000
+PAGE_SIZE: Final = 100
+_CHANCE: Final = random.Random()  # for ids, which need not be hard to guess
 
-_PAGE: Final = 100
-_HeaderText = dict[str, str | list[str | None] | None]
-_HeaderBytes = dict[str, bytes | list[bytes | None] | None]
 
-T = TypeVar("T")
+class DeliveryTime(NamedTuple):
+    """When to deliver messages: after a delay, or at an instant."""
+
+    delay_ms: int | None
+    deliver_at: int | None  # milliseconds since 1970
+
+
+def delivery_time(delay: Duration | None, deliver_at: DeliverAt) -> DeliveryTime | None:
+    """When to deliver; None for at once."""
+    if delay is None and deliver_at is None:
+        return None
+    if delay is not None and deliver_at is not None:
+        raise InvalidRequest("Give delay or deliver_at, not both.")
+    return DeliveryTime(optional_ms(delay, "delay"), delivery_ms(deliver_at, "deliver_at"))
+
+
+def new_id() -> str:
+    """A unique id for a schedule."""
+    return f"py-{_CHANCE.getrandbits(96):024x}"
+
+
+OnSettled = Callable[[Published | PenstockError], None]
+
+
+class _DelayedMessage(NamedTuple):
+    """A message to send, and what to call when it is settled."""
+
+    message: Outgoing
+    partition: int | None
+    when: DeliveryTime
+    on_settled: OnSettled
+
+
+class _PendingMessages:
+    """Messages of one call: ``future`` holds what became of each, once that is known of all."""
+
+    def __init__(self, count: int) -> None:
+        self.future: asyncio.Future[list[Published | PenstockError]] = asyncio.get_running_loop().create_future()
+        self._outcomes: dict[int, Published | PenstockError] = {}
+        self._count = count
+
+    def settle(self, index: int, outcome: Published | PenstockError) -> None:
+        self._outcomes[index] = outcome
+        if len(self._outcomes) == self._count and not self.future.done():
+            self.future.set_result([self._outcomes[at] for at in range(self._count)])
+
+
+class DelayedPublisher:
+    """Publishes delayed messages; one for each client."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._waiting: dict[str, deque[_DelayedMessage]] = {}
+        self._count = 0  # of messages that wait or are in flight
+        self._calls: dict[str, list[asyncio.Task[None]]] = {}  # by topic
+        self._changed = asyncio.Condition()
+        self._is_closed = False
+
+    async def send(
+        self,
+        topic: str,
+        message: Outgoing,
+        partition: int | None,
+        when: DeliveryTime,
+        future: asyncio.Future[Published] | ThreadFuture[Published],
+    ) -> None:
+        """Take a message and return when there is room for it; the future is done when it is safe."""
+        check_topic_name(topic)
+        _check([message])
+        await self._accept(topic, _DelayedMessage(message, partition, when, partial(_settle, future)))
+
+    async def _accept(self, topic: str, waiting: _DelayedMessage) -> None:
+        if self._count >= _WAITING_MAX:
+            await self._wait_until(lambda: self._count < _WAITING_MAX or self._is_closed)
+        if self._is_closed:
+            raise ClientClosed()
+        self._count += 1
+        queue = self._waiting.setdefault(topic, deque())
+        queue.append(waiting)
+        calls = self._calls.setdefault(topic, [])
+        if not calls or (len(calls) < _CALLS_MAX and len(queue) >= _CALL_MESSAGES_MAX // 2):
+            calls.append(asyncio.ensure_future(self._send_all(topic)))
+
+    async def publish(self, topic: str, message: Outgoing, partition: int | None, when: DeliveryTime) -> Published:
+        """Schedule one message, and return when it is safe."""
+        future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+        await self.send(topic, message, partition, when, future)
+        return await future
+
+    async def publish_many(
+        self, topic: str, messages: Sequence[Outgoing], partition: int | None, when: DeliveryTime
+    ) -> Sequence[Published]:
+        """Schedule messages, and return when all are safe."""
+        check_topic_name(topic)
+        _check(messages)
+        if not messages:
+            return []
+        pending = _PendingMessages(len(messages))
+        for index, message in enumerate(messages):
+            await self._accept(topic, _DelayedMessage(message, partition, when, partial(pending.settle, index)))
+        published: list[Published] = []
+        for outcome in await pending.future:
+            if isinstance(outcome, PenstockError):
+                raise outcome
+            published.append(outcome)
+        return published
+
+    async def flush(self) -> None:
+        """Return when everything that was sent before is safe or refused."""
+        await self._wait_until(lambda: not self._calls)
+
+    async def close(self) -> None:
+        await self.flush()
+        self._is_closed = True
+
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            async with self._changed:
+                await self._changed.wait()
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    async def _send_all(self, topic: str) -> None:
+        """Send what waits, one call after another, until nothing is left."""
+        await asyncio.sleep(0)  # so that messages of concurrent calls go together
+        waiting = self._waiting[topic]
+        some: list[_DelayedMessage] = []
+        try:
+            while waiting:
+                some = _next_call(waiting)
+                await self._call(topic, some, new_id())
+                self._count -= len(some)
+                some = []
+                async with self._changed:
+                    self._changed.notify_all()
+        finally:
+            self._end(topic)
+            left = [*some, *waiting]
+            waiting.clear()
+            self._count -= len(left)
+            for each in left:
+                each.on_settled(ClientClosed(CLOSED_IN_FLIGHT))
+            async with self._changed:
+                self._changed.notify_all()
+
+    def _end(self, topic: str) -> None:
+        calls = self._calls[topic]
+        calls[:] = [call for call in calls if call is not asyncio.current_task()]
+        if not calls:
+            del self._calls[topic]
+
+    async def _call(self, topic: str, some: Sequence[_DelayedMessage], stem: str, first: int = 0) -> None:
+        messages = [
+            each.message.request(each.partition, **each.when._asdict(), schedule_id=f"{stem}:{number}")
+            for number, each in enumerate(some, first)
+        ]
+        try:
+            # The ids make it safe to send them again.
+            answer = await self._transport.call(PublishBatch(topic=topic, messages=messages), can_repeat=True)
+            outcomes = outcomes_in(answer, len(some))
+        except PenstockError as error:
+            if len(some) > 1 and not error.retriable:
+                for number, each in enumerate(some):  # none was accepted; find those at fault
+                    await self._call(topic, [each], stem, number)
+                return
+            outcomes = [error] * len(some)
+        for each, outcome in zip(some, outcomes, strict=True):
+            each.on_settled(outcome)
+
+
+def _next_call(waiting: deque[_DelayedMessage]) -> list[_DelayedMessage]:
+    """As many messages as fit one call; at least one."""
+    some = [waiting.popleft()]
+    size = some[0].message.size
+    while waiting and len(some) < _CALL_MESSAGES_MAX and size + waiting[0].message.size <= _CALL_BYTES_MAX:
+        some.append(waiting.popleft())
+        size += some[-1].message.size
+    return some
+
+
+def _settle(future: asyncio.Future[Published] | ThreadFuture[Published], outcome: Published | PenstockError) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, PenstockError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _check(messages: Iterable[Outgoing]) -> None:
+    if any(message.timestamp_ms is not None for message in messages):
+        raise InvalidRequest("A delayed message gets its timestamp when it is delivered; leave out timestamp.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A message for later: when it comes, whether it comes again (``every_ms``, ``cron``), and how it stands."""
+    """A message for later: when it is due, whether it repeats (``every_ms``, ``cron``), and its state."""
 
     id: str
     topic: str
@@ -43,10 +271,10 @@ class Schedule:
     every_ms: int | None = None
     cron: str | None = None
     time_zone: str | None = None
-    missed: Missed = "once"
+    missed: MissedName = "once"
     runs: int = 0
     created: datetime | None = None
-    state: State = "pending"
+    state: ScheduleState = "pending"
     reason: str = ""
 
     @property
@@ -55,97 +283,28 @@ class Schedule:
         return dict(self.header_pairs)
 
 
-class LatenessBucket(msgspec.Struct, frozen=True):
-    """How many came late by ``le_ms`` or less; None counts all."""
-
-    le_ms: int | None
-    count: int
+_FIELDS: Final = {each.name for each in fields(Schedule)}
 
 
-class ScheduleStats(msgspec.Struct, frozen=True):
-    """Schedules in numbers, of the whole cluster."""
-
-    pending: int
-    near: int
-    far: int
-    due: int
-    firing: int
-    failed: int
-    fired_total: int
-    cancelled_total: int
-    lateness: list[LatenessBucket]
+def _schedule(view: ScheduleView) -> Schedule:
+    content = {"key": bytes_of(view, "key"), "value": bytes_of(view, "value"), "header_pairs": header_pairs_of(view)}
+    told = msgspec.structs.asdict(view) | content
+    return Schedule(**{name: told[name] for name in told.keys() & _FIELDS if told[name] is not msgspec.UNSET})
 
 
-class _View(msgspec.Struct, frozen=True):
-    id: str
-    topic: str
-    due: datetime | None
-    state: State
-    runs: int
-    created: datetime | None
-    partition: int | None
-    reason: str = ""
-    every_ms: int | None = None
-    cron: str | None = None
-    time_zone: str | None = None
-    missed: Missed = "once"
-    priority: str = ""
-    key: str | None = None
-    key_base64: bytes | None = None
-    value: str | None = None
-    value_base64: bytes | None = None
-    headers: _HeaderText = {}
-    headers_base64: _HeaderBytes = {}
-
-    def schedule(self) -> Schedule:
-        return Schedule(
-            id=self.id,
-            topic=self.topic,
-            due=self.due,
-            value=self.value_base64 if self.value is None else self.value.encode(),
-            key=self.key_base64 if self.key is None else self.key.encode(),
-            header_pairs=self._headers(),
-            partition=self.partition,
-            priority=self.priority,
-            every_ms=self.every_ms,
-            cron=self.cron,
-            time_zone=self.time_zone,
-            missed=self.missed,
-            runs=self.runs,
-            created=self.created,
-            state=self.state,
-            reason=self.reason,
-        )
-
-    def _headers(self) -> Headers:
-        pairs: list[tuple[str, bytes | None]] = []
-        for name, text in self.headers.items():
-            texts = text if isinstance(text, list) else [text]
-            pairs += [(name, None if each is None else each.encode()) for each in texts]
-        for name, data in self.headers_base64.items():
-            pairs += [(name, each) for each in (data if isinstance(data, list) else [data])]
-        return tuple(pairs)
-
-
-class _Page(msgspec.Struct, frozen=True):
-    schedules: list[_View]
-    next: str
-
-
-def _time_form(
+def _when(
     at: DeliverAt, delay: Duration | None, every: Duration | None, cron: str | None, time_zone: str | None
 ) -> dict[str, Any]:
-    given = {
-        "at": moment_of(at, "at"),
-        "delay_ms": delay_of(delay, "delay"),
-        "every_ms": delay_of(every, "every"),
+    """The fields of a `ScheduleTime`."""
+    if at is None and delay is None and every is None and cron is None:
+        raise InvalidRequest("Give one of at, delay, every and cron.")
+    return {
+        "at": delivery_ms(at, "at"),
+        "delay_ms": optional_ms(delay, "delay"),
+        "every_ms": optional_ms(every, "every"),
         "cron": cron,
         "time_zone": time_zone,
     }
-    form = {name: value for name, value in given.items() if value is not None}
-    if not form.keys() - {"time_zone"}:
-        raise InvalidRequest("Say when: give one of at, delay, every and cron.")
-    return form
 
 
 class AsyncSchedules:
@@ -164,7 +323,7 @@ class AsyncSchedules:
         every: Duration | None = None,
         cron: str | None = None,
         time_zone: str | None = None,
-        missed: Missed = "once",
+        missed: MissedName = "once",
         key: Key = None,
         headers: GivenHeaders = None,
         partition: int | None = None,
@@ -174,44 +333,47 @@ class AsyncSchedules:
         """Schedule a message and return when it is safe.
 
         It comes once, ``at`` a time (a datetime with a time zone, or milliseconds since 1970) or after ``delay``; or
-        again and again, ``every`` so often or by ``cron`` in a ``time_zone``. ``missed`` says what becomes of times
-        that passed while no node led. With an ``id`` of your own it is added once, however often you ask, until it has
-        come; `ScheduleExists` if the id stands for something else.
+        repeatedly, ``every`` so often or by ``cron`` in a ``time_zone``. ``missed`` says what to do about times that
+        passed while no node led. With an ``id`` of your own it is added once, however often you call this, until it
+        has come; `ScheduleExists` if the id belongs to another schedule.
         """
-        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers))
-        form = {**form_of(message), **_time_form(at, delay, every, cron, time_zone)}
-        form |= {"topic": topic, "id": id or new_id(), "missed": missed}
-        if partition is not None:
-            form["partition"] = partition
-        if priority is not None:
-            form["priority"] = priority
-        return (await self._transport.post(_View, "v1", "schedules", body=form)).schedule()
+        added = NewSchedule(
+            topic=topic,
+            id=id or new_id(),
+            missed=missed,
+            partition=partition,
+            priority=priority,
+            **outgoing(value, key, headers).content(),
+            **_when(at, delay, every, cron, time_zone),
+        )
+        return _schedule((await self._transport.call(AddSchedule(schedule=added))).schedule)
 
     async def list(
-        self, *, topic: str | None = None, state: State | None = None, page_size: int = _PAGE
+        self, *, topic: str | None = None, state: ScheduleState | None = None, page_size: int = PAGE_SIZE
     ) -> AsyncIterator[Schedule]:
-        """All schedules, or those of a topic or a state; asked for page by page."""
-        after = ""
-        while True:
-            page = await self._page(topic, state, page_size, after)
-            for each in page.schedules:
-                yield each.schedule()
-            after = page.next
-            if not after:
-                return
+        """All schedules, or those of a topic or a state; fetched page by page."""
+        async for page in self._list_pages(topic=topic, state=state, page_size=page_size):
+            for each in page:
+                yield each
 
-    async def _page(self, topic: str | None, state: State | None, page_size: int, after: str) -> _Page:
-        return await self._transport.get(
-            _Page, "v1", "schedules", topic=topic, state=state, limit=page_size, after=after or None
-        )
+    async def _list_pages(
+        self, *, topic: str | None, state: ScheduleState | None, page_size: int
+    ) -> AsyncIterator[Sequence[Schedule]]:
+        request = ListSchedules(topic=topic, state=state, limit=page_size)
+        while True:
+            page = await self._transport.call(request)
+            yield [_schedule(each) for each in page.schedules]
+            if not page.next:
+                return
+            request = msgspec.structs.replace(request, after=page.next)
 
     async def show(self, schedule_id: str) -> Schedule:
-        """One schedule; `ScheduleNotFound` if there is none, because it has come already or never was."""
-        return (await self._transport.get(_View, "v1", "schedules", schedule_id)).schedule()
+        """One schedule; `ScheduleNotFound` if there is none, because it has come already or never existed."""
+        return _schedule(await self._transport.call(GetSchedule(schedule=schedule_id)))
 
     async def cancel(self, schedule_id: str) -> None:
         """Cancel a schedule; `ScheduleNotFound`, or `ScheduleBeingFired` if it is too late."""
-        await self._transport.call("DELETE", ("v1", "schedules", schedule_id))
+        await self._transport.call(CancelSchedule(schedule=schedule_id))
 
     async def reschedule(
         self,
@@ -223,108 +385,14 @@ class AsyncSchedules:
         cron: str | None = None,
         time_zone: str | None = None,
     ) -> Schedule:
-        """Have a schedule come at another time, or by another rule."""
-        body = msgspec.json.encode(_time_form(at, delay, every, cron, time_zone))
-        return _schedule_in(await self._transport.call("PATCH", ("v1", "schedules", schedule_id), body=body))
+        """Change when a schedule comes."""
+        time = ScheduleTime(**_when(at, delay, every, cron, time_zone))
+        return _schedule(await self._transport.call(Reschedule(schedule=schedule_id, time=time)))
 
     async def run(self, schedule_id: str) -> Schedule:
-        """Have a schedule come at once; one that comes again goes on as planned."""
-        return _schedule_in(await self._transport.call("POST", ("v1", "schedules", schedule_id, "run")))
+        """Deliver a schedule's message now; one that repeats goes on as planned."""
+        return _schedule(await self._transport.call(RunSchedule(schedule=schedule_id)))
 
     async def stats(self) -> ScheduleStats:
-        """How many are to come, came, failed and were cancelled, and how late they came."""
-        return await self._transport.get(ScheduleStats, "v1", "schedules", "stats")
-
-
-def _schedule_in(answer: Answer) -> Schedule:
-    try:
-        return msgspec.json.decode(answer.body, type=_View).schedule()
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnexpectedAnswer(f"The answer is not what a Penstock node says: {error}") from None
-
-
-class Schedules:
-    """The schedules of a cluster, for programs without an event loop; `Client.schedules`. See `AsyncSchedules`."""
-
-    def __init__(self, portal: Portal, schedules: AsyncSchedules) -> None:
-        self._portal = portal
-        self._schedules = schedules
-
-    def add(
-        self,
-        topic: str,
-        value: Value,
-        *,
-        at: DeliverAt = None,
-        delay: Duration | None = None,
-        every: Duration | None = None,
-        cron: str | None = None,
-        time_zone: str | None = None,
-        missed: Missed = "once",
-        key: Key = None,
-        headers: GivenHeaders = None,
-        partition: int | None = None,
-        priority: str | None = None,
-        id: str = "",  # noqa: A002
-    ) -> Schedule:
-        """Schedule a message and return when it is safe; see `AsyncSchedules.add`."""
-        return self._portal.call(
-            self._schedules.add(
-                topic,
-                value,
-                at=at,
-                delay=delay,
-                every=every,
-                cron=cron,
-                time_zone=time_zone,
-                missed=missed,
-                key=key,
-                headers=headers,
-                partition=partition,
-                priority=priority,
-                id=id,
-            )
-        )
-
-    def list(
-        self, *, topic: str | None = None, state: State | None = None, page_size: int = _PAGE
-    ) -> Iterator[Schedule]:
-        """All schedules, or those of a topic or a state; asked for page by page."""
-        after = ""
-        while True:
-            page = self._portal.call(self._schedules._page(topic, state, page_size, after))
-            yield from (each.schedule() for each in page.schedules)
-            after = page.next
-            if not after:
-                return
-
-    def show(self, schedule_id: str) -> Schedule:
-        """One schedule; `ScheduleNotFound` if there is none, because it has come already or never was."""
-        return self._portal.call(self._schedules.show(schedule_id))
-
-    def cancel(self, schedule_id: str) -> None:
-        """Cancel a schedule; `ScheduleNotFound`, or `ScheduleBeingFired` if it is too late."""
-        self._portal.call(self._schedules.cancel(schedule_id))
-
-    def reschedule(
-        self,
-        schedule_id: str,
-        *,
-        at: DeliverAt = None,
-        delay: Duration | None = None,
-        every: Duration | None = None,
-        cron: str | None = None,
-        time_zone: str | None = None,
-    ) -> Schedule:
-        """Have a schedule come at another time, or by another rule."""
-        return self._portal.call(
-            self._schedules.reschedule(schedule_id, at=at, delay=delay, every=every, cron=cron, time_zone=time_zone)
-        )
-
-    def run(self, schedule_id: str) -> Schedule:
-        """Have a schedule come at once; one that comes again goes on as planned."""
-        return self._portal.call(self._schedules.run(schedule_id))
-
-    def stats(self) -> ScheduleStats:
-        """How many are to come, came, failed and were cancelled, and how late they came."""
-        return self._portal.call(self._schedules.stats())
+        """How many schedules are pending, fired, failed and cancelled, and how late they fired."""
+        return await self._transport.call(CountSchedules())

@@ -1,62 +1,47 @@
-"""Transactions: messages that are seen together or never, and acks that count only if they are.
+"""Transactions: messages that readers see together or never, and acks that count only if they do.
 
-A transaction is kept open while its block runs, however long that takes, and ended with it: committed if the block
-comes to its end, aborted if it is left by an exception. Calls are numbered and the commit is named, so that repeating
-one whose answer was lost changes nothing.
+A transaction is kept open while its block runs, and ended with it: committed at the end of the block, aborted if an
+exception leaves it. Calls are numbered and the commit has a key, so a call whose answer was lost can be repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from base64 import b64encode
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
-import msgspec
-
-from penstock.client.connections import HeaderList
-from penstock.client.drafts import Draft, outgoing_of
+from penstock.api.messages import PublishBatch
+from penstock.api.transactions import (
+    AbortTransaction,
+    AckInTransaction,
+    CommitTransaction,
+    ExtendTransaction,
+    OpenTransaction,
+)
 from penstock.client.leases import LeasedMessage, Refused, raise_refused, receipts_of
-from penstock.client.messages import Published, instant
-from penstock.client.parcels import Outgoing
-from penstock.client.problems import error_named
+from penstock.client.messages import Published, outcomes_in
 from penstock.client.transport import Transport
-from penstock.client.values import GivenHeaders, Key, Moment, Value, header_pairs, key_bytes, moment_ms, value_bytes
-from penstock.errors import InvalidTxnState, PenstockError, UnexpectedAnswer
+from penstock.client.values import Draft, GivenHeaders, Key, Moment, Outgoing, Value, outgoing, outgoing_of
+from penstock.errors import InvalidTxnState, PenstockError
 from penstock.model import check_topic_name
 
 log = logging.getLogger(__name__)
 
 _CALL_BYTES_MAX: Final = 1024 * 1024
 _CALL_MESSAGES_MAX: Final = 5_000
-_SPOILT: Final = "A call of this transaction failed, so it was not committed: nobody will see it. Begin a new one."
-_RENEWALS: Final = 3  # in the time of a transaction
-
-
-class _Opened(msgspec.Struct, frozen=True):
-    transaction: str
-
-
-class _Place(msgspec.Struct, frozen=True):
-    topic: str = ""
-    partition: int = -1
-    offset: int = -1
-    timestamp: datetime | None = None
-    error: dict[str, Any] | None = None
-
-
-class _Places(msgspec.Struct, frozen=True):
-    results: list[_Place]
+_FAILED: Final = (
+    "A call of this transaction failed, so it was not committed and its messages stay invisible. Begin a new one."
+)
+_RENEWALS: Final = 3  # per transaction timeout
 
 
 class AsyncTransaction:
     """A transaction under way; made by `AsyncClient.transaction` and used with ``async with``.
 
-    A call that fails spoils it: then it can only be aborted, also if the block catches the error.
+    After a failed call it can only be aborted, even if the block catches the error.
     """
 
     def __init__(self, transport: Transport, timeout_s: float) -> None:
@@ -65,14 +50,14 @@ class AsyncTransaction:
         self._id = ""
         self._key = uuid4().hex
         self._sequence = 0
-        self._turn = asyncio.Lock()
+        self._one_call = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
         self._is_over = False
-        self._is_spoilt = False
+        self._has_failed = False
 
     @property
     def id(self) -> str:
-        """The transaction's name; other writers may publish into it by this."""
+        """The transaction's id; other writers can publish into it with this."""
         return self._id
 
     async def publish(
@@ -86,8 +71,8 @@ class AsyncTransaction:
         timestamp: Moment = None,
         priority: str | None = None,
     ) -> Published:
-        """Publish a message that nobody sees before the commit."""
-        message = Outgoing(key_bytes(key), value_bytes(value), header_pairs(headers, priority), moment_ms(timestamp))
+        """Publish a message that readers see after the commit."""
+        message = outgoing(value, key, headers, timestamp, priority)
         (published,) = await self._publish(topic, [message], partition)
         return published
 
@@ -99,7 +84,7 @@ class AsyncTransaction:
         partition: int | None = None,
         priority: str | None = None,
     ) -> list[Published]:
-        """Publish many messages, values or `Draft`s, that nobody sees before the commit."""
+        """Publish many messages, values or `Draft`s, that readers see after the commit."""
         published: list[Published] = []
         some: list[Outgoing] = []
         size = 0
@@ -114,7 +99,7 @@ class AsyncTransaction:
     async def ack(self, messages: Iterable[LeasedMessage] | LeasedMessage) -> None:
         """Ack queue messages with the commit; if the transaction is aborted they are delivered again.
 
-        Raises `LeaseLost` if one of them is no longer this consumer's: then leave the block by it.
+        Raises `LeaseLost` if one of the leases is over: let it leave the block.
         """
         given = [messages] if isinstance(messages, LeasedMessage) else list(messages)
         groups: dict[str, list[LeasedMessage]] = {}
@@ -124,82 +109,74 @@ class AsyncTransaction:
             await self._ack(group, members)
 
     async def _ack(self, group: str, members: Sequence[LeasedMessage]) -> None:
-        self._check(is_spoilt_fine=False)
+        self._check(may_have_failed=False)
         receipts = receipts_of(members)
-        body = {"group": group, "receipts": [receipt for receipt, _ in receipts]}
-        async with self._turn, self._spoiling():
-            answer = await self._transport.post(
-                dict[str, list[dict[str, Any]]], "v1", "transactions", self._id, "ack", body=body
-            )
-            self._judge(receipts, answer["results"])
-
-    def _judge(
-        self, receipts: Sequence[tuple[str, Sequence[LeasedMessage]]], results: Sequence[dict[str, Any]]
-    ) -> None:
-        for (_, some), result in zip(receipts, results, strict=True):
-            if result["status"] not in {"done", "repeated"}:
-                raise_refused([Refused(some[0], str(result["status"]))])
+        request = AckInTransaction(transaction=self._id, group=group, receipts=[receipt for receipt, _ in receipts])
+        async with self._one_call, self._failing():
+            answer = await self._transport.call(request)
+            for (_, some), result in zip(receipts, answer.results, strict=True):
+                if result.status not in {"done", "repeated"}:
+                    raise_refused([Refused(some[0], result.status)])
 
     async def _publish(self, topic: str, messages: list[Outgoing], partition: int | None) -> list[Published]:
-        self._check(is_spoilt_fine=False)
-        body = msgspec.json.encode({"messages": [_form(message, partition) for message in messages]})
-        async with self._turn, self._spoiling():
-            headers: HeaderList = [
-                (b"penstock-transaction", self._id.encode()),
-                (b"penstock-sequence", str(self._sequence).encode()),
-            ]
-            path = ("v1", "topics", check_topic_name(topic), "batch")
-            answer = await self._transport.call("POST", path, body=body, headers=headers)
+        self._check(may_have_failed=False)
+        given = [message.request(partition) for message in messages]
+        async with self._one_call, self._failing():
+            request = PublishBatch(
+                topic=check_topic_name(topic), messages=given, transaction=self._id, sequence=self._sequence
+            )
+            answer = await self._transport.call(request, can_repeat=True)  # the sequence makes that safe
             self._sequence += len(messages)
-            try:
-                places = msgspec.json.decode(answer.body, type=_Places).results
-            except msgspec.DecodeError as error:
-                raise UnexpectedAnswer(f"The answer is not what a Penstock node says: {error}") from None
-            return [_published(place) for place in places]
+            published: list[Published] = []
+            for outcome in outcomes_in(answer, len(messages)):
+                if isinstance(outcome, PenstockError):
+                    raise outcome
+                published.append(outcome)
+            return published
 
     @asynccontextmanager
-    async def _spoiling(self) -> AsyncIterator[None]:
-        """What is left by an error may have been written or not, so it must not be committed by accident."""
+    async def _failing(self) -> AsyncIterator[None]:
+        """After an error it is unknown what was written, so the transaction must not be committed by accident."""
         try:
             yield
         except BaseException:
-            self._is_spoilt = True
+            self._has_failed = True
             raise
 
     # -- beginning and end --------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> AsyncTransaction:
-        body = {"timeout_ms": round(self._timeout_s * 1000)}
-        self._id = (await self._transport.post(_Opened, "v1", "transactions", body=body)).transaction
+        request = OpenTransaction(timeout_ms=round(self._timeout_s * 1000))
+        # One that was opened by a call whose answer was lost ends by its timeout.
+        self._id = (await self._transport.call(request, can_repeat=True)).transaction
         self._renewing = asyncio.get_running_loop().create_task(self._renew())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self._is_over:
             return
-        if kind is None and not self._is_spoilt:
+        if kind is None and not self._has_failed:
             await self.commit()
             return
         try:
             await self.abort()
         except PenstockError as failure:
-            # Nobody will commit it, so its timeout ends it; what the block was left by says more.
+            # Its timeout ends it. The error that left the block says more than this one.
             log.warning("Transaction %s could not be aborted: %s", self._id, failure.message)
         if kind is None:
-            raise InvalidTxnState(_SPOILT)
+            raise InvalidTxnState(_FAILED)
 
     async def commit(self) -> None:
-        """End it: everybody sees what was published, and acks count. At the end of the block this happens by itself."""
-        if self._is_spoilt:
-            raise InvalidTxnState(_SPOILT)
+        """Commit: readers see the messages, and acks count. The end of the block does this by itself."""
+        if self._has_failed:
+            raise InvalidTxnState(_FAILED)
         await self._end()
-        named: HeaderList = [(b"idempotency-key", self._key.encode())]
-        await self._transport.post(Any, "v1", "transactions", self._id, "commit", body={}, headers=named)
+        await self._transport.call(CommitTransaction(transaction=self._id, key=self._key))
 
     async def abort(self) -> None:
-        """End it: nobody will see what was published, and acks are void."""
+        """Abort: readers never see the messages, and acks are void."""
         await self._end()
-        await self._transport.post(Any, "v1", "transactions", self._id, "abort", body=None)
+        await self._transport.call(AbortTransaction(transaction=self._id))
 
     async def _end(self) -> None:
         self._check()
@@ -208,9 +185,9 @@ class AsyncTransaction:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
 
-    def _check(self, *, is_spoilt_fine: bool = True) -> None:
-        if self._is_spoilt and not is_spoilt_fine:
-            raise InvalidTxnState(_SPOILT)
+    def _check(self, *, may_have_failed: bool = True) -> None:
+        if self._has_failed and not may_have_failed:
+            raise InvalidTxnState(_FAILED)
         if self._is_over or not self._id:
             raise InvalidTxnState("The transaction is not open; use it inside its `async with` block.")
 
@@ -219,34 +196,6 @@ class AsyncTransaction:
         while True:
             await asyncio.sleep(self._timeout_s / _RENEWALS)
             try:
-                await self._transport.post(Any, "v1", "transactions", self._id, "extend", body={})
+                await self._transport.call(ExtendTransaction(transaction=self._id))
             except PenstockError as error:
                 log.warning("Transaction %s could not be kept open: %s", self._id, error.message)
-
-
-def _form(message: Outgoing, partition: int | None) -> dict[str, Any]:
-    """A message as JSON takes it."""
-    form: dict[str, Any] = {}
-    if message.key is not None:
-        form["key_base64"] = b64encode(message.key).decode()
-    if message.value is None:
-        form["value"] = None
-    else:
-        form["value_base64"] = b64encode(message.value).decode()
-    if message.headers:
-        named: dict[str, list[str | None]] = {}
-        for name, value in message.headers:
-            named.setdefault(name, []).append(None if value is None else b64encode(value).decode())
-        form["headers_base64"] = named
-    if partition is not None:
-        form["partition"] = partition
-    if message.timestamp_ms is not None:
-        form["timestamp"] = instant(message.timestamp_ms)
-    return form
-
-
-def _published(place: _Place) -> Published:
-    if place.error is not None:
-        raise error_named(str(place.error.get("code", "")), str(place.error.get("detail", "")))
-    timestamp_ms = moment_ms(place.timestamp)
-    return Published(place.topic, place.partition, place.offset, -1 if timestamp_ms is None else timestamp_ms)

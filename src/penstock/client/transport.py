@@ -1,43 +1,69 @@
-"""Calls to a cluster: any of its nodes will do, and when one does not answer the next is asked.
+"""Calls to a cluster: any node will do; when one does not answer, the next is asked.
 
-Every call that the client makes can be repeated without harm: reads, acks, heartbeats and commits by nature, publishes
-because batches are numbered. So a call is tried until it is answered, refused for good, or its time is up.
+Nearly every call can be repeated without harm: reads, acks, heartbeats and commits by nature, publishes because batches
+are numbered. Such a call is tried until it is answered, refused for good, or out of time. A call that would do its work
+again, as its operation's row says, is repeated only if the node cannot have done it. Errors come back as problem
+documents (RFC 9457) and are raised as the classes of `penstock.errors`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeVar, cast
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
-import msgspec
-
-from penstock.client.backoff import Backoff
+from penstock.api.operation import Packed, Request
+from penstock.client.calls import ERRORS_FROM, Body, Pieces, RestCall, answer_of, call_of, error_of
 from penstock.client.connections import (
     Address,
-    Answer,
-    Body,
-    Connection,
-    Connections,
-    HeaderList,
+    ConnectionPool,
+    HttpAnswer,
+    HttpConnection,
+    NotConnected,
     SpeaksGrpc,
     request_of,
 )
-from penstock.client.problems import error_of
-from penstock.errors import ClientClosed, InvalidRequest, NodesUnreachable, PenstockError, UnexpectedAnswer, WrongPort
+from penstock.errors import ClientClosed, InvalidRequest, NodesUnreachable, PenstockError, WrongPort
+
+BASE_SECONDS: Final = 0.05
+CAP_SECONDS: Final = 2.0
+
+_CHANCE: Final = random.Random()  # shared: seeding one takes longer than many a call
+
+
+class Backoff:
+    """Pauses that double up to a cap. Each is drawn from its upper half, so that clients do not come back together."""
+
+    def __init__(
+        self, base_s: float = BASE_SECONDS, cap_s: float = CAP_SECONDS, chance: random.Random | None = None
+    ) -> None:
+        self._base_s = base_s
+        self._cap_s = cap_s
+        self._chance = chance or _CHANCE
+        self._tries = 0
+
+    def next(self) -> float:
+        """Seconds to wait before the next try."""
+        pause_s = min(self._cap_s, self._base_s * 2.0 ** min(self._tries, 32))
+        self._tries += 1
+        return pause_s * self._chance.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """After a success: the next failure counts as the first."""
+        self._tries = 0
+
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
-JSON: Final = b"application/json"
-MSGPACK: Final = b"application/vnd.penstock+msgpack"
 
 _ATTEMPT_SECONDS: Final = 30.0  # for one node to answer, beside what it was asked to wait
 _NOT_FOUND: Final = 404
 _PORTS: Final = {"http": 80, "https": 443}
 
-T = TypeVar("T")
+A = TypeVar("A")
 
 
 class _Node(NamedTuple):
@@ -49,18 +75,18 @@ class _Node(NamedTuple):
 
 
 class Transport:
-    """The way to a cluster, by one URL or several."""
+    """Calls to a cluster through one URL or several."""
 
     def __init__(self, urls: Sequence[str], *, timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
-        """``tls`` is how nodes at https:// addresses are trusted; default: as the system trusts web sites."""
+        """``tls`` decides which certificates to trust at https:// URLs; default: those that the system trusts."""
         if timeout_s <= 0:
-            raise InvalidRequest(f"A timeout is a number of seconds above 0, not {timeout_s!r}.")
+            raise InvalidRequest(f"timeout must be a number of seconds above 0; got {timeout_s!r}.")
         self._nodes = [_node_at(url) for url in urls or (DEFAULT_URL,)]
         self._at = 0
-        self._connections = Connections()
+        self._connections = ConnectionPool()
         if tls is None and any(node.is_tls for node in self._nodes):
             tls = ssl.create_default_context()
-        self._secured = Connections(tls)
+        self._secured = ConnectionPool(tls)
         self._is_closed = False
         self.timeout_s = timeout_s
 
@@ -73,56 +99,37 @@ class Transport:
         self._connections.close()
         self._secured.close()
 
-    async def get(self, kind: type[T], *path: str, wait_s: float = 0.0, **query: object) -> T:
-        """Ask for something that JSON tells of."""
-        known = {name: value for name, value in query.items() if value is not None}
-        answer = await self.call("GET", path, query=urlencode(known), wait_s=wait_s)
-        return decoded(answer.body, kind)
+    async def call(self, request: Request[A | Packed], *, can_repeat: bool | None = None) -> A:
+        """Perform an operation. ``can_repeat`` is for callers who know better than its row."""
+        call = call_of(request)
+        answer = await self.send(call if can_repeat is None else call._replace(can_repeat=can_repeat))
+        return answer_of(request, answer.status, answer.body)
 
-    async def post(
-        self, kind: type[T], *path: str, body: object, wait_s: float = 0.0, headers: HeaderList | None = None
-    ) -> T:
-        """Ask for something to be done, in JSON both ways."""
-        payload = msgspec.json.encode(body)
-        answer = await self.call("POST", path, body=payload, wait_s=wait_s, headers=headers)
-        return decoded(answer.body or b"null", kind)
+    async def call_packed(self, request: Request[Any], *, again: Request[Any] | None = None) -> HttpAnswer:
+        """Perform an operation and have its answer in MessagePack. ``again`` is what to send after the first try."""
+        return await self.send(call_of(request, is_packed=True), again=again)
 
-    async def call(
-        self,
-        method: str,
-        path: Sequence[str],
-        *,
-        query: str = "",
-        body: Body = b"",
-        body_again: Body | None = None,
-        content_type: bytes = JSON,
-        accept: bytes = JSON,
-        headers: HeaderList | None = None,
-        wait_s: float = 0.0,
-        patience_s: float | None = None,
-        is_once: bool = False,
-    ) -> Answer:
-        """An answer that is no error. ``wait_s`` is what the node was asked to wait, ``patience_s`` for how long
-        to try; default: the client's timeout. ``body_again`` is what to say after the first try, where that makes a
-        difference. ``is_once``: whoever calls sees to other tries.
+    async def send(self, call: RestCall, *, again: Request[Any] | None = None, is_once: bool = False) -> HttpAnswer:
+        """An answer that is not an error.
+
+        ``again`` is what to send after the first try. With ``is_once`` the caller retries by itself.
         """
         loop = asyncio.get_running_loop()
-        patience_s = self.timeout_s if patience_s is None else patience_s
-        deadline = loop.time() + patience_s + wait_s
-        target = _target(tuple(path)) + (f"?{query}" if query else "")
-        kind = None if method == "GET" else content_type
-        backoff, failures, tries = Backoff(), dict[str, str](), 0
+        deadline = loop.time() + self.timeout_s + call.wait_s
+        backoff, failures, tries, body = Backoff(), dict[str, str](), 0, call.body
+        can_repeat = call.can_repeat and not is_once
         while True:
             if self._is_closed:
                 raise ClientClosed()
             node = self._nodes[self._at % len(self._nodes)]
-            answer_s = min(_ATTEMPT_SECONDS, patience_s) + wait_s
-            request = request_of(_head(node, method, target, accept, kind, *(headers or ())), body)
+            answer_s = min(_ATTEMPT_SECONDS, self.timeout_s) + call.wait_s
             try:
-                answer = await self._pool(node).send(node.address, request, answer_s, can_repeat=not is_once)
-                if answer.status < 400:
+                answer = await self._pool(node).send(
+                    node.address, _request(node, call, body), answer_s, can_repeat=can_repeat
+                )
+                if answer.status < ERRORS_FROM or answer.status in call.answers:
                     return answer
-                error = error_of(answer)
+                error = error_of(answer.status, answer.body)
                 if not error.retriable or answer.status == _NOT_FOUND:
                     raise error
             except SpeaksGrpc:
@@ -131,28 +138,23 @@ class Transport:
                 ) from None
             except OSError as problem:
                 failures[node.url] = problem.strerror or str(problem) or type(problem).__name__
-                error = _unreachable(failures, patience_s)
+                error = _unreachable(failures, self.timeout_s)
+                if not call.can_repeat and not isinstance(problem, NotConnected):
+                    self._leave(node)
+                    raise _unknown(node.url, failures[node.url]) from None
             self._leave(node)
-            body = body if body_again is None else body_again
+            body = body if again is None else call_of(again).body
             tries += 1
             pause_s = 0.0 if tries % len(self._nodes) else backoff.next()
             if is_once or loop.time() + pause_s >= deadline:
                 raise error
             await asyncio.sleep(pause_s)
 
-    def begin(
-        self,
-        path: Sequence[str],
-        body: Body,
-        *,
-        content_type: bytes,
-        accept: bytes,
-        done: Callable[[Answer | PenstockError], None],
-    ) -> Connection | None:
-        """Post something once, if there is a connection for it; ``done`` is called with an answer that is no error, or
-        with what went wrong. Returns the connection, which can be closed to give up, or None if nothing was asked.
+    def begin(self, call: RestCall, done: Callable[[HttpAnswer | PenstockError], None]) -> HttpConnection | None:
+        """Send once, if a connection is free; ``done`` is called with an answer that is not an error, or with an error.
 
-        The same as `call` with ``is_once``, but without anything that would have to wait: a publish is mostly this.
+        Returns the connection, which can be closed to give up, or None if nothing was sent. Does the same as `send`
+        with ``is_once``, but without a task: most publishes are sent this way.
         """
         if self._is_closed:
             return None
@@ -164,7 +166,7 @@ class Transport:
         timeout_s = min(_ATTEMPT_SECONDS, self.timeout_s)
         timer = asyncio.get_running_loop().call_later(timeout_s, connection.expire, timeout_s)
 
-        def on_outcome(outcome: Answer | OSError) -> None:
+        def on_outcome(outcome: HttpAnswer | OSError) -> None:
             timer.cancel()
             if isinstance(outcome, OSError):
                 self._leave(node)
@@ -172,72 +174,40 @@ class Transport:
                 done(_unreachable({node.url: reason}, self.timeout_s))
                 return
             pool.keep(node.address, connection)
-            if outcome.status < 400:
+            if outcome.status < ERRORS_FROM:
                 done(outcome)
                 return
-            error = error_of(outcome)
+            error = error_of(outcome.status, outcome.body)
             if error.retriable and outcome.status != _NOT_FOUND:
                 self._leave(node)
             done(error)
 
-        head = _head(node, "POST", _target(tuple(path)), accept, content_type)
-        connection.start(request_of(head, body), on_outcome)
+        connection.start(_request(node, call, call.body), on_outcome)
         return connection
 
-    def _pool(self, node: _Node) -> Connections:
+    def _pool(self, node: _Node) -> ConnectionPool:
         return self._secured if node.is_tls else self._connections
 
     def _leave(self, node: _Node) -> None:
-        """Ask another one next, unless somebody has moved on already."""
+        """Ask another node next, unless another call has moved on already."""
         if self._nodes[self._at % len(self._nodes)] is node:
             self._at = (self._at + 1) % len(self._nodes)
 
 
-@lru_cache(1024)
-def _target(path: tuple[str, ...]) -> str:
-    return "/".join(["", *(quote(part, safe="") for part in path)])
+def _request(node: _Node, call: RestCall, body: Body) -> Pieces:
+    return request_of(_head(node, call.method, call.target, call.accept, call.content_type, *call.headers), body)
 
 
 @lru_cache(1024)
 def _head(
     node: _Node, method: str, target: str, accept: bytes, content_type: bytes | None, *headers: tuple[bytes, bytes]
 ) -> bytes:
-    """All of a request that comes before the length of its body. It is the same each time, so the node knows it."""
+    """The head of a request up to the content-length. It is the same each time, so the node's cache knows it."""
     lines = [f"{method} {node.prefix}{target} HTTP/1.1\r\n".encode()]
     given = [(b"host", node.host), (b"accept", accept), *headers]
     if content_type is not None:
         given.append((b"content-type", content_type))
     return b"".join([*lines, *(b"%b: %b\r\n" % header for header in given)])
-
-
-# A decoder for each kind of answer: to make one takes longer than to use it.
-
-
-@lru_cache(256)
-def _json_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
-
-
-@lru_cache(256)
-def _pack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(kind)
-
-
-def decoded(body: bytes | bytearray, kind: type[T]) -> T:
-    """What a JSON answer holds."""
-    try:
-        told: T = _json_decoder(cast("Any", kind)).decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnexpectedAnswer(f"The answer is not what a Penstock node says: {error}") from None
-    return told
-
-
-def unpacked(body: bytes | bytearray, kind: Any) -> Any:
-    """What a MessagePack answer holds."""
-    try:
-        return _pack_decoder(kind).decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnexpectedAnswer(f"The answer is not what a Penstock node says: {error}") from None
 
 
 def _node_at(url: str) -> _Node:
@@ -256,4 +226,10 @@ def _unreachable(failures: dict[str, str], patience_s: float) -> PenstockError:
     tried = "; ".join(f"{url}: {reason}" for url, reason in failures.items())
     return NodesUnreachable(
         f"No node could be reached within {patience_s:g} s ({tried}). Check that one is running and the URLs are right."
+    )
+
+
+def _unknown(url: str, reason: str) -> PenstockError:
+    return NodesUnreachable(
+        f"{url} did not answer ({reason}). It may have done what it was asked to; check before you ask again."
     )

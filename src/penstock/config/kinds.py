@@ -7,6 +7,7 @@ it is written. `parse` raises `ValueError` with what was wrong; `allowed` says w
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
@@ -32,10 +33,11 @@ _HOST_NAME: Final = re.compile(r"\*|(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-
 _AMOUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _TRUE: Final = {"true", "yes", "on", "1"}
 _FALSE: Final = {"false", "no", "off", "0"}
+_UNLIMITED: Final = {"unlimited", str(UNLIMITED)}
 _NOTHING: Final = {"", "null", "~", "none"}
 
 
-class Kind(Protocol):
+class ValueKind(Protocol):
     """How one kind of value is read and shown."""
 
     @property
@@ -82,6 +84,23 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """A whole number from 0 on, or unlimited."""
+
+    high: int = INT32_MAX
+
+    @property
+    def allowed(self) -> str:
+        return f"{Whole(0, self.high).allowed}, or unlimited"
+
+    def parse(self, text: str) -> object:
+        return UNLIMITED if text.lower() in _UNLIMITED else Whole(0, self.high).parse(text)
+
+    def show(self, value: object) -> str:
+        return "unlimited" if value == UNLIMITED else str(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Number:
     """A number that need not be whole."""
 
@@ -121,7 +140,7 @@ class Duration:
         return f"milliseconds or a number with ms, s, m, h, d or w, such as 30s or 168h{low}{high}{unlimited}"
 
     def parse(self, text: str) -> object:
-        if self.may_be_unlimited and text.lower() in {"unlimited", "-1"}:
+        if self.may_be_unlimited and text.lower() in _UNLIMITED:
             return UNLIMITED
         return _within(_amount(text, _DURATION_MS, "ms", "a duration"), self.low, self.high)
 
@@ -146,7 +165,7 @@ class Size:
         return f"bytes or a number with KiB, MiB, GiB, kB, MB or GB, such as 64MiB{low}{high}{unlimited}"
 
     def parse(self, text: str) -> object:
-        if self.may_be_unlimited and text.lower() in {"unlimited", "-1"}:
+        if self.may_be_unlimited and text.lower() in _UNLIMITED:
             return UNLIMITED
         return _within(_amount(text, _SIZE_BYTES, "b", "a size"), self.low, self.high)
 
@@ -157,9 +176,10 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words."""
+    """One of a few words, or what each of them stands for."""
 
     words: tuple[str, ...]
+    of: Callable[[str], object] = str
 
     @property
     def allowed(self) -> str:
@@ -169,7 +189,7 @@ class Choice:
         word = text.lower()
         if word not in self.words:
             raise ValueError("is not one of the choices")
-        return word
+        return self.of(word)
 
     def show(self, value: object) -> str:
         return str(value)
@@ -208,7 +228,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Text that is shown to nobody: what is printed says only that it is set."""
+    """Text that is never shown: what is printed says only that it is set."""
 
     allowed: str = "some text"
     hidden: ClassVar[str] = "(hidden)"
@@ -344,7 +364,7 @@ class Networks:
 class Maybe:
     """Another kind, or nothing."""
 
-    kind: Kind
+    kind: ValueKind
 
     @property
     def allowed(self) -> str:
@@ -357,7 +377,7 @@ class Maybe:
         return "null" if value is None else self.kind.show(value)
 
 
-def is_secret(kind: Kind) -> bool:
+def is_secret(kind: ValueKind) -> bool:
     """Whether values of this kind are never shown."""
     return isinstance(kind.kind if isinstance(kind, Maybe) else kind, Secret)
 

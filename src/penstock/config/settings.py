@@ -1,31 +1,31 @@
-"""Everything that can be set, section by section, with its default and its kind.
+"""Everything that can be set, section by section, with its default and its kind; and the limits that go with it.
 
-The structs are the table: `SETTINGS` is read off them, and so are the names in the file, the environment variables
-(``broker.data_dir`` is ``PENSTOCK_BROKER__DATA_DIR``) and what ``penstock config show`` prints. A setting stands here
-only if it has an effect.
+The sections are the table: `SETTINGS` is read off them, and so are the names in the file, the environment variables
+(``broker.data_dir`` is ``PENSTOCK_BROKER__DATA_DIR``) and what ``penstock config show`` prints. A section is also the
+frozen config of the layer it is named after, which takes it as it is: no field is declared or copied a second time. A
+field with a kind can be set; one without is a limit of that layer, which only tests change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
-
-import msgspec
 
 from penstock.config.kinds import (
     INT32_MAX,
     UNLIMITED,
     Address,
     Choice,
+    Count,
     Directory,
     Duration,
     Flag,
     HostNames,
     HostPort,
-    Kind,
     Maybe,
     Networks,
     Number,
@@ -33,6 +33,7 @@ from penstock.config.kinds import (
     PeerList,
     Secret,
     Size,
+    ValueKind,
     Whole,
     Words,
 )
@@ -41,18 +42,24 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 SECOND_MS: Final = 1_000
 HOUR_MS: Final = 3_600 * SECOND_MS
+DAY_MS: Final = 24 * HOUR_MS
+# Loopback until there is access control: a forgotten setting must not open a broker to a network.
+_KAFKA: Final = Address("127.0.0.1", 9092)
+_HTTP: Final = Address("127.0.0.1", 8080)
+_GRPC: Final = Address("127.0.0.1", 9000)
+_GRACE_SHARE: Final = 0.5  # of the time to stop; the rest is for the disk
 
 
-class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """This node: who it is, where its data is, where it listens."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """This node: its id, where its data is, where it listens, and what it takes from clients."""
 
     node_id: Annotated[int, Whole(0)] = 1
     data_dir: Annotated[Path, Directory()] = Path("data")
     rack: Annotated[str | None, Maybe(Words())] = None
-    # Loopback until there is access control: nobody opens a broker to a network by forgetting a setting.
-    kafka: Annotated[Address, HostPort()] = Address("127.0.0.1", 9092)
-    http: Annotated[Address, HostPort()] = Address("127.0.0.1", 8080)
-    grpc: Annotated[Address | None, Maybe(HostPort())] = Address("127.0.0.1", 9000)
+    kafka: Annotated[Address, HostPort()] = _KAFKA
+    http: Annotated[Address, HostPort()] = _HTTP
+    grpc: Annotated[Address | None, Maybe(HostPort())] = _GRPC
     advertised_kafka: Annotated[Address | None, Maybe(HostPort(low=1))] = None
     advertised_http: Annotated[Address | None, Maybe(HostPort(low=1))] = None
     advertised_grpc: Annotated[Address | None, Maybe(HostPort(low=1))] = None
@@ -70,13 +77,20 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     websocket_resume_ms: Annotated[int, Duration(SECOND_MS)] = 60 * SECOND_MS
     shutdown_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 30 * SECOND_MS
 
+    @property
+    def grace_ms(self) -> int:
+        """How long requests under way may take to finish once the node is told to stop."""
+        return int(self.shutdown_timeout_ms * _GRACE_SHARE)
 
-class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How nodes become a cluster, and how patient they are with each other."""
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """How nodes become a cluster, and how long they wait for each other."""
+
+    # The first nodes, this one included.
     peers: Annotated[tuple[PeerAddress, ...], PeerList()] = ()
     join: Annotated[Address | None, Maybe(HostPort(low=1))] = None
-    token: Annotated[str | None, Maybe(Secret())] = None
+    token: Annotated[str | None, Maybe(Secret())] = field(default=None, repr=False)
     voters: Annotated[int, Whole(1, 9)] = 3
     election_timeout_ms: Annotated[int, Duration(50)] = 500
     heartbeat_interval_ms: Annotated[int, Duration(10)] = 500
@@ -87,33 +101,46 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     follower_reads: Annotated[bool, Flag()] = False
 
 
-class ScrubSettings(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubSettings:
     """How often, and how fast, everything on the disk is read again, in search of damage."""
 
-    interval_ms: Annotated[int, Duration(0)] = 24 * HOUR_MS
-    bytes_per_second: Annotated[int, Size(KIB)] = 16 * MIB
+    interval_ms: Annotated[int, Duration(0)] = DAY_MS  # 0: only on request
+    bytes_per_second: Annotated[int, Size(KIB)] = 16 * MIB  # more than a terabyte in a day
 
 
-class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
+class Fsync(StrEnum):
+    """When records are made durable."""
+
+    EVERY = "every"  # before acks=all is answered, many producers sharing one sync
+    INTERVAL = "interval"  # in the background, every so often
+    NONE = "none"  # when the operating system likes, and when a segment is sealed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings:
     """How logs are kept on disk."""
 
     segment_bytes: Annotated[int, Size(KIB, INT32_MAX)] = 64 * MIB
     segment_ms: Annotated[int, Duration(1)] = 168 * HOUR_MS
     index_interval_bytes: Annotated[int, Size(0, INT32_MAX)] = 4 * KIB
-    fsync: Annotated[str, Choice(("every", "interval", "none"))] = "every"
+    fsync: Annotated[Fsync, Choice(tuple(Fsync), of=Fsync)] = Fsync.EVERY
+    # Records that no producer waits for are synced this often too, except with Fsync.NONE.
     fsync_interval_ms: Annotated[int, Duration(1)] = SECOND_MS
     sync_threads: Annotated[int, Whole(1, 64)] = 4
     housekeeping_interval_ms: Annotated[int, Duration(10)] = 10 * SECOND_MS
+    # How often retention looks for what is too old or too much; Kafka's own pace.
     retention_check_interval_ms: Annotated[int, Duration(10)] = 300 * SECOND_MS
-    producer_expiry_ms: Annotated[int, Duration(SECOND_MS)] = 24 * HOUR_MS
+    producer_expiry_ms: Annotated[int, Duration(SECOND_MS)] = DAY_MS
     scrub: ScrubSettings = ScrubSettings()
 
 
-class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What a topic gets that does not ask for anything else."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaults:
+    """What a topic gets where its creator does not say otherwise."""
 
     partitions: Annotated[int, Whole(1, 10_000)] = 3
-    # Three, or as many as there are nodes, where nothing is given; of those more than half have to be in sync.
+    # None: three, or as many as there are nodes. Of the replicas more than half have to be in sync.
     replication_factor: Annotated[int | None, Maybe(Whole(1, 32_767))] = None
     retention_ms: Annotated[int, Duration(may_be_unlimited=True)] = 168 * HOUR_MS
     retention_bytes: Annotated[int, Size(may_be_unlimited=True)] = UNLIMITED
@@ -123,11 +150,13 @@ class TopicDefaults(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_type: Annotated[str, Choice(("create", "append"))] = "create"
 
 
-class DeliveryDefaults(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryDefaults:
     """How queue groups deliver, where neither the topic nor the group says otherwise."""
 
     visibility_timeout_ms: Annotated[int, Duration(1, 12 * HOUR_MS)] = 30 * SECOND_MS
-    max_retries: Annotated[int, Whole(0, 1_000_000)] = 3
+    # Deliveries after the first one; UNLIMITED, or without dead letters, there is no last one.
+    max_retries: Annotated[int, Count(1_000_000)] = 2
     dead_letters: Annotated[bool, Flag()] = True
     order: Annotated[str, Choice(("none", "key"))] = "none"
     retry_base_ms: Annotated[int, Duration(0, 168 * HOUR_MS)] = SECOND_MS
@@ -137,62 +166,98 @@ class DeliveryDefaults(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_group_max: Annotated[int, Whole(1)] = 1_000_000
 
 
-class DefaultSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What things get that do not ask for anything else."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultSettings:
+    """What topics and queue groups get where they do not say otherwise."""
 
     topic: TopicDefaults = TopicDefaults()
     delivery: DeliveryDefaults = DeliveryDefaults()
 
 
-class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Consumer groups. Kafka clients bring their own timeouts; these bound them, or serve who brings none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Consumer groups. Defaults are Kafka's, except that members of the new protocol send heartbeats more often.
+
+    Members of the classic protocol bring their own session timeout, which is bounded here; members of the new protocol
+    (KIP-848) are told theirs.
+    """
 
     session_timeout_ms: Annotated[int, Duration(SECOND_MS)] = 45 * SECOND_MS
     heartbeat_interval_ms: Annotated[int, Duration(100)] = 3 * SECOND_MS
     session_timeout_min_ms: Annotated[int, Duration(1)] = 6 * SECOND_MS
     session_timeout_max_ms: Annotated[int, Duration(1)] = HOUR_MS // 2
+    # A new group waits this long for more members before it shares out partitions, and again after each that comes.
     initial_delay_ms: Annotated[int, Duration(0)] = 3 * SECOND_MS
     members_max: Annotated[int, Whole(1)] = 10_000
-    offsets_retention_ms: Annotated[int, Duration(SECOND_MS)] = 168 * HOUR_MS
+    # Offsets are forgotten this long after their group lost its last member (KIP-211).
+    offsets_retention_ms: Annotated[int, Duration(SECOND_MS)] = 7 * DAY_MS
+    # Partitions of the offsets topic when it is first created: how many nodes can share the work of coordinating.
     offsets_partitions: Annotated[int, Whole(1, 1_000)] = 8
+    # A consumer that joins for the first time has no member id to send heartbeats with yet, and may give up unseen.
+    newcomer_timeout_ms: int = 300 * SECOND_MS
+    offset_metadata_bytes_max: int = 4 * KIB
 
 
-class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Transactions. Kafka producers bring their own timeout; this bounds it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """Transactions of Kafka producers, and joint ones of many writers. Defaults are Kafka's, where Kafka has them."""
 
+    # The longest time that a producer may ask its transactions to be kept open for.
     timeout_max_ms: Annotated[int, Duration(1)] = HOUR_MS // 4
-    id_retention_ms: Annotated[int, Duration(SECOND_MS)] = 168 * HOUR_MS
+    # A transactional id that was not used for this long is forgotten.
+    id_retention_ms: Annotated[int, Duration(SECOND_MS)] = 7 * DAY_MS
+    # Each open joint transaction holds back readers of committed messages in every partition it wrote to.
     joint_open_max: Annotated[int, Whole(1)] = 1_000
     joint_writers_max: Annotated[int, Whole(1, 10_000)] = 1_000
-    joint_results_retention_ms: Annotated[int, Duration(SECOND_MS)] = 24 * HOUR_MS
+    # How long an outcome is remembered, so that a client that commits again gets the same answer.
+    joint_results_retention_ms: Annotated[int, Duration(SECOND_MS)] = DAY_MS
+    # Partitions of the transactions topic when it is first created.
     state_partitions: Annotated[int, Whole(1, 1_000)] = 8
+    # A request that comes while a transaction is being ended waits this long, then is told to try again.
+    end_wait_ms: int = SECOND_MS
+    # Outcomes of the last transaction of a series, which says how far the series is committed; and of a single one.
+    series_retention_ms: int = 30 * DAY_MS
+    single_retention_ms: int = 7 * DAY_MS
 
 
-class ScheduleDefaults(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSettings:
     """Messages for later."""
 
+    # Partitions of the schedules topic when it is first created.
     partitions: Annotated[int, Whole(1, 1_000)] = 8
-    # An occurrence that comes later than this, because nobody led, was missed.
+    # An occurrence that is later than this, because the partition had no leader, was missed.
     grace_ms: Annotated[int, Duration(SECOND_MS)] = 60 * SECOND_MS
-    # Refusals by its topic until a schedule has failed.
+    # A schedule fails after so many refusals by its topic.
     tries: Annotated[int, Whole(1, 1_000)] = 10
+    retry_base_ms: int = 200
+    retry_cap_ms: int = 30 * SECOND_MS
+    periods_ahead: int = 16  # of 2.9 hours each are kept in memory: some two days
+    reason_chars_max: int = 500
+
+    def backoff_ms(self, tries: int) -> int:
+        """How long to wait after so many refusals."""
+        return min(self.retry_cap_ms, self.retry_base_ms << min(tries - 1, 20))
 
 
-class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
     """The page at ``/metrics``."""
 
     # Past this many partitions the page has one row a topic, so that it stays small.
     partition_labels_max: Annotated[int, Whole(0)] = 1_000
 
 
-class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggingSettings:
     """What is written to standard error."""
 
     level: Annotated[str, Choice(("debug", "info", "warning", "error"))] = "info"
     format: Annotated[str, Choice(("json", "text"))] = "json"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
     """Everything that can be set."""
 
     broker: BrokerSettings = BrokerSettings()
@@ -201,7 +266,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     defaults: DefaultSettings = DefaultSettings()
     groups: GroupSettings = GroupSettings()
     transactions: TransactionSettings = TransactionSettings()
-    schedules: ScheduleDefaults = ScheduleDefaults()
+    schedules: ScheduleSettings = ScheduleSettings()
     metrics: MetricsSettings = MetricsSettings()
     logging: LoggingSettings = LoggingSettings()
 
@@ -211,7 +276,7 @@ class Setting:
     """One setting: its dotted path, its kind and its default."""
 
     path: str
-    kind: Kind
+    kind: ValueKind
     default: object
 
     @property
@@ -220,12 +285,12 @@ class Setting:
         return "PENSTOCK_" + self.path.upper().replace(".", "__")
 
 
-def _settings_of(section: msgspec.Struct, prefix: str) -> Iterator[Setting]:
+def _settings_of(section: object, prefix: str) -> Iterator[Setting]:
     for name, hint in get_type_hints(type(section), include_extras=True).items():
         default = getattr(section, name)
-        if isinstance(default, msgspec.Struct):
+        if is_dataclass(default):
             yield from _settings_of(default, f"{prefix}{name}.")
-        else:
+        elif hasattr(hint, "__metadata__"):
             yield Setting(f"{prefix}{name}", hint.__metadata__[0], default)
 
 
@@ -238,11 +303,11 @@ def build(values: Mapping[str, object]) -> Settings:
     return settings
 
 
-def _build(section: msgspec.Struct, prefix: str, values: Mapping[str, object]) -> Any:
+def _build(section: Any, prefix: str, values: Mapping[str, object]) -> Any:
     found: dict[str, object] = {}
-    for name in section.__struct_fields__:
+    for name in (each.name for each in fields(section)):
         default = getattr(section, name)
-        if isinstance(default, msgspec.Struct):
+        if is_dataclass(default):
             found[name] = _build(default, f"{prefix}{name}.", values)
         else:
             found[name] = values.get(prefix + name, default)

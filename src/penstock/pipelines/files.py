@@ -9,10 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 from penstock.errors import InvalidPipeline
-from penstock.pipelines.checking import definition_of
-from penstock.pipelines.definition import Definition, Pipeline
+from penstock.pipelines.definition import Definition, Pipeline, definition_of
 from penstock.pipelines.ready import READY
-from penstock.pipelines.text import Place, Problem, read_text
+from penstock.pipelines.text import FilePlace, FileProblem, read_text
 
 
 def load(path: Path) -> Definition:
@@ -48,13 +47,13 @@ def _module(path: Path) -> ModuleType:
     except InvalidPipeline:
         raise
     except SyntaxError as error:
-        place = Place(error.lineno or 1, error.offset or 1)
-        raise InvalidPipeline(Problem(place, f"this is not Python: {error.msg}.").told_of(str(path))) from error
+        place = FilePlace(error.lineno or 1, error.offset or 1)
+        raise InvalidPipeline(FileProblem(place, f"this is not Python: {error.msg}.").told_of(str(path))) from error
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        place = Place(lines[-1] or 1 if lines else 1, 1)
+        place = FilePlace(lines[-1] or 1 if lines else 1, 1)
         words = f"{type(error).__name__}: {error}"
-        raise InvalidPipeline(Problem(place, words).told_of(str(path))) from error
+        raise InvalidPipeline(FileProblem(place, words).told_of(str(path))) from error
     return module
 
 

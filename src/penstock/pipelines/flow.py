@@ -17,15 +17,15 @@ from penstock.pipelines.definition import (
     Definition,
     Expectation,
     Otherwise,
+    PipelineSource,
     PythonStep,
     Sink,
-    Source,
     SqlStep,
     Trigger,
     TriggerKind,
 )
 from penstock.pipelines.places import beside, within
-from penstock.pipelines.text import Place, Problem
+from penstock.pipelines.text import FilePlace, FileProblem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,11 +79,11 @@ class Flow:
         for number, expectation in enumerate(self.definition.expectations.get(name, ())):
             with self._blaming(expectation.place):
                 rows = self._expecting(rows, expectation, name, number)
-        _ = rows.schema  # over Connect, nothing is looked at before somebody asks
+        _ = rows.schema  # over Connect, nothing is analysed before it is asked for
         self._tables[name] = rows
         rows.createOrReplaceTempView(name)
 
-    def _read(self, source: Source) -> DataFrame:
+    def _read(self, source: PipelineSource) -> DataFrame:
         options = dict(source.options)
         reader: Any = self._spark.readStream if source.is_stream else self._spark.read
         reader = reader.format(source.format)
@@ -189,7 +189,7 @@ class Flow:
             return triggered(writer, trigger).start()
 
     @contextmanager
-    def _blaming(self, place: Place) -> Iterator[None]:
+    def _blaming(self, place: FilePlace) -> Iterator[None]:
         """Have what Spark says about a part of the file name its line."""
         try:
             yield
@@ -202,8 +202,8 @@ class Flow:
                 raise
             raise self._blamed(place, _first_words(error)) from error
 
-    def _blamed(self, place: Place, words: str) -> InvalidPipeline:
-        return InvalidPipeline(Problem(place, words).told_of(self.definition.file or self.definition.name))
+    def _blamed(self, place: FilePlace, words: str) -> InvalidPipeline:
+        return InvalidPipeline(FileProblem(place, words).told_of(self.definition.file or self.definition.name))
 
 
 def unmet_of(observed: dict[str, Any]) -> dict[str, int]:

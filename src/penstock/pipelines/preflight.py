@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.errors import InvalidConfig, InvalidPipeline, NodesUnreachable, UnknownTopic, WrongPort
-from penstock.pipelines.definition import Definition, Source
+from penstock.pipelines.definition import Definition, PipelineSource
 from penstock.pipelines.ready import READY
-from penstock.pipelines.text import Place, Problem
+from penstock.pipelines.text import FilePlace, FileProblem
 from penstock.spark.reading.cluster import Cluster
 from penstock.spark.reading.options import SourceOptions
-from penstock.spark.writing.sink_options import SinkOptions
+from penstock.spark.writing.options import SinkOptions
 
 _TIMEOUT: Final = "10"  # seconds in which a node has to answer
 
@@ -43,7 +43,7 @@ def check_topics(definition: Definition, *, is_elsewhere: bool, tell: Callable[[
             return
 
 
-def _check(definition: Definition, source: Source) -> None:
+def _check(definition: Definition, source: PipelineSource) -> None:
     given = {"servers": definition.servers, **source.options}
     try:
         SourceOptions.of(given, is_streaming=source.is_stream)
@@ -56,5 +56,5 @@ def _check(definition: Definition, source: Source) -> None:
         raise UnknownTopic(f"{definition.file}:{place.line}:{place.column}: {error.message}") from error
 
 
-def _blamed(definition: Definition, place: Place, words: str) -> InvalidPipeline:
-    return InvalidPipeline(Problem(place, words).told_of(definition.file or definition.name))
+def _blamed(definition: Definition, place: FilePlace, words: str) -> InvalidPipeline:
+    return InvalidPipeline(FileProblem(place, words).told_of(definition.file or definition.name))

@@ -12,17 +12,17 @@ import yaml
 from penstock.errors import InvalidPipeline
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """A line and a column of a file, from 1."""
 
     line: int
     column: int
 
 
-class Problem(NamedTuple):
+class FileProblem(NamedTuple):
     """Something wrong with a file, and where."""
 
-    place: Place
+    place: FilePlace
     message: str
 
     def told_of(self, name: str) -> str:
@@ -30,15 +30,15 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class FileValue:
     """One value of a document: a plain one, a list or a mapping of further ones."""
 
     value: Any  # str, int, float, bool, None, list[Text] or dict[str, Text]
-    place: Place
-    named_at: Place | None = None  # where its name stands, in a mapping
+    place: FilePlace
+    named_at: FilePlace | None = None  # where its name stands, in a mapping
 
     @classmethod
-    def of(cls, value: Any, place: Place) -> Text:
+    def of(cls, value: Any, place: FilePlace) -> FileValue:
         """A plain value, all of it at one place."""
         match value:
             case dict():
@@ -81,13 +81,13 @@ class Faults:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._problems: list[Problem] = []
+        self._problems: list[FileProblem] = []
 
-    def __iter__(self) -> Iterator[Problem]:
+    def __iter__(self) -> Iterator[FileProblem]:
         return iter(sorted(self._problems))
 
-    def add(self, place: Place, message: str) -> None:
-        self._problems.append(Problem(place, message))
+    def add(self, place: FilePlace, message: str) -> None:
+        self._problems.append(FileProblem(place, message))
 
     def raise_any(self) -> None:
         if self._problems:
@@ -101,21 +101,23 @@ def did_you_mean(word: str, known: Iterator[str] | list[str] | tuple[str, ...]) 
     return f" Did you mean {near[0]!r}?" if near else f" There is: {', '.join(names)}." if names else ""
 
 
-def read_text(content: str, name: str) -> Text:
+def read_text(content: str, name: str) -> FileValue:
     """The document in a file; ``name`` is what errors call it."""
     try:
         node = yaml.compose(content, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+        place = FilePlace(mark.line + 1, mark.column + 1) if mark else FilePlace(1, 1)
         raise InvalidPipeline(
-            Problem(place, f"this is not YAML: {error.problem or error.context}.").told_of(name)
+            FileProblem(place, f"this is not YAML: {error.problem or error.context}.").told_of(name)
         ) from None
     except yaml.YAMLError as error:
-        raise InvalidPipeline(Problem(Place(1, 1), f"this is not YAML: {error}.").told_of(name)) from None
+        raise InvalidPipeline(FileProblem(FilePlace(1, 1), f"this is not YAML: {error}.").told_of(name)) from None
     if node is None:
         raise InvalidPipeline(
-            Problem(Place(1, 1), "the file is empty. `penstock pipeline init` writes one to begin with.").told_of(name)
+            FileProblem(
+                FilePlace(1, 1), "the file is empty. `penstock pipeline init` writes one to begin with."
+            ).told_of(name)
         )
     faults = Faults(name)
     document = _text_of(node, faults)
@@ -123,22 +125,22 @@ def read_text(content: str, name: str) -> Text:
     return document
 
 
-def _text_of(node: yaml.Node, faults: Faults) -> Text:
-    place = Place(node.start_mark.line + 1, node.start_mark.column + 1)
+def _text_of(node: yaml.Node, faults: Faults) -> FileValue:
+    place = FilePlace(node.start_mark.line + 1, node.start_mark.column + 1)
     if isinstance(node, yaml.MappingNode):
-        entries: dict[str, Text] = {}
+        entries: dict[str, FileValue] = {}
         for key_node, value_node in node.value:
-            at = Place(key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            at = FilePlace(key_node.start_mark.line + 1, key_node.start_mark.column + 1)
             if not isinstance(key_node, yaml.ScalarNode):
                 faults.add(at, "a name stands here, not a list or mapping.")
                 continue
             if key_node.value in entries:
                 faults.add(at, f"{key_node.value!r} is here for the second time.")
             entries[key_node.value] = replace(_text_of(value_node, faults), named_at=at)
-        return Text(entries, place)
+        return FileValue(entries, place)
     if isinstance(node, yaml.SequenceNode):
-        return Text([_text_of(each, faults) for each in node.value], place)
-    return Text(_plain(node), place)
+        return FileValue([_text_of(each, faults) for each in node.value], place)
+    return FileValue(_plain(node), place)
 
 
 def _plain(node: yaml.Node) -> Any:

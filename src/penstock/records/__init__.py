@@ -9,9 +9,10 @@ from penstock.records.batch import (
     find_timestamp,
     is_quick_to_decode,
     recompress_batch,
+    size_of_headers,
 )
 from penstock.records.compression import Codec, compress, decompress
-from penstock.records.gap import encode_gap
+from penstock.records.control import Marker, encode_gap, encode_marker, read_marker
 from penstock.records.header import (
     CONTROL_BIT,
     HEADER,
@@ -27,7 +28,6 @@ from penstock.records.header import (
     peek_transaction,
     stamp_append_time,
 )
-from penstock.records.marker import Marker, encode_marker, read_marker
 from penstock.records.partitioner import KeyHash, Partitioner, RoundRobin, key_hash, murmur2
 from penstock.records.plain import decode_values, encode_values
 
@@ -66,5 +66,6 @@ __all__ = [
     "peek_transaction",
     "read_marker",
     "recompress_batch",
+    "size_of_headers",
     "stamp_append_time",
 ]

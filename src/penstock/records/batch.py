@@ -8,19 +8,14 @@ Format: docs/formats/record-batch.md.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from penstock.errors import CorruptRecords, InvalidRecord, InvalidTimestamp, MessageTooLarge
-from penstock.records.compression import (
-    DECOMPRESSED_BYTES_MAX,
-    Codec,
-    compress,
-    decompress,
-    decompressed_limit,
-)
+from penstock.records.compression import DECOMPRESSED_BYTES_MAX, Codec, compress, decompress, decompressed_limit
 from penstock.records.header import (
     APPEND_TIME_BIT,
     CODEC_MASK,
@@ -56,7 +51,9 @@ _NULL_BYTE: Final = 1
 # smallest of them take.
 _HEADERS_FREE: Final = 100_000
 _BYTES_FOR_HEADER: Final = 8
-_QUICK_BYTES: Final = 256 * 1024
+# As much as is decoded within a few milliseconds, even if it is all records or headers of the smallest kind.
+_HEADER_BYTES_AT_LEAST: Final = 16
+_QUICK_BYTES: Final = 64 * 1024
 _NULL: Final = bytes((_NULL_BYTE,))  # the length of what is not there, -1
 
 
@@ -92,6 +89,11 @@ def decode_records(buffer: ReadableBuffer, limit_bytes: int = DECOMPRESSED_BYTES
 def is_quick_to_decode(data: ReadableBuffer) -> bool:
     """Whether batches, one behind the other, are small and not compressed: what is compressed may be anything."""
     return len(data) <= _QUICK_BYTES and all(header.codec is Codec.NONE for _, header in iter_batches(data))
+
+
+def size_of_headers(headers: Headers) -> int:
+    """What headers weigh, about, where memory counts: even one without a name and a value takes some."""
+    return sum(_HEADER_BYTES_AT_LEAST + len(name) + len(value or b"") for name, value in headers)
 
 
 def find_timestamp(buffer: ReadableBuffer, timestamp_ms: int) -> TimestampedOffset | None:
@@ -364,3 +366,47 @@ def complete_batch(header: BatchHeader, batch: memoryview) -> None:
     assert header.codec is Codec.NONE, "what is compressed is put together"
     HEADER.pack_into(batch, 0, *header._replace(length=len(batch) - LENGTH_EXCLUDES))
     seal(batch)
+
+
+def positions_of(header: BatchHeader, data: bytes, begin: int = 0) -> array[int]:
+    """Where each record begins, and where the last one ends; ``data`` holds them from ``begin`` on, not compressed."""
+    positions = array("I", [begin])
+    append = positions.append
+    position, total = begin, len(data)
+    try:
+        while position < total:
+            if (low := data[position]) < 0x80:
+                position += 1 + (low >> 1)
+            elif (high := data[position + 1]) < 0x80:
+                position += 2 + ((low & 0x7F) >> 1 | high << 6)
+            else:
+                length, position = read_varint(data, position)
+                position += max(length, 0)
+            append(position)
+    except IndexError:
+        raise CorruptRecords("The buffer ends inside a record.") from None
+    if position != total or len(positions) != header.count + 1:
+        raise CorruptRecords(f"A batch claims {header.count} records and has {len(positions) - 1}.")
+    return positions
+
+
+def slice_batch(
+    header: BatchHeader, data: bytes, positions: Sequence[int], spans: Sequence[tuple[int, int]]
+) -> bytearray:
+    """The records between these offsets, first and last, of a batch that has no gaps; spans rise and are not empty.
+
+    They are copied by their bytes: nothing is decoded and encoded again. The new batch keeps the first offset and the
+    base timestamp of the whole one, so a record's own numbers stay true; what was left out is a gap.
+    """
+    base = header.base_offset
+    view = memoryview(data)
+    parts = [view[positions[first - base] : positions[last - base + 1]] for first, last in spans]
+    part = header._replace(
+        attributes=header.attributes & APPEND_TIME_BIT,
+        last_offset_delta=spans[-1][1] - base,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        count=sum(last - first + 1 for first, last in spans),
+    )
+    return assemble_batch(part, parts)

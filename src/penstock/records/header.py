@@ -65,7 +65,7 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    # Named after the format's field; it hides tuple.count, which nobody asks of a header.
+    # Named after the format's field; it hides tuple.count, which no caller needs.
     count: int  # type: ignore[assignment]
 
     @property

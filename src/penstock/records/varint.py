@@ -19,11 +19,6 @@ _UINT32_MAX, _UINT32_BYTES_MAX = 2**32 - 1, 5
 _UINT64_MAX, _UINT64_BYTES_MAX = 2**64 - 1, 10
 
 
-def read_unsigned_varint(buffer: ReadableBuffer, offset: int) -> tuple[int, int]:
-    """Read up to 32 bits."""
-    return _read(buffer, offset, _UINT32_BYTES_MAX, _UINT32_MAX)
-
-
 def read_varint(buffer: ReadableBuffer, offset: int) -> tuple[int, int]:
     """Read a zigzag value of up to 32 bits."""
     # Lengths and deltas, nearly always one or two bytes: worth a path of their own.
@@ -44,21 +39,6 @@ def read_varlong(buffer: ReadableBuffer, offset: int) -> tuple[int, int]:
     """Read a zigzag value of up to 64 bits."""
     raw, offset = _read(buffer, offset, _UINT64_BYTES_MAX, _UINT64_MAX)
     return (raw >> 1) ^ -(raw & 1), offset
-
-
-def write_unsigned_varint(out: bytearray, value: int) -> None:
-    """Append a value of up to 32 bits."""
-    assert 0 <= value <= _UINT32_MAX, value
-    _write(out, value)
-
-
-def write_varint(out: bytearray, value: int) -> None:
-    """Append a signed value of up to 32 bits, zigzag-coded."""
-    if -64 <= value < 64:
-        out.append((value << 1) ^ (value >> 31))
-        return
-    assert INT32_MIN <= value <= INT32_MAX, value
-    _write(out, (value << 1) ^ (value >> 31))
 
 
 def write_varlong(out: bytearray, value: int) -> None:

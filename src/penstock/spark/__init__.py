@@ -18,7 +18,7 @@ __all__ = ["session"]
 
 
 def __getattr__(name: str) -> Any:
-    """PySpark takes a second to import: only who asks for a session pays for it."""
+    """PySpark takes a second to import: only a caller that makes a session pays for it."""
     if name != "session":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needs("spark", "penstock.spark"):

@@ -29,25 +29,76 @@ from contextlib import closing
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.errors import CorruptRecords, MessageTooLarge, StorageError, UnsupportedCompression
 from penstock.records import BatchHeader, Record, decode_records, filter_batch, parse_header, read_marker
-from penstock.storage.cleaned_to import CleanedTo
 from penstock.storage.config import LogConfig
-from penstock.storage.file_bytes import FileBytes
 from penstock.storage.files import Files
-from penstock.storage.holes import Hole
+from penstock.storage.index import OFFSETS_IN_SEGMENT_MAX
 from penstock.storage.log import Log
-from penstock.storage.scan import scan
-from penstock.storage.segment import Segment, log_path
-from penstock.storage.segment_writer import SegmentWriter
+from penstock.storage.ranges import Hole
+from penstock.storage.scan import FileBytes, scan
+from penstock.storage.segment import Segment, SegmentWriter, log_path
+from penstock.storage.state_files import load_json, save_json
 from penstock.storage.swap import Swap
+
+CLEANED_FILE: Final = "cleaned-to"
+_MARKS_MAX: Final = 32
+
+
+class CleanedMark(NamedTuple):
+    """At ``time_ms`` everything below ``offset`` was compacted, and so many tombstones were still there."""
+
+    offset: int
+    time_ms: int
+    tombstones: int
+
+
+class CleanedTo:
+    """The marks of one log, oldest first."""
+
+    def __init__(self, marks: list[CleanedMark]) -> None:
+        self.marks = marks
+
+    @classmethod
+    def load(cls, files: Files, directory: Path) -> CleanedTo:
+        return cls(load_json(files, directory / CLEANED_FILE, list[CleanedMark]) or [])
+
+    def save(self, files: Files, directory: Path) -> None:
+        save_json(files, directory / CLEANED_FILE, self.marks)
+
+    @property
+    def offset(self) -> int:
+        """Everything below has been compacted at least once."""
+        return self.marks[-1].offset if self.marks else 0
+
+    def tombstones_below(self, now_ms: int, delete_retention_ms: int) -> int:
+        """The offset below which tombstones have been kept for long enough."""
+        return max((mark.offset for mark in self._due(now_ms, delete_retention_ms)), default=0)
+
+    def has_due_tombstones(self, now_ms: int, delete_retention_ms: int) -> bool:
+        return any(mark.tombstones for mark in self._due(now_ms, delete_retention_ms))
+
+    def after_pass(self, offset: int, now_ms: int, tombstones: int, delete_retention_ms: int) -> CleanedTo:
+        """The marks once another pass is done. Old ones are merged into later ones, so that few are left."""
+        limit = self.tombstones_below(now_ms, delete_retention_ms)
+        kept = [CleanedMark(limit, now_ms - delete_retention_ms, 0)] if limit else []
+        kept += [mark for mark in self.marks if limit < mark.offset]
+        if offset > self.offset:
+            kept.append(CleanedMark(offset, now_ms, tombstones))
+        if len(kept) > _MARKS_MAX:
+            # Dropping every other one keeps tombstones a little longer, until the next mark is due.
+            kept = [*kept[:-1][1::2], kept[-1]]
+        return CleanedTo(kept)
+
+    def _due(self, now_ms: int, delete_retention_ms: int) -> list[CleanedMark]:
+        return [mark for mark in self.marks if now_ms - mark.time_ms >= delete_retention_ms]
+
 
 log = logging.getLogger(__name__)
 
 KEYS_MAX: Final = 500_000  # in one pass, at about 180 bytes each
-_OFFSETS_IN_SEGMENT_MAX: Final = (1 << 31) - 1
 _DIGEST_BYTES: Final = 16
 
 
@@ -128,7 +179,7 @@ class Compaction:
         self._keys_max = keys_max
         self._aborted = owner.aborted.ranges()
         self._remembered = owner.producers.remembered()
-        self._undone: set[int] = set()  # producers of whom records were kept since their last marker
+        self._undone: set[int] = set()  # producers with records kept since their last marker
         self._last_offsets: dict[bytes, int] = {}
         self._drop_tombstones_below = cleaned_to.tombstones_below(now_ms, self._config.delete_retention_ms)
         self._damaged: set[int] = set()
@@ -193,7 +244,7 @@ class Compaction:
             if segment.base_offset >= self._mapped_to:
                 break
             is_damaged = segment.base_offset in self._damaged
-            too_wide = group and end - group[0][0].base_offset > _OFFSETS_IN_SEGMENT_MAX
+            too_wide = group and end - group[0][0].base_offset > OFFSETS_IN_SEGMENT_MAX
             if group and (is_damaged or too_wide or size + segment.size > self._config.segment_bytes):
                 yield group
                 group, size = [], 0
@@ -310,7 +361,7 @@ class Compaction:
 
 
 def compact(owner: Log, now_ms: int) -> bool:
-    """A whole pass in one thread, where nobody else uses the log; whether there was anything to do."""
+    """A whole pass in one thread, where nothing else uses the log; whether there was anything to do."""
     owner.settle_swaps()
     compaction = plan_compaction(owner, now_ms)
     if compaction is None:

@@ -9,15 +9,15 @@ from uuid import uuid4
 import msgspec
 
 from penstock.errors import DataDirectoryError, StorageError
-from penstock.storage.checked import decode_checked, encode_checked
-from penstock.storage.files import Claim, Files, read_file, replace_file
+from penstock.storage.files import DirectoryLock, Files
+from penstock.storage.state_files import load_json, save_json
 
 FORMAT_VERSION: Final = 1
 _IDENTITY_FILE: Final = "node"
 _LOCK_FILE: Final = "lock"
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
+class DirectoryIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Who wrote a data directory. ``directory_id`` tells a wiped disk from the one it replaced (KIP-853)."""
 
     format_version: int
@@ -30,7 +30,7 @@ class DataDirectory:
 
     def __init__(self, files: Files, path: Path, node_id: int) -> None:
         self.path = path
-        self._claim: Claim | None = None
+        self._claim: DirectoryLock | None = None
         try:
             files.make_directory(path)
             self._lock(files)
@@ -80,22 +80,20 @@ class DataDirectory:
                 "--data-dir."
             )
 
-    def _identify(self, files: Files, node_id: int) -> Identity:
+    def _identify(self, files: Files, node_id: int) -> DirectoryIdentity:
         path = self.path / _IDENTITY_FILE
-        data = read_file(files, path)
-        if data is None:
+        identity = load_json(files, path, DirectoryIdentity)
+        if identity is None and files.exists(path):
+            raise DataDirectoryError(f"{path} is damaged. Restore it from a backup; nothing was changed.")
+        if identity is None:
             if files.exists(self.metadata):
                 raise DataDirectoryError(
                     f"{self.path} holds data but no file {_IDENTITY_FILE!r} that says whose. Restore that file from a "
                     "backup, or choose another directory with --data-dir."
                 )
-            identity = Identity(format_version=FORMAT_VERSION, node_id=node_id, directory_id=str(uuid4()))
-            replace_file(files, path, encode_checked(msgspec.json.encode(identity)))
+            identity = DirectoryIdentity(format_version=FORMAT_VERSION, node_id=node_id, directory_id=str(uuid4()))
+            save_json(files, path, identity)
             return identity
-        body = decode_checked(data)
-        if body is None:
-            raise DataDirectoryError(f"{path} is damaged. Restore it from a backup; nothing was changed.")
-        identity = msgspec.json.decode(body, type=Identity)
         if identity.format_version != FORMAT_VERSION:
             raise DataDirectoryError(
                 f"{self.path} was written in format {identity.format_version}; this version of Penstock reads format "

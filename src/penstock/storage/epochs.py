@@ -12,11 +12,9 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
-
 from penstock.errors import DiskFull, StorageError
-from penstock.storage.checked import decode_checked, encode_checked
-from penstock.storage.files import Files, read_file, replace_file
+from penstock.storage.files import Files
+from penstock.storage.state_files import load_json, save_json
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +40,10 @@ class LeaderEpochs:
 
     def load(self) -> bool:
         """Read the file; False if there is none or it is damaged."""
-        data = read_file(self._files, self._path)
-        body = None if data is None else decode_checked(data)
-        if body is None:
+        starts = load_json(self._files, self._path, list[EpochStart])
+        if starts is None:
             return False
-        self._keep(msgspec.json.decode(body, type=list[EpochStart]))
+        self._keep(starts)
         self._saved = self._starts
         return True
 
@@ -99,7 +96,7 @@ class LeaderEpochs:
         """Write the file, if it lacks anything. May run in the thread that syncs."""
         starts = self._starts
         if self._saved is not starts:
-            replace_file(self._files, self._path, encode_checked(msgspec.json.encode(starts)))
+            save_json(self._files, self._path, starts)
             self._saved = starts
 
     def try_to_save(self) -> None:

@@ -29,7 +29,7 @@ Buffer = bytes | bytearray | memoryview  # of single bytes, so that len() counts
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
-_FILE_MODE = 0o600  # messages are for those who may ask a node for them, not for everybody on its machine
+_FILE_MODE = 0o600  # messages are for clients that may ask the node for them, not for every user of its machine
 _DIRECTORY_MODE = 0o700
 _CACHE_SAMPLE_BYTES = 128 * 1024  # what was read together goes together, more or less
 _PAGE_BYTES = 4096
@@ -37,7 +37,7 @@ _FILLER = b"unreadable page\n" * (_PAGE_BYTES // 16)
 _ANY_BYTE = [bytearray(1)]  # takes what is read only to see whether it can be
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """A file in a directory, with its size."""
 
     name: str
@@ -45,9 +45,9 @@ class Entry(NamedTuple):
 
 
 class File(Protocol):
-    """An open file. It closes when nobody holds it any more, so a slice being sent keeps its file readable.
+    """An open file. It closes with its last reference, so a slice being sent keeps its file readable.
 
-    Whoever opened a file for a moment closes it at once.
+    A file that is opened for a moment is closed at once.
     """
 
     @property
@@ -77,7 +77,7 @@ class File(Protocol):
         """Write bytes over others. A crash may leave the old ones, the new ones or some of each."""
 
     def changed_ns(self) -> int:
-        """When somebody, we or a stranger, last changed the file's bytes, or claims to have."""
+        """When any process last changed the file's bytes, as the file system says."""
 
     def stamp_ns(self) -> int:
         """Something else after every change that goes through the file system, whatever is claimed of its time."""
@@ -92,10 +92,10 @@ class File(Protocol):
         """Whether bytes could be read without a disk, going by samples; True where that cannot be told."""
 
     def let_go(self, position: int, size: int) -> None:
-        """Nobody is expected to read these bytes again soon: they need not be kept in memory."""
+        """These bytes are not expected to be read again soon, and need not be kept in memory."""
 
 
-class Claim(Protocol):
+class DirectoryLock(Protocol):
     """A locked file. The process that ends lets go of it, however it ends."""
 
     def release(self) -> None: ...
@@ -105,7 +105,7 @@ class Files(Protocol):
     """A file system, as far as storage needs one."""
 
     def open(self, path: Path, *, create: bool = False) -> File: ...
-    def entries(self, directory: Path) -> list[Entry]: ...
+    def entries(self, directory: Path) -> list[DirectoryEntry]: ...
     def directories(self, directory: Path) -> list[Path]:
         """The directories in a directory, in order; none if there is no such directory."""
 
@@ -120,7 +120,7 @@ class Files(Protocol):
     def remove_tree(self, directory: Path) -> None: ...
     def sync_directory(self, directory: Path) -> None: ...
     def free_bytes(self, directory: Path) -> int: ...
-    def lock(self, path: Path) -> Claim | None:
+    def lock(self, path: Path) -> DirectoryLock | None:
         """Claim a file for this process, creating it if need be; None if another process has it."""
 
 
@@ -148,7 +148,7 @@ class FileSlice:
         return FileSlice(self.file, self.position + sent, self.size - sent, self.next_offset, self.keeper)
 
     def on_unreadable(self) -> None:
-        """The disk refused it to somebody who did not read it here."""
+        """The disk refused these bytes to another reader."""
         if self.keeper is not None:
             self.keeper.look_again(self.position, self.size)
 
@@ -325,7 +325,7 @@ class DiskFile:
             except OSError as error:
                 if create or error.errno not in {errno.EACCES, errno.EROFS, errno.EPERM}:
                     raise
-                # Readable is enough until somebody writes.
+                # Readable is enough until something is written.
                 self._fd = spares.used_by(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
             self.size = os.fstat(self._fd).st_size
 
@@ -428,9 +428,9 @@ class DiskFile:
             return  # it was advice, no more
 
 
-def _list(entry: os.DirEntry[str]) -> Entry | None:
+def _list(entry: os.DirEntry[str]) -> DirectoryEntry | None:
     try:
-        return Entry(entry.name, entry.stat().st_size)
+        return DirectoryEntry(entry.name, entry.stat().st_size)
     except FileNotFoundError:
         return None  # removed by another thread since the directory was read
 
@@ -448,8 +448,8 @@ class DiskFiles:
     def open(self, path: Path, *, create: bool = False) -> File:
         return DiskFile(path, create=create, spares=self._spares)
 
-    def entries(self, directory: Path) -> list[Entry]:
-        def list_files() -> list[Entry]:
+    def entries(self, directory: Path) -> list[DirectoryEntry]:
+        def list_files() -> list[DirectoryEntry]:
             with os.scandir(directory) as found:
                 return [listed for entry in found if entry.is_file() and (listed := _list(entry))]
 
@@ -497,7 +497,7 @@ class DiskFiles:
         with _disk_errors("look at", directory):
             return shutil.disk_usage(directory).free
 
-    def lock(self, path: Path) -> Claim | None:
+    def lock(self, path: Path) -> DirectoryLock | None:
         with _disk_errors("lock", path):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:

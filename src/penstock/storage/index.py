@@ -29,6 +29,7 @@ _CRC: Final = struct.Struct("<I")
 _HEADER_BYTES: Final = _HEADER.size + _CRC.size
 _ROW_BYTES: Final = 16
 NO_TIMESTAMP: Final = -1
+OFFSETS_IN_SEGMENT_MAX: Final = (1 << 31) - 1  # rows keep relative offsets in 32 bits
 
 
 class IndexSummary(NamedTuple):
@@ -138,6 +139,13 @@ def stated_size(files: Files, path: Path, base_offset: int) -> int:
         return -1
     size: int = _HEADER.unpack_from(header)[5]
     return -1 if _parse_summary(header, base_offset, size) is None else size
+
+
+def state_missing(files: Files, path: Path, base_offset: int, next_offset: int) -> None:
+    """Write, in the place of an index, that a segment had bytes up to an offset: a file without them is damaged."""
+    index = Index(base_offset)
+    index.next_offset, index.log_size = next_offset, 1
+    index.save(files, path)
 
 
 def _parse_summary(header: memoryview, base_offset: int, log_size: int) -> IndexSummary | None:

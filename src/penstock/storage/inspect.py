@@ -16,14 +16,13 @@ from typing import Final
 from penstock.errors import CorruptRecords, MessageTooLarge, StorageError, UnsupportedCompression
 from penstock.records import BatchHeader, Marker, Record, decode_records, read_marker
 from penstock.storage.epochs import EpochStart, LeaderEpochs
-from penstock.storage.file_bytes import FileBytes
 from penstock.storage.files import Files
-from penstock.storage.holes import Hole
 from penstock.storage.index import NO_TIMESTAMP, Index
-from penstock.storage.log_start import load_start
+from penstock.storage.ranges import Hole
 from penstock.storage.recovery import EPOCHS_FILE
-from penstock.storage.scan import scan
+from penstock.storage.scan import FileBytes, scan
 from penstock.storage.segment import index_path, log_path
+from penstock.storage.state_files import load_start
 
 _LOG_NAME: Final = re.compile(r"(\d{20})\.log")
 

@@ -21,23 +21,19 @@ from penstock.errors import DamagedRecords, DiskFull, LogFailed, OffsetOutOfRang
 from penstock.records import CONTROL_BIT, BatchHeader, assign
 from penstock.storage.aborted import note_marker
 from penstock.storage.config import LogConfig
-from penstock.storage.doubt import forget_doubt
-from penstock.storage.failed_sync import note_failed_sync
 from penstock.storage.files import Files, FileSlice
-from penstock.storage.holes import OffsetRange
-from penstock.storage.log_start import load_start, save_start
-from penstock.storage.open_segments import OpenSegments
+from penstock.storage.index import OFFSETS_IN_SEGMENT_MAX
 from penstock.storage.producers import save_snapshot, snapshot_path
+from penstock.storage.ranges import OffsetRange
 from penstock.storage.recovery import CONDEMNED, keep_room, recover
 from penstock.storage.retention import count_expired, has_expired, is_aged
-from penstock.storage.search import TimestampOffset, find_max_timestamp, find_time
-from penstock.storage.segment import Segment, index_path, log_path
-from penstock.storage.segments import Segments
+from penstock.storage.segment import OpenSegments, Segment, index_path, log_path
+from penstock.storage.segments import Dated, Segments, TimestampOffset, find_dated, largest_timestamp
+from penstock.storage.state_files import forget_cut, load_start, note_failed_sync, save_start
 from penstock.storage.swap import Swap
 
 log = logging.getLogger(__name__)
 
-_OFFSETS_IN_SEGMENT_MAX: Final = (1 << 31) - 1  # the index keeps relative offsets in 32 bits
 _SNAPSHOTS_KEPT: Final = 2  # a damaged newest one costs a scan, not the table
 
 __all__ = ["Log", "TimestampOffset"]
@@ -76,8 +72,9 @@ class Log:
         self.producers = found.producers
         self.epochs = found.epochs
         self.aborted = found.aborted
+        self._listed = found.listed
         self.bytes_cut = found.bytes_cut
-        self.is_doubtful = found.is_doubtful  # it may lack batches that were there, and nobody was told
+        self.is_doubtful = found.is_doubtful  # it may lack batches that were there, and the controller does not know
         self._snapshots = found.snapshots
         # Segments that may hold bytes not yet durable or have no index file yet, oldest first.
         self._dirty = found.unindexed
@@ -115,7 +112,7 @@ class Log:
 
     @property
     def settled_segments(self) -> list[Segment]:
-        """The oldest segments, as far as they are sealed, durable and indexed: nobody writes anything of them."""
+        """The oldest segments, as far as they are sealed, durable and indexed: nothing of them is written any more."""
         dirty = set(self._dirty)
         return list(takewhile(lambda segment: segment not in dirty, self._segments))
 
@@ -155,7 +152,7 @@ class Log:
             if (
                 active.size + len(batch) > self.config.segment_bytes
                 or active.index_bytes >= self.config.segment_index_bytes
-                or next_offset - active.base_offset > _OFFSETS_IN_SEGMENT_MAX
+                or next_offset - active.base_offset > OFFSETS_IN_SEGMENT_MAX
             ):
                 self._roll(base_offset)
                 active = self._segments.active
@@ -221,7 +218,9 @@ class Log:
                 segment.sync()
             if self._is_directory_dirty:
                 self._is_directory_dirty = False
+                named = self._segments.base_offsets()
                 self.files.sync_directory(self.directory)
+                self._listed.add(lambda: named & self._segments.base_offsets())
         except TooManyOpenFiles:
             self._is_directory_dirty = True
             raise
@@ -361,9 +360,9 @@ class Log:
         return next((lost for lost in self.lost if offset in lost), None)
 
     def forget_doubt(self) -> None:
-        """Whoever has to know that this log was cut does. Runs in any thread."""
+        """The controller knows that this log was cut. Runs in any thread."""
         self.is_doubtful = False
-        forget_doubt(self.files, self.directory)
+        forget_cut(self.files, self.directory)
 
     def first_damage(self) -> int | None:
         """The offset from which on records are known to be damaged; None if all that was looked at is good."""
@@ -372,18 +371,29 @@ class Log:
                 return segment.offset_before(hole.start)
         return None
 
+    def find_dated(self, offset: int, timestamp: int) -> Dated | None:
+        """The first batch from an offset on that may hold a record at or after ``timestamp``."""
+        return find_dated(self.segments, max(offset, self.start_offset), timestamp)
+
     def find_time(self, timestamp: int) -> TimestampOffset | None:
         """The first record whose timestamp is at or after ``timestamp``; `DamagedRecords` if damage may hide it."""
-        found = find_time(self.segments, self.start_offset, timestamp)
+        found, dated = None, self.find_dated(self.start_offset, timestamp)
+        while dated is not None and (found := dated.find(timestamp)) is None:
+            dated = self.find_dated(dated.header.next_offset, timestamp)
+        self.check_before(found)
+        return found
+
+    def check_before(self, found: TimestampOffset | None) -> None:
+        """`DamagedRecords` if damage may hide a record before the one that a search by time found."""
         for damage in self.damage():
             is_before = damage.first < (self.end_offset if found is None else found.offset)
             if is_before and damage.next > self.start_offset and not self._is_lost(damage):
                 raise self._damaged(damage)
-        return found
 
-    def max_timestamp(self) -> TimestampOffset | None:
-        """The first record with the largest timestamp."""
-        return find_max_timestamp(self.segments, self.start_offset)
+    @property
+    def largest_timestamp(self) -> int:
+        """Of all records, as their batches tell it; -1 if there are none."""
+        return largest_timestamp(self.segments, self.start_offset)
 
     def batches(self, offset: int) -> Iterator[FileSlice]:
         """Every batch from the one that holds ``offset`` on, one slice each; stops at damage as `read` does."""
@@ -478,6 +488,7 @@ class Log:
             if self._undeleted:
                 # Their successor's name must be durable first: a crash could leave nothing to tell where the log was.
                 self.files.sync_directory(self.directory)
+                self._listed.discard(0, self._undeleted[-1].base_offset + 1)
             while self._undeleted:
                 if self.config.file_delete_delay_ms:
                     self._condemn(self._undeleted[0], now_ms + self.config.file_delete_delay_ms)
@@ -485,6 +496,7 @@ class Log:
                     self._remove_files(self._undeleted[0])
                 self.files.sync_directory(self.directory)  # one by one, so that no crash leaves a gap
                 self._undeleted.pop(0)
+            self._listed.try_to_save()  # there may be room for it now
 
     def _condemn(self, segment: Segment, due_ms: int) -> None:
         """Take a segment's file out of the log, and remove it later; the next start removes it in any case."""
@@ -512,7 +524,7 @@ class Log:
         self.files.remove(log_path(self.directory, segment.base_offset))
 
     def pin(self, base_offset: int | None) -> None:
-        """Keep segments from ``base_offset`` on from being dropped while somebody rewrites them; None ends it."""
+        """Keep segments from ``base_offset`` on from being dropped while they are rewritten; None ends it."""
         self._pinned_from = base_offset
 
     def leave_swap(self, swap: Swap) -> None:
@@ -527,7 +539,10 @@ class Log:
     def settle_swaps(self) -> None:
         """Finish or undo what compaction left. What the disk refuses is left for the next call. Runs in any thread."""
         while self._swaps:
-            self._swaps[0].settle()
+            swap = self._swaps[0]
+            if swap.is_decided:
+                self._listed.discard(swap.base_offset + 1, swap.end_offset)
+            swap.settle()
             self._swaps.pop(0)
 
     def replace_segments(self, old: list[Segment], new: list[Segment]) -> None:
@@ -551,6 +566,7 @@ class Log:
         kept = [segment for segment in self._segments if segment.base_offset <= offset]
         for snapshot in [snapshot for snapshot in self._snapshots if snapshot > offset]:
             self.files.remove(snapshot_path(self.directory, snapshot))
+        self._listed.discard(offset + 1)
         for segment in reversed(self.segments[len(kept) :]):
             self._remove_files(segment)
             self.files.sync_directory(self.directory)  # one by one, so that no crash leaves a gap
@@ -570,6 +586,7 @@ class Log:
         save_start(self.files, self.directory, offset)  # first: whatever a crash leaves lies before it, and is not read
         for snapshot in self._snapshots:
             self.files.remove(snapshot_path(self.directory, snapshot))
+        self._listed.discard(0)
         for segment in reversed(self.segments):
             self._remove_files(segment)
         self.epochs.cut(0)

@@ -136,13 +136,6 @@ class ProducerTable:
         producer = self._producers.get(producer_id)
         return NONE if producer is None or producer.epoch != epoch else producer.last_sequence
 
-    def last_offset_of(self, producer_id: int, epoch: int) -> int:
-        """Where the producer's last batch in this epoch begins, -1 if there is none."""
-        producer = self._producers.get(producer_id)
-        if producer is None or producer.epoch != epoch or not producer.batches:
-            return NONE
-        return producer.batches[-1].base_offset
-
     def coordinator_epoch_of(self, producer_id: int) -> int:
         """The epoch of the coordinator that wrote the producer's last marker, -1 if none is known."""
         producer = self._producers.get(producer_id)
@@ -153,8 +146,9 @@ class ProducerTable:
     def check(self, header: BatchHeader) -> int | None:
         """The base offset of the batch this one repeats, or None if it is the producer's next one.
 
-        A producer nobody remembers may start anywhere: its past may have been expired or deleted. One that is known,
-        but with nothing of its epoch, begins at 0. Batches without a sequence are the broker's own and never repeat.
+        A producer that is not remembered may start anywhere: its past may have been expired or deleted. One that is
+        known, but with nothing of its epoch, begins at 0. Batches without a sequence are the broker's own and never
+        repeat.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:

@@ -20,19 +20,23 @@ from penstock.errors import StorageError
 from penstock.records import BatchHeader
 from penstock.storage.aborted import AbortedTransactions, note_marker
 from penstock.storage.config import LogConfig
-from penstock.storage.dates import Dates
-from penstock.storage.doubt import is_doubt_noted, note_doubt
+from penstock.storage.epoch_repair import Dates
 from penstock.storage.epochs import LeaderEpochs
-from penstock.storage.failed_sync import forget_failed_sync, is_failed_sync_noted, note_failed_sync
-from penstock.storage.file_bytes import FileBytes
 from penstock.storage.files import Files
-from penstock.storage.holes import Hole
-from penstock.storage.index import Index, peek_index, stated_size
-from penstock.storage.log_start import load_start
-from penstock.storage.open_segments import OpenSegments
+from penstock.storage.index import OFFSETS_IN_SEGMENT_MAX, Index, peek_index, state_missing, stated_size
 from penstock.storage.producers import ProducerTable, load_snapshot, snapshot_path
-from penstock.storage.scan import scan
-from penstock.storage.segment import Segment, index_path, log_path
+from penstock.storage.ranges import Hole
+from penstock.storage.scan import FileBytes, scan
+from penstock.storage.segment import OpenSegments, Segment, index_path, log_path
+from penstock.storage.segment_list import SegmentList
+from penstock.storage.state_files import (
+    forget_failed_sync,
+    is_cut_noted,
+    is_failed_sync_noted,
+    load_start,
+    note_cut,
+    note_failed_sync,
+)
 from penstock.storage.swap import finish_swaps
 
 log = logging.getLogger(__name__)
@@ -53,6 +57,7 @@ class Recovered:
     producers: ProducerTable
     epochs: LeaderEpochs
     aborted: AbortedTransactions
+    listed: SegmentList
     snapshots: list[int]
     unindexed: list[Segment]  # sealed or not, they still need an index file
     bytes_scanned: int
@@ -62,8 +67,9 @@ class Recovered:
 
 def recover(files: Files, directory: Path, config: LogConfig, opened: OpenSegments) -> Recovered:
     """Open every segment in a directory, scanning no more than the crash made necessary."""
-    finish_swaps(files, directory)
-    return _Recovery(files, directory, config, opened).run()
+    listed = SegmentList(files, directory)
+    finish_swaps(files, directory, listed)
+    return _Recovery(files, directory, config, opened, listed).run()
 
 
 def keep_room(files: Files, directory: Path) -> None:
@@ -73,7 +79,9 @@ def keep_room(files: Files, directory: Path) -> None:
 
 
 class _Recovery:
-    def __init__(self, files: Files, directory: Path, config: LogConfig, opened: OpenSegments) -> None:
+    def __init__(
+        self, files: Files, directory: Path, config: LogConfig, opened: OpenSegments, listed: SegmentList
+    ) -> None:
         self._files = files
         self._directory = directory
         self._config = config
@@ -85,9 +93,13 @@ class _Recovery:
                 self._sizes[match[2]][int(match[1])] = entry.size
         self._snapshots = sorted(self._sizes["producers"])
         self._opened = opened
+        self._listed = listed
+        self._epochs = LeaderEpochs(files, directory / EPOCHS_FILE)
+        self._has_epochs = self._epochs.load()
+        self._start = load_start(files, directory)
+        self._state_missing()
         self._strays = self._name_missing()
         self._segments = self._list_segments()
-        self._epochs = LeaderEpochs(files, directory / EPOCHS_FILE)
         self._dates = Dates(self._epochs)
         self._aborted = AbortedTransactions(files, directory)
         self._producers = ProducerTable()
@@ -97,9 +109,33 @@ class _Recovery:
         self._replay_from = 0
         self._bytes_scanned = 0
         self._bytes_cut = 0
-        self._is_doubtful = is_doubt_noted(files, directory)
+        self._is_doubtful = is_cut_noted(files, directory)
         self._has_failed_sync = is_failed_sync_noted(files, directory)
         self._missing = self._note_missing()
+
+    def _state_missing(self) -> None:
+        """Write an index for each listed segment that has no file left: from now on that is what tells of it."""
+        logs, indexes = self._sizes["log"], self._sizes["index"]
+        listed = self._list_what_was()
+        for base in listed:
+            path = index_path(self._directory, base)
+            if base in logs or stated_size(self._files, path, base) >= 0:
+                continue
+            # How far the last one came nothing tells, but it had no more offsets than a segment can have.
+            following = (other for other in {*listed, *logs, *indexes} if other > base)
+            end = min(following, default=max(base, self._start) + OFFSETS_IN_SEGMENT_MAX)
+            if end > self._start:
+                state_missing(self._files, path, base, end)
+                indexes[base] = 1
+
+    def _list_what_was(self) -> list[int]:
+        """The segments that the log had, as far as that is noted."""
+        if self._listed.saved is not None:
+            return self._listed.saved
+        if self._sizes["log"] or self._sizes["index"]:
+            return []
+        had_records = self._epochs.items() or any(offset > self._start for offset in self._snapshots)
+        return [self._start] if had_records else []
 
     def _name_missing(self) -> list[int]:
         """Make an empty file where an index tells of a segment that is gone; the indexes that tell of nothing.
@@ -108,14 +144,13 @@ class _Recovery:
         now on it is a segment shorter than its index says.
         """
         logs, strays = self._sizes["log"], []
-        start = load_start(self._files, self._directory)
         for base in sorted(base for base in self._sizes["index"] if base not in logs):
             path = index_path(self._directory, base)
             stated = stated_size(self._files, path, base)
             summary = peek_index(self._files, path, base, stated)
             before = max((other for other in logs if other < base), default=None)
             is_within = before is not None and self._make_segment(before, logs[before]).next_offset > base
-            if summary is None or stated == 0 or summary.next_offset <= start or is_within:
+            if summary is None or stated == 0 or summary.next_offset <= self._start or is_within:
                 strays.append(base)
                 continue
             log.error(
@@ -170,7 +205,7 @@ class _Recovery:
         )
 
     def run(self) -> Recovered:
-        has_files = has_epochs = self._epochs.load()
+        has_files = has_epochs = self._has_epochs
         if not self._aborted.load():
             has_files = False
             self._witness = ProducerTable()
@@ -198,6 +233,7 @@ class _Recovery:
             producers=self._producers,
             epochs=self._epochs,
             aborted=self._aborted,
+            listed=self._listed,
             snapshots=self._snapshots,
             unindexed=[
                 segment
@@ -212,7 +248,7 @@ class _Recovery:
     def _doubt(self) -> None:
         if not self._is_doubtful:
             self._is_doubtful = True
-            note_doubt(self._files, self._directory)
+            note_cut(self._files, self._directory)
 
     def _find_tail(self) -> int:
         """The first segment that may hold bytes which were never synced."""
@@ -278,6 +314,7 @@ class _Recovery:
                 return
             self._doubt()
             self._segments.pop()
+            self._listed.discard(last.base_offset)
             self._files.remove(index_path(self._directory, last.base_offset))
             self._files.remove(log_path(self._directory, last.base_offset))
             self._files.sync_directory(self._directory)
@@ -355,8 +392,8 @@ class _Recovery:
         torn_bytes = segment.file.size - size
         self._bytes_cut += torn_bytes
         log.warning(
-            "Cut a torn write of %d bytes off %s: the node stopped before it was complete, so nobody was told that it "
-            "was stored.",
+            "Cut a torn write of %d bytes off %s: the node stopped before it was complete, so it was never "
+            "reported as stored.",
             torn_bytes,
             log_path(self._directory, segment.base_offset),
         )

@@ -1,11 +1,15 @@
 """Walking the bytes of a log file when they cannot be trusted.
 
 A scan yields every batch that proves itself by its checksum, and a `Hole` for every stretch that does not. A hole at
-the very end is a torn tail if nothing valid follows it; a hole with a valid batch behind it is corruption. Who scans
-decides what to do about either: recovery cuts a torn tail, and nobody ever cuts anything else.
+the very end is a torn tail if nothing valid follows it; a hole with a valid batch behind it is corruption. The caller
+decides what to do about either: recovery cuts a torn tail, and nothing ever cuts anything else.
+
+Files are read in windows and never mapped: a page that the disk cannot read is an error to ``read``, and ends the
+process where it is mapped (SIGBUS). An unreadable page comes as filler instead, which is part of no batch: the batches
+around it fail their checksums, and become a hole like any other damage.
 
 A batch's leader epoch is covered by no checksum. Where it is known which epoch wrote what, `pass_good` stops at a batch
-that says otherwise; `penstock.storage.dates` finds those out where it is not.
+that says otherwise; `penstock.storage.epoch_repair` finds those out where it is not.
 """
 
 from __future__ import annotations
@@ -18,8 +22,59 @@ import crc32c
 
 from penstock.records import HEADER_BYTES, BatchHeader, parse_header
 from penstock.storage.epochs import FOR_EVER, LeaderEpochs
-from penstock.storage.file_bytes import FileBytes
-from penstock.storage.holes import Hole
+from penstock.storage.files import File, read_around
+from penstock.storage.ranges import Hole
+
+WINDOW_BYTES: Final = 256 * 1024
+
+
+class FileBytes:
+    """The first ``size`` bytes of a file, or all that there are."""
+
+    __slots__ = ("_file", "_start", "_window", "_window_bytes", "size", "unreadable_to")
+
+    def __init__(self, file: File, size: int | None = None, *, window_bytes: int = WINDOW_BYTES) -> None:
+        self._file = file
+        self._start = 0
+        self._window = memoryview(b"")
+        self._window_bytes = window_bytes
+        self.unreadable_to = -1  # the end of the last page that could not be read
+        there = file.current_size()  # a stranger may have cut it
+        self.size = there if size is None else min(size, there)
+
+    def at(self, position: int, size: int) -> memoryview:
+        """``size`` bytes from ``position``; fewer at the end. They stay what they are, whatever is read next."""
+        start = position - self._start
+        if start < 0 or start + size > len(self._window):
+            wanted = min(max(size, self._window_bytes), self.size - position)
+            if wanted < size:
+                size = max(wanted, 0)
+            self._window = memoryview(read_around(self._file, position, max(wanted, 0), self._on_unreadable))
+            self._start, start = position, 0
+        return self._window[start : start + size]
+
+    def _on_unreadable(self, end: int) -> None:
+        self.unreadable_to = max(self.unreadable_to, end)
+
+    def from_here(self, position: int, size: int) -> memoryview:
+        """As `at`, and whatever else lies ready behind it."""
+        start = position - self._start
+        if start < 0 or start + size > len(self._window):
+            self.at(position, size)
+            start = position - self._start
+        return self._window[start:]
+
+    def crc(self, start: int, end: int) -> int:
+        """The CRC32C of a range, however large."""
+        crc = 0
+        while start < end:
+            part = self.at(start, min(end - start, WINDOW_BYTES))
+            if not part:
+                break
+            crc = crc32c.crc32c(part, crc)
+            start += len(part)
+        return crc
+
 
 _MAGIC: Final = 2
 _MAGIC_POSITION: Final = 16
@@ -73,7 +128,7 @@ def pass_good(
             window, at = source.from_here(position, HEADER_BYTES), 0
             ready = len(window)
             if ready < HEADER_BYTES:
-                break  # somebody is cutting the file
+                break  # the file is being cut
         base_offset, length, epoch, magic, crc, delta, count = unpack(window, at)
         size = length + _LENGTH_OVERHEAD
         if base_offset != next_offset or magic != _MAGIC or not HEADER_BYTES <= size <= source.size - position:
@@ -127,7 +182,7 @@ def _resume(source: FileBytes, position: int, next_offset: int, end_offset: int)
     """Where the next correct batch starts behind a bad one, or the end of the file.
 
     The bad batch's own length is believed if it leads to the batch with the very next offset: a search byte by byte
-    could find a batch that somebody sent as the content of a message.
+    could find a batch that a producer sent as the content of a message.
     """
     head = source.at(position, HEADER_BYTES)
     if len(head) == HEADER_BYTES:

@@ -1,6 +1,6 @@
-"""The check of one segment that nobody reads, a part at a time.
+"""The check of one segment that is not being read, a part at a time.
 
-Readers check what they are given, so damage to old records shows when somebody wants them, which may be when the last
+Readers check what they are given, so damage to old records shows when they are wanted, which may be when the last
 other copy is gone. A check reads everything again: checksums, the order of offsets, leader epochs, that the file is as
 long as it was, and that the index beside it is whole. What it finds is noted in the segment, as if a reader had met it.
 """
@@ -20,7 +20,7 @@ class SegmentCheck:
     def __init__(self, files: Files, segment: Segment, *, is_settled: bool) -> None:
         self._files = files
         self.segment = segment
-        self._is_settled = is_settled  # then nobody else writes its index
+        self._is_settled = is_settled  # then nothing else writes its index
         self._known = segment.damage
         self._position = 0
         self._end = segment.size  # what is written from now on is no concern of this

@@ -1,10 +1,10 @@
 """One segment of a log: a file of batches, its index, and what is known to be wrong with it.
 
-Only the last segment of a log is written. A sealed one never changes, so it opens its file and loads its index when
-somebody first reads it: opening a log costs the same however much sealed data there is.
+Only the last segment of a log is written. A sealed one never changes, so it opens its file and loads its index when it
+is first read: opening a log costs the same however much sealed data there is, and `OpenSegments` keeps few files open.
 
 Bytes are *proven* while they lie in memory as this process wrote or checked them. All others are checked against their
-checksums before they are handed out: what came from the disk, whenever it does, and what somebody else touched. Bytes
+checksums before they are handed out: what came from the disk, whenever it does, and what another process touched. Bytes
 that are decoded here are checked every time. What fails, or cannot be read at all, is a hole that reads step over
 (docs/decisions/0017).
 """
@@ -13,19 +13,41 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import DamagedRecords, StorageError
 from penstock.records import HEADER_BYTES, BatchHeader, parse_header
-from penstock.storage.file_bytes import WINDOW_BYTES, FileBytes
+from penstock.storage.epochs import LeaderEpochs
 from penstock.storage.files import File, Files, FileSlice, read_around
-from penstock.storage.holes import Hole, Holes
 from penstock.storage.index import NO_TIMESTAMP, Index, peek_index, stated_size
-from penstock.storage.open_segments import OpenSegments
-from penstock.storage.ranges import Ranges
-from penstock.storage.scan import first_bad, pass_good, scan
+from penstock.storage.ranges import Hole, Holes, Ranges
+from penstock.storage.scan import WINDOW_BYTES, FileBytes, first_bad, pass_good, scan
+
+
+class OpenSegments:
+    """Keeps a log from holding a file and an index open for every sealed segment that was ever read."""
+
+    __slots__ = ("_limit", "_opened", "epochs", "has_damage")
+
+    def __init__(self, limit: int = 16) -> None:
+        self._limit = limit
+        self.epochs: LeaderEpochs | None = None  # which of them wrote what, once that is known
+        self.has_damage = False  # a hole was found in one of the log's segments, if perhaps not any more
+        self._opened: deque[Segment] = deque()
+
+    def note(self, segment: Segment) -> None:
+        self._opened.append(segment)
+        if len(self._opened) > self._limit:
+            self._opened.popleft().release()
+
+    def forget(self, segment: Segment) -> None:
+        """Hold on no longer to a segment that left its log, or the space of its deleted file would not be freed."""
+        while segment in self._opened:
+            self._opened.remove(segment)
+
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +226,7 @@ class Segment:
             index.save(self._files, index_path(self.directory, self.base_offset))
 
     def seal(self) -> None:
-        """Write no more. What this process wrote itself needs no check, as long as nobody else touches the file."""
+        """Write no more. What this process wrote itself needs no check, unless another process touches the file."""
         self.is_sealed = True
         self._last_base = -1
         self._found.clear()
@@ -420,7 +442,7 @@ class Segment:
         )
 
     def read_checked(self, file: File, position: int, size: int) -> bytes:
-        """Whole batches, for whoever looks into them; `DamagedRecords` where they are not what was written.
+        """Whole batches, to be decoded; `DamagedRecords` where they are not what was written.
 
         ``file`` is the one that a slice was handed out with: the log may have let go of it since.
         """
@@ -454,7 +476,7 @@ class Segment:
             self._proven.add(start, self._check(start, end))
 
     def _notice_change(self) -> None:
-        """Forget what is known of a file that somebody touched since it was sealed or first read."""
+        """Forget what is known of a file that was touched since it was sealed or first read."""
         if self.is_sealed and (stamp_ns := self.file.stamp_ns()) != self._stamp_ns:
             self._stamp_ns, self._written_from = stamp_ns, self.size
             self._proven.clear()
@@ -482,7 +504,7 @@ class Segment:
                     self.note_misdated(Hole(found[0], reached))
             if reached >= end:
                 return reached
-        if reached < self.size:  # somebody cut the file
+        if reached < self.size:  # another process cut the file
             self.note_hole(Hole(reached, self.size))
         return self.size
 
@@ -498,3 +520,54 @@ class Segment:
         if stated > self.size and self.is_sealed:
             self.note_missing(Hole(self.size, stated))
         return index
+
+
+_WRITE_BYTES: Final = 1 << 20
+
+
+class SegmentWriter:
+    """Gathers batches into large writes to a file of another name."""
+
+    def __init__(self, files: Files, path: Path, base_offset: int, index_interval_bytes: int) -> None:
+        files.remove(path)
+        self._files = files
+        self._path = path
+        self._file: File = files.open(path, create=True)
+        self._index = Index(base_offset)
+        self._interval_bytes = index_interval_bytes
+        self._waiting = bytearray()
+        self.size = 0
+
+    def add(self, batch: memoryview) -> None:
+        header = parse_header(batch)
+        self._index.add(header, header.base_offset, self.size, self._interval_bytes)
+        self._waiting += batch
+        self.size += len(batch)
+        if len(self._waiting) >= _WRITE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._file.write(self._waiting)
+        self._waiting = bytearray()
+
+    def discard(self) -> None:
+        self._file.close()
+        self._files.remove(self._path)
+
+    def finish(self, opened: OpenSegments) -> Segment:
+        """The new segment, its bytes on disk. Its file must get its name before it is released."""
+        if self._waiting:
+            self._flush()
+        self._file.sync()
+        segment = Segment(
+            self._files,
+            self._path.parent,
+            self._index.base_offset,
+            index_interval_bytes=self._interval_bytes,
+            is_sealed=True,
+            opened=opened,
+        )
+        segment.adopt(self._index, is_checked=True)
+        segment.adopt_file(self._file)
+        segment.seal()
+        return segment

@@ -1,12 +1,15 @@
-"""The segments of one log in order, and reading across them."""
+"""The segments of one log in order: reading across them, by offset and by time."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from penstock.errors import CorruptRecords, MessageTooLarge, UnsupportedCompression
+from penstock.records import BatchHeader, TimestampedOffset, decode_records, find_timestamp, parse_header
 from penstock.storage.files import FileSlice
-from penstock.storage.holes import Hole, OffsetRange
+from penstock.storage.ranges import Hole, OffsetRange
 from penstock.storage.segment import Segment
 
 
@@ -28,6 +31,10 @@ class Segments:
 
     def listed(self) -> tuple[Segment, ...]:
         return tuple(self._segments)
+
+    def base_offsets(self) -> set[int]:
+        """Where each segment begins. Runs in any thread."""
+        return set(self._bases)
 
     def count_below(self, offset: int) -> int:
         """How many segments lie wholly below ``offset``, going by where the next one begins."""
@@ -110,3 +117,74 @@ class Segments:
                 offset = next_offset
             # Looked up anew: retention or compaction may have come in between.
             at = max(bisect_right(self._bases, segment.base_offset), self.count_below(offset))
+
+
+class TimestampOffset(NamedTuple):
+    """The first record at or after a point in time."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class Dated(NamedTuple):
+    """A batch that says of itself that it reaches a point in time; whether a record of it does shows only inside."""
+
+    batch: memoryview
+    header: BatchHeader
+    first_offset: int  # nothing before it counts
+
+    def find(self, timestamp: int) -> TimestampOffset | None:
+        """The first record that does. Runs in any thread."""
+        return _find_in_batch(self.batch, self.header, max(self.first_offset, self.header.base_offset), timestamp)
+
+
+def find_dated(segments: Sequence[Segment], first_offset: int, timestamp: int) -> Dated | None:
+    """The first batch from an offset on that may hold a record at or after ``timestamp``."""
+    for segment in segments:
+        if segment.max_timestamp < timestamp or segment.next_offset <= first_offset:
+            continue
+        position = segment.position_before_time(timestamp)
+        if first_offset > segment.base_offset:
+            position = max(position, segment.locate(first_offset))
+        for batch, header in _batches(segment, position):
+            if header.max_timestamp >= timestamp and header.next_offset > first_offset:
+                return Dated(batch, header, first_offset)
+    return None
+
+
+def largest_timestamp(segments: Sequence[Segment], start_offset: int) -> int:
+    """Of all records from an offset on, as their batches tell it; -1 if there are none."""
+    return max((_max_timestamp(segment, start_offset) for segment in segments if segment.size), default=-1)
+
+
+def _max_timestamp(segment: Segment, start_offset: int) -> int:
+    if start_offset <= segment.base_offset:
+        return segment.max_timestamp
+    headers = (header for _, header in _batches(segment, segment.locate(start_offset)) if header.count)
+    return max((header.max_timestamp for header in headers), default=-1)
+
+
+def _batches(segment: Segment, position: int) -> Iterator[tuple[memoryview, BatchHeader]]:
+    for start, _, size in segment.walk(position):
+        batch = memoryview(segment.file.read(start, size))
+        yield batch, parse_header(batch)
+
+
+def _find_in_batch(batch: memoryview, header: BatchHeader, start_offset: int, timestamp: int) -> TimestampOffset | None:
+    try:
+        found = find_timestamp(batch, timestamp)
+        if found is not None and found.offset < start_offset:
+            found = _find_from(batch, start_offset, timestamp)
+    except (CorruptRecords, MessageTooLarge, UnsupportedCompression):
+        # The batch arrived like this. Readers can still skip it, so point at its start.
+        return TimestampOffset(start_offset, header.max_timestamp, header.leader_epoch)
+    return None if found is None else TimestampOffset(found.offset, found.timestamp, header.leader_epoch)
+
+
+def _find_from(batch: memoryview, start_offset: int, timestamp: int) -> TimestampedOffset | None:
+    """Look into a batch whose first records have been deleted."""
+    for record in decode_records(batch):
+        if record.offset >= start_offset and record.timestamp >= timestamp:
+            return TimestampedOffset(record.offset, record.timestamp)
+    return None

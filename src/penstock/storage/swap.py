@@ -17,6 +17,7 @@ from typing import Final
 
 from penstock.storage.files import Files
 from penstock.storage.segment import Segment, log_path
+from penstock.storage.segment_list import SegmentList
 
 _SWAP: Final = re.compile(r"(\d{20})-(\d{20})\.swap")
 _SEGMENT: Final = re.compile(r"(\d{20})\.(log|index)")
@@ -32,7 +33,7 @@ class Swap:
         self.end_offset = end_offset
         self.cleaned = directory / f"{base_offset:020}-{end_offset:020}.cleaned"
         self._swap = self.cleaned.with_suffix(".swap")
-        self.new: Segment | None = None  # what was written, for whoever finishes this
+        self.new: Segment | None = None  # what was written, to finish with
         self.is_decided = False
         self._has_name = False
 
@@ -66,12 +67,14 @@ class Swap:
             self.new.settle()
 
 
-def finish_swaps(files: Files, directory: Path) -> None:
+def finish_swaps(files: Files, directory: Path, listed: SegmentList) -> None:
     """Finish what a crash interrupted."""
     for entry in files.entries(directory):
         if match := _SWAP.fullmatch(entry.name):
             files.sync_directory(directory)  # the name may be there without being durable yet
-            _take_place(files, directory, int(match[1]), int(match[2]))
+            base, end = int(match[1]), int(match[2])
+            listed.discard(base + 1, end)
+            _take_place(files, directory, base, end)
 
 
 def _take_place(files: Files, directory: Path, base_offset: int, end_offset: int) -> None:

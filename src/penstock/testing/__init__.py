@@ -11,18 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.broker.queues.core.messages import Fate
-    from penstock.broker.queues.leases import LeasedMessage
+    from penstock.features.queues.core.messages import ReceiptOutcome as Fate
+    from penstock.features.queues.leases import LeasedRecord as LeasedMessage
     from penstock.testing.local import LocalBroker
     from penstock.testing.virtual import BrokerDown, StoredMessage, VirtualBroker
 
 _HOMES = {
-    "BrokerDown": "penstock.testing.virtual",
-    "Fate": "penstock.broker.queues.core.messages",
-    "LeasedMessage": "penstock.broker.queues.leases",
-    "LocalBroker": "penstock.testing.local",
-    "StoredMessage": "penstock.testing.virtual",
-    "VirtualBroker": "penstock.testing.virtual",
+    "BrokerDown": "penstock.testing.virtual.BrokerDown",
+    "Fate": "penstock.features.queues.core.messages.ReceiptOutcome",
+    "LeasedMessage": "penstock.features.queues.leases.LeasedRecord",
+    "LocalBroker": "penstock.testing.local.LocalBroker",
+    "StoredMessage": "penstock.testing.virtual.StoredMessage",
+    "VirtualBroker": "penstock.testing.virtual.VirtualBroker",
 }
 
 __all__ = ["BrokerDown", "Fate", "LeasedMessage", "LocalBroker", "StoredMessage", "VirtualBroker"]
@@ -35,7 +35,8 @@ def __getattr__(name: str) -> Any:
     from penstock.extras import needs
 
     with needs("server", "A broker for tests"):
-        found = getattr(import_module(home), name)
+        module, _, attribute = home.rpartition(".")
+        found = getattr(import_module(module), attribute)
     globals()[name] = found
     return found
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import DiskFull, StorageError
-from penstock.storage.files import Buffer, Claim, Entry, File, disk_error
+from penstock.storage.files import Buffer, DirectoryEntry, DirectoryLock, File, disk_error
 
 _PAGE_BYTES: Final = 512
 SECTOR_BYTES: Final = 4096  # what one bad sector makes unreadable
@@ -44,7 +44,7 @@ class _Inode:
         self.durable = b""
         self.shared_bytes = 0  # how much of both is the same for certain
         self.changed_ns = 0
-        self.is_cold = False  # nobody has read it since it left the memory
+        self.is_cold = False  # not read since it left the memory
         self.unreadable: set[int] = set()  # pages
         self.dropped: set[int] = (
             set()
@@ -206,7 +206,7 @@ class MemoryFiles:
         self.capacity_bytes = capacity_bytes
         self.is_failing_syncs = False
         self.crash_at: int | None = None
-        self.on_crash: Callable[[], None] = _nobody_cares
+        self.on_crash: Callable[[], None] = _ignore
         self.steps = 0
         self.fail_at: int | None = None
         self.fail_with = errno.EIO
@@ -343,10 +343,10 @@ class MemoryFiles:
             self._change(f"create {path.name}", _NameChange(path, None, _Inode()))
         return MemoryFile(self, path, self._live[path])
 
-    def entries(self, directory: Path) -> list[Entry]:
+    def entries(self, directory: Path) -> list[DirectoryEntry]:
         self.call("list", directory)
         live = tuple(self._live.items())  # others may change it from their threads meanwhile
-        return [Entry(path.name, len(inode.live)) for path, inode in live if path.parent == directory]
+        return [DirectoryEntry(path.name, len(inode.live)) for path, inode in live if path.parent == directory]
 
     def directories(self, directory: Path) -> list[Path]:
         self.call("list", directory)
@@ -389,7 +389,7 @@ class MemoryFiles:
         del directory
         return 1 << 40 if self.capacity_bytes is None else self.capacity_bytes - self.used_bytes
 
-    def lock(self, path: Path) -> Claim | None:
+    def lock(self, path: Path) -> DirectoryLock | None:
         if path in self._locked:
             return None
         self._locked.add(path)
@@ -428,5 +428,5 @@ def _apply(names: dict[Path, _Inode], change: _NameChange) -> None:
         names[change.target] = names.pop(change.source)
 
 
-def _nobody_cares() -> None:
+def _ignore() -> None:
     return

@@ -22,8 +22,8 @@ from penstock.errors import InvalidConfig
 from penstock.extras import needs
 
 if TYPE_CHECKING:
-    from penstock.client.blocking import Client
-    from penstock.server import Node
+    from penstock.client.generated.sync import Client
+    from penstock.node.server import Node
 
 _DEFAULTS: Final[Mapping[str, object]] = {
     "broker.kafka": "127.0.0.1:0",
@@ -88,7 +88,7 @@ class LocalBroker:
 
     def client(self) -> Client:
         """A client of this broker. Close it when you are done with it."""
-        from penstock.client.blocking import Client
+        from penstock.client.generated.sync import Client
 
         return Client(self.url)
 
@@ -159,7 +159,7 @@ class LocalBroker:
         stopping = asyncio.Event()
         try:
             with needs("server", "A broker for tests"):
-                from penstock.server import Node
+                from penstock.node.server import Node
             node = Node(settings)
             await node.start()
         except BaseException as error:

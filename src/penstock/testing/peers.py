@@ -1,7 +1,7 @@
 """Nodes that reach each other within one process, for tests: no sockets, but every byte is encoded and read again.
 
-An `Exchange` is the network. Messages are delivered in a later turn of the loop, in the order in which they were sent.
-Links can be cut, and then what is on its way is lost, as with a cable that is pulled.
+A `PeerExchange` is the network. Messages are delivered in a later turn of the loop, in the order in which they were
+sent. Links can be cut, and then what is on its way is lost, as with a cable that is pulled.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 
 from penstock.errors import PeerNotReached, PeerUnavailable
-from penstock.peers.frames import Failure, Frame, Kind, decode_structure, encode_head, joined, parse_frame
-from penstock.peers.port import CALL_TIMEOUT_S, Handler, Method, Pieces, Received, RequestT
-from penstock.peers.service import Service
+from penstock.network.frames import Failure, Frame, FrameKind, decode_structure, encode_head, joined, parse_frame
+from penstock.network.port import ABANDON, CALL_TIMEOUT_S, Abandoned, Handler, Method, Pieces, Received, RequestT
+from penstock.network.service import Service
 
 Listener = Callable[[int], None]
 
 
-class Exchange:
+class PeerExchange:
     """The network between the nodes of a test. All nodes on it know each other."""
 
     def __init__(self) -> None:
@@ -80,9 +80,9 @@ class Exchange:
 
 
 class MemoryPeers:
-    """One node's view of the exchange. Implements `penstock.peers.port.Peers`."""
+    """One node's view of the exchange. Implements `penstock.network.port.Peers`."""
 
-    def __init__(self, exchange: Exchange, node_id: int) -> None:
+    def __init__(self, exchange: PeerExchange, node_id: int) -> None:
         self.node_id = node_id
         self.cluster_id = ""
         self._exchange = exchange
@@ -115,7 +115,7 @@ class MemoryPeers:
             asyncio.get_running_loop().call_soon(self._connect, node_id)
             return
         target = self._connected[node_id]
-        frame = _encode(Kind.TELL, 0, method.name, request, body)
+        frame = _encode(FrameKind.TELL, 0, method.name, request, body)
         self._exchange.carry(self.node_id, target, partial(target.hear, self), frame)
 
     async def call(
@@ -146,7 +146,7 @@ class MemoryPeers:
     ) -> Received:
         target = self._exchange.addresses.get((host, port))
         if target is None:
-            raise PeerUnavailable(f"Nobody is at {host}:{port}.")
+            raise PeerUnavailable(f"No node listens at {host}:{port}.")
         if target is self:
             return await self._service.call_here(method, request, (), timeout_s)
         if self._is_cut_off(target.node_id):
@@ -160,7 +160,7 @@ class MemoryPeers:
         number = self._number
         future: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
         self._calls[number] = (target.node_id, future, method.reply)
-        frame = _encode(Kind.CALL, number, method.name, request, body)
+        frame = _encode(FrameKind.CALL, number, method.name, request, body)
         self._exchange.carry(self.node_id, target, partial(target.hear, self), frame)
         try:
             async with asyncio.timeout(timeout_s):
@@ -170,27 +170,29 @@ class MemoryPeers:
                 f"Node {target.node_id} did not answer {method.name} within {timeout_s:g} s."
             ) from error
         finally:
-            self._calls.pop(number, None)
+            if self._calls.pop(number, None) is not None and method.ends_with_caller:
+                told = _encode(FrameKind.TELL, 0, ABANDON.name, Abandoned(number), ())
+                self._exchange.carry(self.node_id, target, partial(target.hear, self), told)
 
     def hear(self, asker: MemoryPeers, frame: Frame) -> None:
         """A frame of another node arrives."""
-        if frame.kind == Kind.TELL:
-            self._service.handle(asker.node_id, frame)
+        if frame.kind == FrameKind.TELL:
+            self._service.handle(asker.node_id, frame, asker.node_id)
             return
 
-        def answer(kind: Kind, structure: msgspec.Struct, body: Pieces) -> None:
+        def answer(kind: FrameKind, structure: msgspec.Struct, body: Pieces) -> None:
             data = _encode(kind, frame.number, frame.method, structure, body)
             self._exchange.carry(self.node_id, asker, asker.learn, data)
 
-        self._service.handle(asker.node_id, frame, answer)
+        self._service.handle(asker.node_id, frame, asker.node_id, answer)
 
     def learn(self, frame: Frame) -> None:
         """The answer to a call arrives."""
-        call = self._calls.get(frame.number)
+        call = self._calls.pop(frame.number, None)
         if call is None or call[1].done():
             return
         _, future, reply = call
-        if frame.kind == Kind.REPLY:
+        if frame.kind == FrameKind.REPLY:
             future.set_result(Received(decode_structure(reply, frame.structure), frame.body))
         else:
             failure: Failure = decode_structure(Failure, frame.structure)
@@ -216,6 +218,7 @@ class MemoryPeers:
 
     def lose(self, node_id: int, reason: str) -> None:
         """The connection to a node breaks, and with it every call that waits for it."""
+        self._service.on_lost(node_id)
         if self._connected.pop(node_id, None) is None:
             return
         for target, future, _ in tuple(self._calls.values()):
@@ -239,6 +242,6 @@ class MemoryPeers:
         return self._exchange.is_cut(self.node_id, node_id) or self._exchange.is_cut(node_id, self.node_id)
 
 
-def _encode(kind: Kind, number: int, method: str, structure: msgspec.Struct, body: Pieces) -> bytes:
+def _encode(kind: FrameKind, number: int, method: str, structure: msgspec.Struct, body: Pieces) -> bytes:
     told = joined(body)
     return encode_head(kind, number, method, structure, len(told)) + told

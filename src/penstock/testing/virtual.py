@@ -21,23 +21,29 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from penstock.broker.broker import Broker
-from penstock.broker.config import BrokerConfig, ClusterConfig
-from penstock.broker.publishing import Message, Published, publish_each
-from penstock.broker.queues.core.messages import Fate
-from penstock.broker.queues.leases import LeasedMessage, Verdict
-from penstock.broker.queues.reports import GroupStats
-from penstock.broker.schedules.messages import Fate as Cancelled
-from penstock.broker.schedules.messages import New
-from penstock.broker.schedules.records import Message as Later
+from penstock.broker.config import BrokerConfig
 from penstock.broker.surroundings import Surroundings
-from penstock.cluster.controller import TopicSpec
+from penstock.config.settings import (
+    ClusterSettings,
+    GroupSettings,
+    ScheduleSettings,
+    TopicDefaults,
+    TransactionSettings,
+)
+from penstock.consensus.controller import TopicSpec
 from penstock.errors import PenstockError
-from penstock.peers.tcp import TcpPeers
+from penstock.features.messages.publishing import OutgoingMessage, PublishedAt, publish_each
+from penstock.features.queues.core.messages import ReceiptOutcome
+from penstock.features.queues.leases import LeasedRecord, SettledReceipt
+from penstock.features.queues.wire import GroupStats
+from penstock.features.schedules.messages import ScheduleOutcome, ScheduleRequest
+from penstock.features.schedules.records import ScheduledMessage
+from penstock.network.tcp import TcpPeers
 from penstock.records.batch import Headers
+from penstock.testing.clock import SimulatedClock
+from penstock.testing.disk import SimulatedCommit, SimulatedDisk
+from penstock.testing.loop import Life, SimulatedLoop
 from penstock.testing.reading import StoredMessage, read_committed
-from penstock.testing.simulation.cluster.clock import SimulatedClock
-from penstock.testing.simulation.cluster.disk import SimulatedCommit, SimulatedDisk
-from penstock.testing.simulation.cluster.loop import Life, SimulatedLoop
 
 __all__ = ["BrokerDown", "StoredMessage", "VirtualBroker"]
 
@@ -98,12 +104,12 @@ class VirtualBroker:
         config = BrokerConfig(
             node_id=_NODE,
             data_dir=_DATA,
-            default_partitions=1,
-            offsets_partitions=1,
-            transactions_partitions=1,
-            schedules_partitions=1,
-            # Nobody is to be missed because days pass between two heartbeats.
-            cluster=ClusterConfig(session_timeout_ms=_FOREVER_MS),
+            topics=TopicDefaults(partitions=1),
+            groups=GroupSettings(offsets_partitions=1),
+            transactions=TransactionSettings(state_partitions=1),
+            schedules=ScheduleSettings(partitions=1),
+            # A node must not be given up because days of virtual time pass between two heartbeats.
+            cluster=ClusterSettings(session_timeout_ms=_FOREVER_MS),
         )
 
         async def begin() -> Broker:
@@ -134,7 +140,7 @@ class VirtualBroker:
         self._die(keeps_unsynced=True)
 
     def crash(self, *, keeps_unsynced: bool = False) -> None:
-        """End it at once, whatever it is at: nothing is closed, nobody is told.
+        """End it at once, whatever it is doing: nothing is closed, no client is told.
 
         What was not synced is lost in part, as when the power goes; the seed decides which part. With
         ``keeps_unsynced`` all that was written stays, as after ``kill -9``.
@@ -206,7 +212,7 @@ class VirtualBroker:
 
     def publish(
         self, topic: str, value: Text, *, key: Text | None = None, headers: Headers = (), partition: int | None = None
-    ) -> Published:
+    ) -> PublishedAt:
         """Publish a message; it is durable when this returns."""
         message = _message(value, key, headers, partition)
         return self.call(lambda broker: _published(broker, topic, message))
@@ -230,8 +236,8 @@ class VirtualBroker:
         partition: int | None = None,
     ) -> str:
         """Have a message come after a while, however long, as `advance` brings it; the id of its schedule."""
-        later = Later(topic, partition, None if key is None else _bytes(key), _bytes(value), headers)
-        new = New(message=later, due_ms=self._clock.now_ms() + int(delay_s * 1000))
+        later = ScheduledMessage(topic, partition, None if key is None else _bytes(key), _bytes(value), headers)
+        new = ScheduleRequest(message=later, due_ms=self._clock.now_ms() + int(delay_s * 1000))
 
         async def schedule(broker: Broker) -> str:
             await broker.ensure_topic(topic)
@@ -243,7 +249,7 @@ class VirtualBroker:
     def cancel(self, schedule_id: str) -> bool:
         """Have a message that was published for later not come; False if it is there, or was cancelled, already."""
         (fate,) = self.call(lambda broker: broker.schedules.cancel([schedule_id]))
-        return fate is Cancelled.DONE
+        return fate is ScheduleOutcome.DONE
 
     def receive(
         self,
@@ -254,7 +260,7 @@ class VirtualBroker:
         wait_s: float = 0,
         visibility_timeout_s: float | None = None,
         consumer: str = "",
-    ) -> list[LeasedMessage]:
+    ) -> list[LeasedRecord]:
         """Lease messages as a worker of a group. With ``wait_s`` virtual time passes until there is one."""
         timeout_ms = None if visibility_timeout_s is None else int(visibility_timeout_s * 1000)
         leases = self.call(
@@ -269,30 +275,30 @@ class VirtualBroker:
         )
         return [message for lease in leases for message in lease.messages()]
 
-    def ack(self, *messages: LeasedMessage | str, group: str = _GROUP) -> list[Fate]:
+    def ack(self, *messages: LeasedRecord | str, group: str = _GROUP) -> list[ReceiptOutcome]:
         """These messages, or receipts, are done with."""
         return _fates(self.call(lambda broker: broker.queues.ack(group, _receipts(messages))))
 
     def nack(
-        self, *messages: LeasedMessage | str, group: str = _GROUP, delay_s: float | None = None, reason: str = ""
-    ) -> list[Fate]:
+        self, *messages: LeasedRecord | str, group: str = _GROUP, delay_s: float | None = None, reason: str = ""
+    ) -> list[ReceiptOutcome]:
         """These failed and come again, after a delay of your own or the group's backoff."""
         delay_ms = None if delay_s is None else int(delay_s * 1000)
         return _fates(
             self.call(lambda broker: broker.queues.nack(group, _receipts(messages), delay_ms=delay_ms, reason=reason))
         )
 
-    def reject(self, *messages: LeasedMessage | str, group: str = _GROUP, reason: str = "") -> list[Fate]:
+    def reject(self, *messages: LeasedRecord | str, group: str = _GROUP, reason: str = "") -> list[ReceiptOutcome]:
         """These can never be processed: they become dead letters."""
         return _fates(self.call(lambda broker: broker.queues.reject(group, _receipts(messages), reason=reason)))
 
-    def release(self, *messages: LeasedMessage | str, group: str = _GROUP) -> list[Fate]:
-        """Nobody has looked at these: they come again, and it does not count."""
+    def release(self, *messages: LeasedRecord | str, group: str = _GROUP) -> list[ReceiptOutcome]:
+        """Give these back unread: they are delivered again, and this delivery does not count."""
         return _fates(self.call(lambda broker: broker.queues.release(group, _receipts(messages))))
 
     def extend(
-        self, *messages: LeasedMessage | str, group: str = _GROUP, visibility_timeout_s: float | None = None
-    ) -> list[Fate]:
+        self, *messages: LeasedRecord | str, group: str = _GROUP, visibility_timeout_s: float | None = None
+    ) -> list[ReceiptOutcome]:
         """Hold these for so long from now on."""
         timeout_ms = None if visibility_timeout_s is None else int(visibility_timeout_s * 1000)
         return _fates(
@@ -359,26 +365,28 @@ class VirtualBroker:
             events._set_running_loop(running)
 
 
-async def _published(broker: Broker, topic: str, message: Message) -> Published:
-    (outcome,) = await publish_each(broker, topic, [message])
+async def _published(broker: Broker, topic: str, message: OutgoingMessage) -> PublishedAt:
+    (outcome,) = await publish_each(broker.ports, topic, [message])
     if isinstance(outcome, PenstockError):
         raise outcome
     return outcome
 
 
-def _message(value: Text, key: Text | None, headers: Headers, partition: int | None) -> Message:
-    return Message(key=None if key is None else _bytes(key), value=_bytes(value), headers=headers, partition=partition)
+def _message(value: Text, key: Text | None, headers: Headers, partition: int | None) -> OutgoingMessage:
+    return OutgoingMessage(
+        key=None if key is None else _bytes(key), value=_bytes(value), headers=headers, partition=partition
+    )
 
 
 def _bytes(text: Text) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def _receipts(messages: Sequence[LeasedMessage | str]) -> list[str]:
+def _receipts(messages: Sequence[LeasedRecord | str]) -> list[str]:
     return [message if isinstance(message, str) else message.receipt for message in messages]
 
 
-def _fates(verdicts: Sequence[Verdict]) -> list[Fate]:
+def _fates(verdicts: Sequence[SettledReceipt]) -> list[ReceiptOutcome]:
     for verdict in verdicts:
         if verdict.error is not None:
             raise verdict.error

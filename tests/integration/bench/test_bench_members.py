@@ -15,11 +15,11 @@ from bench.members import Manner
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.groups.config import GroupConfig
 from penstock.broker.surroundings import alone
-from penstock.cluster.controller import TopicSpec
-from penstock.cluster.records import Endpoint
-from penstock.kafka.server import KafkaConfig, KafkaServer
+from penstock.config.settings import GroupSettings
+from penstock.consensus.controller import TopicSpec
+from penstock.consensus.records import Endpoint
+from penstock.doors.kafka.server import KafkaConfig, KafkaServer
 
 MANNER = Manner(topic="t", partitions=6, heartbeat_s=0.05, session_ms=10_000)
 
@@ -29,7 +29,7 @@ def measure(directory: Path, work: Callable[[Any], Awaitable[Numbers]]) -> tuple
 
     async def run() -> tuple[Numbers, list[str]]:
         endpoint = Endpoint(door="kafka", host="0.0.0.0", port=0)
-        groups = GroupConfig(initial_delay_ms=100)
+        groups = GroupSettings(initial_delay_ms=100)
         config = BrokerConfig(node_id=1, data_dir=directory / "data", endpoints=(endpoint,), groups=groups)
         broker = Broker(config, alone(1))
         await broker.start()

@@ -20,7 +20,7 @@ READY_LIMIT_S = 90.0
 
 
 def clean_environ(**extra: str) -> dict[str, str]:
-    """The environment without settings of whoever runs the tests."""
+    """The environment without Penstock settings of the user who runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     return {**kept, "NO_COLOR": "1", "COLUMNS": "120", **extra}
 

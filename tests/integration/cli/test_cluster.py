@@ -80,7 +80,7 @@ def test_a_drained_node_is_used_again(node: Any) -> None:
 
 def test_there_is_nothing_to_balance(node: Any) -> None:
     assert json.loads(node.run("cluster", "rebalance").stdout) == {"dry_run": False, "moves": [], "stuck": []}
-    assert "where it should be" in node.run("cluster", "rebalance", "--dry-run", "-o", "table").stdout.decode()
+    assert "The cluster is balanced" in node.run("cluster", "rebalance", "--dry-run", "-o", "table").stdout.decode()
 
 
 @pytest.mark.parametrize(

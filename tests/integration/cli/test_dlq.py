@@ -55,7 +55,7 @@ def test_dead_letters_are_listed_and_shown(node: Any, topic: str) -> None:
     table = node.run("dlq", "list", topic, "-o", "table")
     assert "0:0" in table.stdout.decode()
     assert "\x1b[31m" not in table.stdout.decode()
-    assert f"3 dead letters in {topic}.dlq; looked at 3 of 3." in table.stderr.decode()
+    assert f"3 dead letters in {topic}.dlq; scanned 3 of 3." in table.stderr.decode()
     assert json_lines(node.run("dlq", "show", topic, "0:1"))[0]["reason"] == "no stock"
     shown = node.run("dlq", "show", topic, "0:1", "-o", "table").stdout.decode()
     assert f"{topic}, partition 0, offset 1" in shown

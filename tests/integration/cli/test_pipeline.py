@@ -51,7 +51,7 @@ def test_what_a_run_says_is_seen_and_a_stop_reaches_it(broker: LocalBroker, caps
     for text in ("orders", "running", "large", "1,500 ms", "a: 2"):
         assert text in table
     assert json.loads(ask(broker, "list"))["state"] == "running"
-    assert "ends after the batch" in ask(broker, "stop", "orders")
+    assert "ends after its current batch" in ask(broker, "stop", "orders")
     assert first.send(report("run-1", "running")) is True
     assert second.send(report("run-2", "starting")) is False
     assert first.send(report("run-1", "running")) is True, "another run has taken over, so this one ends"
@@ -62,10 +62,10 @@ def test_what_a_run_says_is_seen_and_a_stop_reaches_it(broker: LocalBroker, caps
         *("run run-1 begins on here", "running", "run run-2 begins on here", "failed: no such topic"),
     ]
     assert ask(broker, "logs", "orders", "-n", "1", "-o", "table").endswith("failed: no such topic\n")
-    assert "could not be told" not in capsys.readouterr().err, "one of its nodes is enough"
+    assert "cannot be reported" not in capsys.readouterr().err, "one of its nodes is enough"
     alone = Reports(Definition(name="orders", servers="http://127.0.0.1:1"))
     assert [alone.send(report("run-3", "starting")) for _ in range(2)] == [False, False]
-    assert capsys.readouterr().err.count("could not be told") == 1
+    assert capsys.readouterr().err.count("cannot be reported") == 1
 
 
 YAML = """pipeline: p
@@ -117,7 +117,7 @@ def test_what_is_wrong_is_said_before_spark_starts(
 
 _STARTING = """
 import subprocess, sys
-from penstock.cli.startup_noise import startup_noise_held
+from penstock.cli.runs import startup_noise_held
 script = "echo noise >&2; echo; read x; echo later >&2"
 try:
     with startup_noise_held():
@@ -146,3 +146,17 @@ def test_what_a_program_prints_at_its_start_is_shown_only_if_it_fails(how: str, 
     process.stdin.close()
     assert process.wait(60) == 0
     assert told == words
+
+
+_NOISY = """
+import os
+from penstock.cli.runs import startup_noise_held
+for _ in range(200):
+    with startup_noise_held():
+        os.write(2, b"noise")
+"""
+
+
+def test_noise_is_held_back_even_if_it_comes_at_the_last_moment() -> None:
+    done = subprocess.run([sys.executable, "-c", _NOISY], capture_output=True, check=True)
+    assert done.stderr == b""

@@ -179,7 +179,7 @@ def test_help_costs_no_more_than_click(command: Any) -> None:
     report = command("--help", PYTHONPROFILEIMPORTTIME="1").stderr.decode()
     imported = {line.rpartition("|")[2].strip() for line in report.splitlines()}
     assert "click" in imported
-    assert not imported & {"msgspec", "rich", "asyncio", "uvloop", "yaml", "http.client", "penstock.broker"}
+    assert not imported & {"msgspec", "rich", "asyncio", "uvloop", "yaml", "http.client", "penstock.node"}
 
 
 def test_version(command: Any) -> None:

@@ -69,7 +69,7 @@ def test_tables_are_plain_columns_without_a_terminal(node: Any, topic: str) -> N
         (("topic", "describe", "nowhere"), Exit.NOT_FOUND, "There is no topic 'nowhere'"),
         (("topic", "delete", "nowhere", "--yes"), Exit.NOT_FOUND, "There is no topic 'nowhere'"),
         (("topic", "delete", "nowhere", "--yes", "--if-exists"), Exit.OK, ""),
-        (("topic", "delete", "nowhere"), Exit.USAGE, "say --yes"),
+        (("topic", "delete", "nowhere"), Exit.USAGE, "pass --yes"),
         (("topic", "create", "a b"), Exit.USAGE, "not allowed"),
         (("topic", "create", "x", "-c", "retention.mss=1"), Exit.USAGE, "Did you mean 'retention.ms'?"),
         (("topic", "create", "x", "-c", "retention"), Exit.USAGE, "is not KEY=VALUE"),
@@ -261,7 +261,7 @@ def test_messages_cannot_play_tricks_on_a_terminal(node: Any, topic: str) -> Non
     assert rb"\x1b[31mred\x07" in shown
 
 
-# -- nobody there ------------------------------------------------------------------------------------------------------
+# -- no node there -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("args", [("topic", "list"), ("consume", "x"), ("produce", "x")])

@@ -9,11 +9,28 @@ import msgspec
 import pytest
 
 from penstock import AsyncClient, errors
+from penstock.api.topics import TopicDetail
 from penstock.records import decode_records
 
-from .test_transport import Server, answer, run
+from .test_transport import Server, answer, problem, run
 
-TOPIC = answer(200, b'{"name": "t", "partitions": 1}')
+TOPIC = answer(
+    200,
+    msgspec.json.encode(
+        TopicDetail(
+            name="t",
+            topic_id="0",
+            partitions=1,
+            replication_factor=1,
+            is_internal=False,
+            messages=0,
+            size_bytes=0,
+            configs={},
+            settings={},
+            partition_details=[],
+        )
+    ),
+)
 PRODUCER = answer(200, b'{"producer_id": 7, "producer_epoch": 0}')
 
 
@@ -52,7 +69,7 @@ def refused() -> bytes:
 
 
 def not_now() -> bytes:
-    return answer(503, b'{"code": "not_leader", "detail": "Elsewhere.", "retriable": true}')
+    return problem(errors.NotLeader("Elsewhere."))
 
 
 def nonsense() -> bytes:

@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from penstock import errors
+from penstock.api.groups import ListGroups
+from penstock.client.calls import RestCall, decoded
 from penstock.client.transport import Transport
 
 ANSWER = b'HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"ok": 1}'
@@ -71,11 +73,12 @@ def test_a_node_with_a_certificate_that_is_trusted_is_asked(certificate: Path) -
             url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             transport = Transport([url], timeout_s=60, tls=ssl.create_default_context(cafile=str(certificate)))
             for path in ("small", "large", "small"):
-                assert await transport.post(dict[str, int], "v1", path, body={"x": "y" * 50_000}) == {"ok": 1}
+                call = RestCall("POST", f"/v1/{path}", b"x" * 50_000, b"a/b", b"a/b", (), frozenset(), 0.0, True)
+                assert decoded((await transport.send(call)).body, dict[str, int]) == {"ok": 1}
             transport.close()
             stranger = Transport([url], timeout_s=2)
             with pytest.raises(errors.NodesUnreachable, match=r"(?i)certificate"):
-                await stranger.get(dict[str, int], "v1", "x")
+                await stranger.call(ListGroups())
             stranger.close()
 
     asyncio.run(asyncio.wait_for(test(), 90))
@@ -87,7 +90,7 @@ def test_a_node_that_does_not_speak_tls_is_told_apart() -> None:
             port = server.sockets[0].getsockname()[1]
             transport = Transport([f"https://127.0.0.1:{port}"], timeout_s=2)
             with pytest.raises(errors.NodesUnreachable):
-                await transport.get(dict[str, int], "v1", "x")
+                await transport.call(ListGroups())
             transport.close()
 
     asyncio.run(asyncio.wait_for(test(), 90))

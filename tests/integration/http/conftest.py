@@ -15,10 +15,20 @@ import pytest
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.surroundings import alone
-from penstock.cluster.records import Endpoint
-from penstock.http import HttpConfig, HttpServer
+from penstock.config.settings import BrokerSettings, StorageSettings
+from penstock.consensus.records import Endpoint
+from penstock.doors.rest import HttpConfig, HttpServer
+from penstock.operations.services import Services
+from penstock.partitions.config import PartitionsConfig
 
 T = TypeVar("T")
+
+
+def calm(**storage: Any) -> PartitionsConfig:
+    """Without housekeeping: messages of tests may be old."""
+    return PartitionsConfig(storage=StorageSettings(**{"housekeeping_interval_ms": 3_600_000, **storage}))
+
+
 _numbers = itertools.count(1)
 
 
@@ -30,9 +40,9 @@ class DoorInThread:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         endpoints = (Endpoint(door="kafka", host="127.0.0.1", port=9092),)
-        settings.setdefault("housekeeping_interval_ms", 3_600_000)  # messages of tests may be old
+        settings.setdefault("partitions", calm())
         self.broker = Broker(BrokerConfig(node_id=1, data_dir=data_dir, endpoints=endpoints, **settings), alone(1))
-        self.server = HttpServer(self.broker, config)
+        self.server = HttpServer(Services.of(self.broker), config)
         self.run(self._start())
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.server.port}", timeout=60)
 
@@ -64,12 +74,17 @@ class DoorInThread:
         self._loop.close()
 
 
+def http_config(**node: Any) -> HttpConfig:
+    """A door on a free port, with settings of the node's."""
+    return HttpConfig(port=0, node=BrokerSettings(**{"shutdown_timeout_ms": 10_000, **node}))
+
+
 OpenDoor = Callable[..., DoorInThread]
 
 
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorInThread]:
-    running = DoorInThread(tmp_path_factory.mktemp("node"), HttpConfig(port=0))
+    running = DoorInThread(tmp_path_factory.mktemp("node"), http_config())
     yield running
     running.close()
 
@@ -80,7 +95,7 @@ def open_door(tmp_path: Path) -> Iterator[OpenDoor]:
     opened: list[DoorInThread] = []
 
     def open_one(config: HttpConfig | None = None, **settings: Any) -> DoorInThread:
-        opened.append(DoorInThread(tmp_path / str(len(opened)), config or HttpConfig(port=0), **settings))
+        opened.append(DoorInThread(tmp_path / str(len(opened)), config or http_config(), **settings))
         return opened[-1]
 
     yield open_one

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.http import HttpConfig
+from penstock.doors.rest import HttpConfig
 
-from .conftest import DoorInThread, OpenDoor
+from .conftest import DoorInThread, OpenDoor, http_config
 
 PROBLEM = {"type", "title", "status", "detail", "instance", "code", "retriable"}
 
@@ -98,7 +98,7 @@ def test_reading_past_the_end_says_what_there_is(client: httpx.Client, topic: st
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_read(open_door: OpenDoor) -> None:
-    door = open_door(HttpConfig(port=0, body_bytes_max=1000))
+    door = open_door(http_config(max_body_bytes=1000))
     _assert_problem(door.client.post("/v1/topics/t/publish", content=b"x" * 1001), 413, "body_too_large")
 
     def endless() -> Iterator[bytes]:

@@ -118,9 +118,9 @@ def test_metrics_tell_of_the_cluster_of_one(client: httpx.Client, made: str) -> 
     assert rows["penstock_quorum_reached"] == "1.0"
 
 
-def test_a_request_that_says_it_was_handed_on_is_answered_here(client: httpx.Client, made: str) -> None:
+def test_a_client_that_claims_to_be_a_node_is_a_client(client: httpx.Client, made: str) -> None:
     headers = {"Penstock-Forwarded": "2", "Penstock-Client": "10.1.2.3"}
-    joined = client.post("/v1/groups/handed/join", json={"topics": [made], "wait_ms": 30_000}, headers=headers)
+    joined = client.post("/v1/groups/claimed/join", json={"topics": [made], "wait_ms": 30_000}, headers=headers)
     assert joined.status_code == 200
-    [member] = client.get("/v1/groups/handed").json()["member_details"]
-    assert member["client_host"] == "/10.1.2.3"
+    [member] = client.get("/v1/groups/claimed").json()["member_details"]
+    assert member["client_host"] == "/127.0.0.1"

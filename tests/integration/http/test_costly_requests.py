@@ -13,8 +13,9 @@ from tests.integration.http.conftest import DoorInThread, OpenDoor
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from penstock.http import HttpConfig
-from penstock.http.websocket_connection import FRAGMENTS_MAX
+from penstock.config.settings import BrokerSettings
+from penstock.doors.rest import HttpConfig
+from penstock.doors.websocket.connection import FRAGMENTS_MAX
 
 MIB = 1024 * 1024
 ROUNDS = 20
@@ -37,7 +38,7 @@ def test_a_claimed_length_takes_no_memory(door: DoorInThread, line: str) -> None
 
 
 def test_all_bodies_together_have_a_limit(open_door: OpenDoor) -> None:
-    door = open_door(HttpConfig(port=0, bodies_bytes_max=3 * MIB))
+    door = open_door(HttpConfig(port=0, node=BrokerSettings(max_body_bytes=3 * MIB), bodies_at_once=1))
     head = f"POST /v1/topics/t/batches HTTP/1.1\r\nhost: localhost\r\ncontent-length: {2 * MIB}\r\n\r\n".encode()
     with ExitStack() as stack:
         first, second = (

@@ -12,10 +12,11 @@ import pytest
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.surroundings import alone
+from penstock.doors.rest import HttpConfig, HttpServer
 from penstock.errors import DiskFull
-from penstock.http import HttpConfig, HttpServer
+from penstock.operations.services import Services
 
-from .conftest import OpenDoor
+from .conftest import OpenDoor, calm
 
 
 class _NeverSyncs:
@@ -24,7 +25,10 @@ class _NeverSyncs:
 
 
 def test_a_message_not_committed_in_time_is_told_to_be_uncertain(open_door: OpenDoor) -> None:
-    door = open_door(HttpConfig(port=0, publish_timeout_ms=50), fsync_interval_ms=600_000)
+    door = open_door(
+        HttpConfig(port=0, publish_timeout_ms=50),
+        partitions=calm(fsync_interval_ms=600_000),
+    )
     door.client.post("/v1/topics", json={"name": "t", "partitions": 1})
 
     def stall(broker: Broker) -> None:
@@ -68,7 +72,7 @@ def test_the_node_keeps_its_signals(tmp_path: Path) -> None:
     async def start_and_stop() -> None:
         broker = Broker(BrokerConfig(node_id=1, data_dir=tmp_path), alone(1))
         await broker.start()
-        server = HttpServer(broker, HttpConfig(port=0))
+        server = HttpServer(Services.of(broker), HttpConfig(port=0))
         before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
         await server.start()
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before

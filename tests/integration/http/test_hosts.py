@@ -7,9 +7,7 @@ import socket
 import httpx
 import pytest
 
-from penstock.http import HttpConfig
-
-from .conftest import DoorInThread, OpenDoor
+from .conftest import DoorInThread, OpenDoor, http_config
 
 EVIL = {"host": "evil.example", "origin": "http://evil.example", "sec-fetch-site": "same-origin"}
 
@@ -88,16 +86,16 @@ def test_two_host_headers_are_both_looked_at(door: DoorInThread) -> None:
     ],
 )
 def test_names_are_allowed_by_setting(open_door: OpenDoor, allowed: str, host: str, status: int) -> None:
-    client = open_door(HttpConfig(port=0, allowed_hosts=(allowed,))).client
+    client = open_door(http_config(http_allowed_hosts=(allowed,))).client
     assert client.get("/livez", headers={"host": host}).status_code == status
 
 
 def test_a_forwarded_host_counts_only_from_a_proxy_that_is_trusted(open_door: OpenDoor) -> None:
     told = {"x-forwarded-host": "shop.example", "origin": "http://shop.example"}
     names = ("shop.example",)
-    stranger = open_door(HttpConfig(port=0, allowed_hosts=names)).client
+    stranger = open_door(http_config(http_allowed_hosts=names)).client
     assert stranger.post("/v1/topics", json={"name": "a"}, headers=told).status_code == 403
-    trusted = open_door(HttpConfig(port=0, allowed_hosts=names, trusted_proxies=("127.0.0.0/8",))).client
+    trusted = open_door(http_config(http_allowed_hosts=names, http_trusted_proxies=("127.0.0.0/8",))).client
     assert trusted.post("/v1/topics", json={"name": "a"}, headers=told).status_code == 201
     assert (
         trusted.post("/v1/topics", json={"name": "b"}, headers={**told, "origin": "http://x.example"}).status_code

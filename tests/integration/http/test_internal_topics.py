@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.integration.http.conftest import DoorInThread
 
-from penstock.cluster.commands import AddPartitions, Command, ConfigureTopic, DeleteTopic
+from penstock.consensus.commands import AddPartitions, Command, ConfigureTopic, DeleteTopic
 from penstock.errors import PolicyViolation
 from penstock.model import TRANSACTIONS_TOPIC
 

@@ -13,10 +13,10 @@ import pytest
 from tests.integration.http.conftest import DoorInThread, OpenDoor
 
 from penstock.broker.broker import Broker
-from penstock.broker.partition import Partition
-from penstock.broker.transactions.joint.config import JointConfig
+from penstock.config.settings import TransactionSettings
+from penstock.doors.rest import HttpConfig
 from penstock.errors import DiskFull
-from penstock.http import HttpConfig
+from penstock.partitions.partition import Partition
 
 PARTITIONS = 3
 
@@ -444,7 +444,7 @@ def test_a_topic_made_anew_inside_a_transaction_is_another_topic(client: httpx.C
 
 
 def test_limits_hold(open_door: OpenDoor) -> None:
-    door = open_door(HttpConfig(port=0), joint=JointConfig(writers_max=2, open_max=2))
+    door = open_door(HttpConfig(port=0), transactions=TransactionSettings(joint_writers_max=2, joint_open_max=2))
     first, _ = opened(door.client), opened(door.client)
     assert problem(door.client.post("/v1/transactions")) == (429, "transaction_limit_reached")
     for writer, status in (("a", 200), ("b", 200), ("c", 429), ("a", 200)):

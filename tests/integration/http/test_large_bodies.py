@@ -10,7 +10,7 @@ import pytest
 from tests.integration.http.conftest import DoorInThread
 from tests.integration.http.test_shortcut import Wire
 
-from penstock.http.exchange import MSGPACK
+from penstock.doors.rest.exchange import MSGPACK
 from penstock.records import Record, decode_records, encode_batch
 
 LARGE = 700_000

@@ -16,8 +16,8 @@ import httpx
 import pytest
 from tests.support.cluster import eventually
 
-from penstock.broker.groups.config import GroupConfig
-from penstock.http import HttpConfig
+from penstock.config.settings import GroupSettings
+from penstock.doors.rest import HttpConfig
 
 from .conftest import DoorInThread
 
@@ -34,7 +34,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorInThread]:
 
 def quick_door(directory: Path) -> DoorInThread:
     return DoorInThread(
-        directory, HttpConfig(port=0), groups=GroupConfig(initial_delay_ms=0, session_timeout_min_ms=100)
+        directory, HttpConfig(port=0), groups=GroupSettings(initial_delay_ms=0, session_timeout_min_ms=100)
     )
 
 
@@ -79,7 +79,7 @@ def join(client: httpx.Client, topic: str, **wish: Any) -> Consumer:
 
 def await_poll(door: DoorInThread, member_id: str, is_polling: bool = True) -> None:
     """Return once the node knows that a member polls, or that it does not any more."""
-    members = door.server._door.hosted._members
+    members = door.server._door.services.hosted._members
     eventually(
         lambda: door.look(
             lambda _: any(each.is_polling == is_polling for (_, name), each in members.items() if name == member_id)
@@ -357,7 +357,7 @@ def test_nothing_is_kept_of_a_member_that_is_gone(tmp_path: Path) -> None:
         door.client.post("/v1/topics", json={"name": "t"})
         for _ in range(3):
             Consumer(door.client, "g", topics=["t"], session_timeout_ms=SESSION_MS, wait_ms=0)
-        hosted = door.server._door.hosted
+        hosted = door.server._door.services.hosted
         assert len(hosted) == 3
         eventually(lambda: len(hosted) == 0)
         await_members(door.client, "g", 0)

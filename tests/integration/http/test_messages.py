@@ -11,7 +11,7 @@ from datetime import datetime
 import httpx
 import pytest
 
-from penstock.http import HttpConfig
+from penstock.doors.rest import HttpConfig
 from penstock.records import Codec, Record, encode_batch, key_hash
 
 from .conftest import DoorInThread, OpenDoor

@@ -121,6 +121,7 @@ def test_a_reader_that_is_no_member_is_a_group_with_a_lag(client: httpx.Client, 
         ({"partition": 9}, 404),
         ({"topic_id": "another"}, 404),
         ({"offset": -1}, 422),
+        ({"offset": 11}, 416),  # the partition ends at 10
     ):
         assert client.post(f"{path}/offsets", json={"offsets": [{**place, **wrong}]}).status_code == status
     assert client.post(f"{path}/offsets", json={"offsets": []}).status_code == 422

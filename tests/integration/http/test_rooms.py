@@ -11,8 +11,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.config.settings import MetricsSettings
+from penstock.doors.rest import HttpConfig, HttpServer
 from penstock.errors import LogFailed, StartupError
-from penstock.http import HttpConfig, HttpServer
+from penstock.operations.services import Services
 
 from .conftest import DoorInThread, OpenDoor
 
@@ -71,7 +73,7 @@ def test_metrics_come_as_openmetrics_where_asked(client: httpx.Client) -> None:
 
 
 def test_many_partitions_are_shown_by_topic(open_door: OpenDoor) -> None:
-    client = open_door(HttpConfig(port=0, metrics_partitions_max=5)).client
+    client = open_door(HttpConfig(port=0, metrics=MetricsSettings(partition_labels_max=5))).client
     client.post("/v1/topics", json={"name": "t", "partitions": 6})
     text = client.get("/metrics").text
     assert 'penstock_log_segments{topic="t"} 6.0' in text
@@ -137,14 +139,14 @@ def test_the_status_page_needs_nothing_from_elsewhere(client: httpx.Client) -> N
 
 
 def test_a_port_in_use_is_named(door: DoorInThread) -> None:
-    second = HttpServer(door.broker, HttpConfig(port=door.server.port))
+    second = HttpServer(Services.of(door.broker), HttpConfig(port=door.server.port))
     with pytest.raises(StartupError, match=rf"{door.server.port} is in use.*--http"):
         door.run(second.start())
 
 
 def test_a_host_that_does_not_exist_is_named(door: DoorInThread) -> None:
     with pytest.raises(StartupError, match=r"no-such-host\.invalid"):
-        door.run(HttpServer(door.broker, HttpConfig(host="no-such-host.invalid", port=0)).start())
+        door.run(HttpServer(Services.of(door.broker), HttpConfig(host="no-such-host.invalid", port=0)).start())
 
 
 def test_a_stopped_door_gives_its_port_back(open_door: OpenDoor) -> None:

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from tests.integration.http.conftest import DoorInThread
 
-from penstock.broker.transactions.joint.config import JointConfig
-from penstock.http import HttpConfig
+from penstock.config.settings import TransactionSettings
+from penstock.doors.rest import HttpConfig
 from penstock.records import Record, encode_batch
 
 PARTITIONS = 3
@@ -323,8 +323,8 @@ def test_everything_is_remembered_over_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_series_is_forgotten_long_after_its_last_number(tmp_path: Path) -> None:
-    config = JointConfig(results_retention_ms=0, single_retention_ms=0, series_retention_ms=3_600_000)
-    door = DoorInThread(tmp_path, HttpConfig(port=0), joint=config)
+    config = TransactionSettings(joint_results_retention_ms=0, single_retention_ms=0, series_retention_ms=3_600_000)
+    door = DoorInThread(tmp_path, HttpConfig(port=0), transactions=config)
     try:
         single, several = job_of(door.client), job_of(door.client)
         single.commit(0, single.write(0, "a", "x"), "a")

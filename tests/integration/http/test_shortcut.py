@@ -13,13 +13,12 @@ import pytest
 from tests.support.cluster import eventually
 
 from penstock.broker.broker import Broker
-from penstock.http import HttpConfig
-from penstock.http.connection import Connection
-from penstock.http.exchange import MSGPACK
-from penstock.http.shortcut import Known
+from penstock.doors.rest.connection import Connection
+from penstock.doors.rest.exchange import MSGPACK
+from penstock.doors.rest.shortcut import Known
 from penstock.records import Codec, encode_values
 
-from .conftest import DoorInThread, OpenDoor
+from .conftest import DoorInThread, OpenDoor, http_config
 
 PACK = MSGPACK.encode()
 JSON = b"application/json"
@@ -172,6 +171,19 @@ def test_answers_are_the_same_either_way(
     assert warmed.ask(other) == fresh.ask(other)
 
 
+def test_publishing_json_goes_the_short_way_also_with_a_query(
+    topic: str, wires: list[Wire], shortened: list[str]
+) -> None:
+    wire = wires[0]
+    for path in (f"/v1/topics/{topic}/publish", f"/v1/topics/{topic}/publish?partitioner=round_robin"):
+        for number in range(3):
+            assert b'"offset":' in wire.ask(request(path, b'{"value": %d, "partition": 0}' % number))
+        assert b'"invalid_body"' in wire.ask(request(path, b'{"value": 1, "colour": "red"}'))
+    refused = [wire.ask(request(f"/v1/topics/{topic}/publish?partitioner=coin", b'{"value": 1}')) for _ in range(2)]
+    assert [b"There is no partitioner" in answer for answer in refused] == [True, True]
+    assert len(shortened) == 3 + 3 + 1
+
+
 def test_a_foreign_page_is_refused_each_time(topic: str, wires: list[Wire], shortened: list[str]) -> None:
     data = request(f"/v1/topics/{topic}/batches", batches(b"x"), kind=PACK, more=b"origin: http://evil.example\r\n")
     for _ in range(3):
@@ -180,7 +192,7 @@ def test_a_foreign_page_is_refused_each_time(topic: str, wires: list[Wire], shor
 
 
 def test_a_body_that_is_too_large_is_refused_each_time(open_door: OpenDoor) -> None:
-    door = open_door(HttpConfig(port=0, body_bytes_max=1_000))
+    door = open_door(http_config(max_body_bytes=1_000))
     wire = Wire(door.server.port)
     assert wire.ask(publish("small", batches(b"x"))).startswith(b"HTTP/1.1 200")
     for _ in range(2):
@@ -300,7 +312,7 @@ def test_a_known_long_poll_whose_client_goes_leaves_its_message_to_others(
 
 
 def test_an_idle_connection_is_closed(open_door: OpenDoor) -> None:
-    door = open_door(HttpConfig(port=0, keep_alive_ms=1_000))
+    door = open_door(http_config(idle_timeout_ms=1_000))
     wire = Wire(door.server.port)
     for _ in range(2):
         assert wire.ask(publish("idle", batches(b"x"))).startswith(b"HTTP/1.1 200")

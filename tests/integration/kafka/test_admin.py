@@ -20,27 +20,39 @@ from tests.integration.kafka.test_door import TOPIC, Client, Story, door, tell
 from tests.support.clients.contract import PATIENCE_S
 from tests.support.node import free_port
 
-from penstock.broker.groups.consumer.messages import JOINING, ConsumerHeartbeat
-from penstock.cluster.controller import TopicSpec
-from penstock.cluster.resource_config import FOLLOWER_RATE, HEARTBEAT_INTERVAL, LEADER_RATE, MOVE_RATE, SESSION_TIMEOUT
-from penstock.kafka.handlers.access import CLUSTER_OPERATIONS, GROUP_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
-from penstock.kafka.protocol import access_messages as access
-from penstock.kafka.protocol import broker_messages as about
-from penstock.kafka.protocol import config_messages as configs
-from penstock.kafka.protocol import group_messages as groups
-from penstock.kafka.protocol import offset_messages as offsets
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.headers import decode_response
-from penstock.kafka.protocol.schema import Message
-from penstock.quorum.driver import Quorum
+from penstock.consensus.controller import TopicSpec
+from penstock.consensus.quorum.driver import Quorum
+from penstock.consensus.resource_config import (
+    FOLLOWER_RATE,
+    HEARTBEAT_INTERVAL,
+    LEADER_RATE,
+    MOVE_RATE,
+    SESSION_TIMEOUT,
+)
+from penstock.doors.kafka.handlers.security import CLUSTER_OPERATIONS, GROUP_OPERATIONS, TOPIC_OPERATIONS
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.headers import decode_response
+from penstock.doors.kafka.protocol.messages import cluster as about
+from penstock.doors.kafka.protocol.messages import configs as configs
+from penstock.doors.kafka.protocol.messages import groups as groups
+from penstock.doors.kafka.protocol.messages import offsets as offsets
+from penstock.doors.kafka.protocol.messages import security as access
+from penstock.doors.kafka.protocol.messages.shared import (
+    NOT_REQUESTED,
+    ConfigValue,
+    TopicPartitionIndexes,
+    TopicPartitions,
+)
+from penstock.doors.kafka.protocol.schema import ApiMessage
+from penstock.features.groups.consumer.messages import JOINING, ConsumerHeartbeat
 
-R = TypeVar("R", bound=Message)
+R = TypeVar("R", bound=ApiMessage)
 TOPICS, NODES, LOGGERS, CLIENT_METRICS, GROUPS = 2, 4, 8, 16, 32
 SET, DELETE, APPEND = 0, 1, 2
 OF_NODE, OF_ALL_NODES, OF_FILE, OF_DEFAULTS, OF_GROUP = 2, 3, 4, 5, 8  # sources of values
 
 
-async def ask(client: Client, request: Message, version: int, answer: type[R]) -> R:
+async def ask(client: Client, request: ApiMessage, version: int, answer: type[R]) -> R:
     client.send(request, version)
     _, response = decode_response(answer, version, await client.receive())
     return response
@@ -95,16 +107,16 @@ def test_authorized_operations_are_sent_to_clients_that_ask(tmp_path: Path) -> N
             )
             found = await ask(client, request, 9, about.MetadataResponse)
             by_name = {topic.name: topic.topic_authorized_operations for topic in found.topics}
-            assert by_name == {TOPIC: TOPIC_OPERATIONS if asks else NOT_ASKED_FOR, "missing": NOT_ASKED_FOR}
-            assert found.cluster_authorized_operations == (CLUSTER_OPERATIONS if asks else NOT_ASKED_FOR)
+            assert by_name == {TOPIC: TOPIC_OPERATIONS if asks else NOT_REQUESTED, "missing": NOT_REQUESTED}
+            assert found.cluster_authorized_operations == (CLUSTER_OPERATIONS if asks else NOT_REQUESTED)
             cluster = about.DescribeClusterRequest(include_cluster_authorized_operations=asks)
             described = await ask(client, cluster, 1, about.DescribeClusterResponse)
-            assert described.cluster_authorized_operations == (CLUSTER_OPERATIONS if asks else NOT_ASKED_FOR)
+            assert described.cluster_authorized_operations == (CLUSTER_OPERATIONS if asks else NOT_REQUESTED)
             await client.broker.ensure_offsets_topic()
             await client.broker.groups.await_shard("g")
             wanted = groups.DescribeGroupsRequest(groups=("g",), include_authorized_operations=asks)
             group = (await ask(client, wanted, 5, groups.DescribeGroupsResponse)).groups[0]
-            assert group.authorized_operations == (GROUP_OPERATIONS if asks else NOT_ASKED_FOR)
+            assert group.authorized_operations == (GROUP_OPERATIONS if asks else NOT_REQUESTED)
 
     tell(tmp_path, story)
 
@@ -156,7 +168,7 @@ def test_replicas_can_be_asked_to_lie_where_they_lie(tmp_path: Path) -> None:
         here = str(client.broker.config.data_dir)
         codes = []
         for path, topic in ((here, TOPIC), ("/elsewhere", TOPIC), (here, "missing")):
-            rows = (configs.AlterReplicaLogDirTopic(name=topic, partitions=(0,)),)
+            rows = (TopicPartitions(name=topic, partitions=(0,)),)
             request = configs.AlterReplicaLogDirsRequest(dirs=(configs.AlterReplicaLogDir(path=path, topics=rows),))
             found = await ask(client, request, 2, configs.AlterReplicaLogDirsResponse)
             codes.append(found.results[0].partitions[0].error_code)
@@ -212,7 +224,7 @@ def test_rates_of_replication_are_set_and_cleared(tmp_path: Path) -> None:
 
 
 def test_levels_of_loggers_are_shown_and_set(tmp_path: Path) -> None:
-    name = "penstock.kafka.server"
+    name = "penstock.doors.kafka.server"
     before = logging.getLogger(name).level
 
     async def story(client: Client) -> None:
@@ -297,7 +309,7 @@ def test_settings_of_groups_take_effect_and_outlive_the_node(tmp_path: Path) -> 
         listed = await ask(client, listing, 1, configs.ListConfigResourcesResponse)
         assert [(row.resource_type, row.resource_name) for row in listed.config_resources] == [(GROUPS, "g")]
         # AlterConfigs replaces everything: what it does not name is unset.
-        row = configs.AlterableConfig(name=SESSION_TIMEOUT, value="8000")
+        row = ConfigValue(name=SESSION_TIMEOUT, value="8000")
         resource = configs.AlterConfigsResource(resource_type=GROUPS, resource_name="g", configs=(row,))
         request = configs.AlterConfigsRequest(resources=(resource,), validate_only=False)
         assert (await ask(client, request, 2, configs.AlterConfigsResponse)).responses[0].error_code == 0
@@ -406,7 +418,7 @@ def test_a_negative_offset_is_committed_and_counts_as_none(tmp_path: Path) -> No
         committed = await ask(client, request, 8, offsets.OffsetCommitResponse)
         assert committed.topics[0].partitions[0].error_code == 0
         wanted = offsets.OffsetFetchRequest(
-            group_id="g", topics=(offsets.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=(0,)),)
+            group_id="g", topics=(TopicPartitionIndexes(name=TOPIC, partition_indexes=(0,)),)
         )
         found = await ask(client, wanted, 5, offsets.OffsetFetchResponse)
         assert found.topics[0].partitions[0].committed_offset == -2

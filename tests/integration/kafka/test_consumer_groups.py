@@ -7,19 +7,20 @@ from typing import Any, TypeVar
 
 from tests.integration.kafka.test_door import TOPIC, Client, tell
 
-from penstock.kafka.protocol import consumer_group_messages as consumers
-from penstock.kafka.protocol import group_messages as classic
-from penstock.kafka.protocol import offset_messages as offsets
-from penstock.kafka.protocol.broker_messages import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.headers import decode_response
-from penstock.kafka.protocol.schema import Message
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.headers import decode_response
+from penstock.doors.kafka.protocol.messages import groups as classic
+from penstock.doors.kafka.protocol.messages import groups as consumers
+from penstock.doors.kafka.protocol.messages import offsets as offsets
+from penstock.doors.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.doors.kafka.protocol.messages.shared import TopicPartitionIndexes
+from penstock.doors.kafka.protocol.schema import ApiMessage
 
 GROUP = "g"
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=ApiMessage)
 
 
-async def ask(client: Client, request: Message, response: type[M], version: int) -> M:
+async def ask(client: Client, request: ApiMessage, response: type[M], version: int) -> M:
     client.send(request, version)
     _, answer = decode_response(response, version, await client.receive())
     return answer
@@ -136,7 +137,7 @@ async def commit(client: Client, group: str, member_id: str, epoch: int, offset:
 
 
 async def read(client: Client, member_id: str | None, epoch: int) -> tuple[int, int | None]:
-    wanted = offsets.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=(0,))
+    wanted = TopicPartitionIndexes(name=TOPIC, partition_indexes=(0,))
     group = offsets.OffsetFetchRequestGroup(group_id=GROUP, member_id=member_id, member_epoch=epoch, topics=(wanted,))
     answer = await ask(client, offsets.OffsetFetchRequest(groups=(group,)), offsets.OffsetFetchResponse, 9)
     found = answer.groups[0]

@@ -4,36 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.looks import note_looks
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.surroundings import alone
-from penstock.cluster.controller import TopicSpec
-from penstock.cluster.records import Endpoint
-from penstock.errors import StartupError
-from penstock.kafka.protocol import record_messages as plain
-from penstock.kafka.protocol.broker_messages import (
+from penstock.config.settings import BrokerSettings, StorageSettings
+from penstock.consensus.controller import TopicSpec
+from penstock.consensus.records import Endpoint
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.headers import decode_response, encode_request
+from penstock.doors.kafka.protocol.messages import records as plain
+from penstock.doors.kafka.protocol.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
 )
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.headers import decode_response, encode_request
-from penstock.kafka.protocol.offset_messages import (
+from penstock.doors.kafka.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from penstock.kafka.protocol.schema import Message
-from penstock.kafka.server import KafkaConfig, KafkaServer
+from penstock.doors.kafka.protocol.schema import ApiMessage
+from penstock.doors.kafka.server import KafkaConfig, KafkaServer
+from penstock.errors import StartupError
+from penstock.partitions.config import PartitionsConfig
 from penstock.records import Codec, Record, decode_records, encode_batch, iter_batches, parse_header
 
 TOPIC = "t"
@@ -49,7 +53,7 @@ class Client:
         self.broker = broker
         self._next_id = 0
 
-    def send(self, message: Message, version: int) -> int:
+    def send(self, message: ApiMessage, version: int) -> int:
         self._next_id += 1
         self.writer.write(encode_request(message, version, self._next_id, "test"))
         return self._next_id
@@ -66,11 +70,17 @@ class Client:
 async def door(directory: Path, port: int = 0, **options: int) -> AsyncIterator[tuple[Broker, KafkaServer]]:
     endpoint = Endpoint(door="kafka", host="0.0.0.0", port=port)
     broker = Broker(
-        BrokerConfig(node_id=1, data_dir=directory / "data", endpoints=(endpoint,), housekeeping_interval_ms=3_600_000),
+        BrokerConfig(
+            node_id=1,
+            data_dir=directory / "data",
+            endpoints=(endpoint,),
+            partitions=PartitionsConfig(storage=StorageSettings(housekeeping_interval_ms=3_600_000)),
+        ),
         alone(1),
     )
     await broker.start()
-    server = KafkaServer(broker, KafkaConfig(port=port, **options))
+    settings = BrokerSettings(**options)  # type: ignore[arg-type]
+    server = KafkaServer(broker, KafkaConfig(port=port, node=settings, connections_max=settings.max_connections))
     await server.start()
     try:
         yield broker, server
@@ -161,7 +171,7 @@ def test_pipelined_produces_are_answered_in_order_whatever_their_acks(tmp_path: 
 @pytest.mark.parametrize("version", [3, 5, 7, 8, 9, 12])
 def test_what_is_produced_is_fetched_in_every_version(tmp_path: Path, version: int) -> None:
     async def story(client: Client) -> None:
-        for number in range(3):  # the second and third time the request is known by its shape
+        for number in range(3):  # the second and third time the request is known by its template
             client.send(produce(b"a%d" % number, b"b%d" % number), version)
             placed = await produced(client, version)
             assert (placed.error_code, placed.base_offset) == (0, 2 * number)
@@ -401,7 +411,7 @@ def test_a_topic_stores_batches_with_its_own_codec(tmp_path: Path, name: str, si
         for number, codec in enumerate(came):
             values = [b"%d %d " % (number, at) + b"x" * size for at in range(3)]
             client.send(produce(*values, codec=codec), 9)
-            client.send(produce(*values, codec=codec), 9)  # by its shape, behind one that may be under way
+            client.send(produce(*values, codec=codec), 9)  # by its template, behind one that may be under way
         for number in range(2 * len(came)):
             placed = await produced(client)
             assert (placed.error_code, placed.base_offset) == (0, 3 * number)
@@ -412,6 +422,57 @@ def test_a_topic_stores_batches_with_its_own_codec(tmp_path: Path, name: str, si
         assert [value[:4] for value in values if value] == [
             b"%d %d " % (number, at) for number in range(len(came)) for _ in range(2) for at in range(3)
         ]
+
+    tell(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cleanup_policy": "compact"},
+        {"message_timestamp_before_max_ms": "1000000000000"},
+        {"delay_headers_enable": "true"},
+        {"compression_type": "gzip"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_batch_that_takes_long_to_look_into_does_not_keep_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
+) -> None:
+    headers = (("penstock-delay-ms", b"3600000"),)
+    now_ms = int(time.time() * 1000)
+    records = [Record(at, now_ms + at, b"k", None, headers if at == 1 else ()) for at in range(30_000)]
+    batch = bytes(encode_batch(records, codec=Codec.ZSTD))
+
+    async def story(client: Client) -> None:
+        await settings_of(client, **changes)
+        looks = note_looks(monkeypatch)
+        for number in range(3):  # the later ones by their shape
+            client.send(produce_batch(batch, acks=-1), 9)
+            client.send(produce_batch(bytes(encode_batch(records[:1])), partition=1), 9)
+            placed, behind = await produced(client), await produced(client)
+            assert (placed.error_code, behind.error_code) == (0, 0)
+            assert (placed.base_offset, behind.base_offset) == (30_000 * number, number)
+        assert not looks.on_loop
+        assert looks.beside or "compression_type" in changes, "compressing anew decodes no record"
+        wanted = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=now_ms + 29_999)
+        client.send(ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name=TOPIC, partitions=(wanted,)),)), 7)
+        _, found = decode_response(ListOffsetsResponse, 7, await client.receive())
+        assert found.topics[0].partitions[0].offset == 29_999
+        looks.check()
+
+    tell(tmp_path, story)
+
+
+def test_a_large_batch_without_keys_is_refused_where_they_are_needed(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        await settings_of(client, cleanup_policy="compact")
+        client.send(produce(*[b"x"] * 1_000, codec=Codec.ZSTD), 9)
+        refused = await produced(client)
+        assert refused.error_code == ErrorCode.INVALID_RECORD
+        assert len(refused.record_errors) == 1_000
+        client.send(produce_batch(bytes(encode_batch([Record(0, 1, b"k", b"v")], codec=Codec.ZSTD))), 9)
+        assert (await produced(client)).base_offset == 0
 
     tell(tmp_path, story)
 

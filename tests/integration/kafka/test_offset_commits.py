@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.integration.kafka.test_door import TOPIC, Client, tell
 
-from penstock.broker.coordination.coordinator import shard_of
-from penstock.kafka.handlers import group_offsets
-from penstock.kafka.protocol import offset_messages as wire
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.headers import decode_response
+from penstock.doors.kafka.handlers import offsets as group_offsets
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.headers import decode_response
+from penstock.doors.kafka.protocol.messages import offsets as wire
+from penstock.machines.leaders import shard_of
 
 VERSION = 8
 
@@ -84,7 +84,7 @@ def test_a_bug_in_one_answer_closes_that_connection_and_no_other(
         await coordinate(client)
         monkeypatch.setattr(group_offsets, "_commit_response", fail_for_one)
         other = await second(client)
-        shards = client.broker.config.offsets_partitions
+        shards = client.broker.config.groups.offsets_partitions
         names = (f"lucky-{number}" for number in range(1000))
         neighbour = next(name for name in names if shard_of(name, shards) == shard_of("unlucky", shards))
         # Of one shard and sent at once, both are written in one batch and answered in one go.

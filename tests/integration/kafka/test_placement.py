@@ -12,27 +12,24 @@ import msgspec
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.config import BrokerConfig, ClusterConfig
+from penstock.broker.config import BrokerConfig
 from penstock.broker.surroundings import alone
-from penstock.cluster.controller import TopicSpec
-from penstock.cluster.records import NO_LEADER, Endpoint, NodeRegistered
+from penstock.config.settings import ClusterSettings
+from penstock.consensus.controller import TopicSpec
+from penstock.consensus.records import NO_LEADER, Endpoint, NodeRegistered
+from penstock.doors.kafka.handler import RequestContext
+from penstock.doors.kafka.handlers import HANDLERS
+from penstock.doors.kafka.leaders import addresses_of, leader_hint
+from penstock.doors.kafka.protocol.codec import decode, encode
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.messages import cluster as wire
+from penstock.doors.kafka.protocol.messages import configs as config_messages
+from penstock.doors.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.doors.kafka.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.doors.kafka.protocol.messages.shared import TopicAndPartitions, TopicPartitionIndexes
+from penstock.doors.kafka.protocol.schema import ApiMessage
+from penstock.doors.kafka.protocol.wire import LeaderHint, NodeAddress
 from penstock.errors import FencedLeaderEpoch, NotLeader, OffsetNotAvailable, UnknownLeaderEpoch
-from penstock.kafka.exchange import Exchange
-from penstock.kafka.handlers import ALL
-from penstock.kafka.nearest import NOBODY, addresses_of, check_follower, hint_of, nearest_replica
-from penstock.kafka.protocol import config_messages
-from penstock.kafka.protocol import placement_messages as wire
-from penstock.kafka.protocol.broker_messages import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-)
-from penstock.kafka.protocol.codec import decode, encode
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.schema import Message
-from penstock.kafka.protocol.wire import LeaderHint, NodeAddress
 
 TOPIC = "t"
 
@@ -53,11 +50,11 @@ def tell(directory: Path, story: Callable[[Broker], Awaitable[None]], **settings
     asyncio.run(run())
 
 
-async def ask(broker: Broker, request: Message, version: int) -> Any:
+async def ask(broker: Broker, request: ApiMessage, version: int) -> Any:
     """The answer of the request's handler, through the wire and back."""
-    handler = ALL[request.api.key]
+    handler = HANDLERS[request.api.key]
     received, _ = decode(type(request), version, encode(request, version))
-    answer = handler.function(Exchange(broker, version, "test", "127.0.0.1", "127.0.0.1"), received)
+    answer = handler.function(RequestContext(broker, version, "test", "127.0.0.1", "127.0.0.1"), received)
     response = await answer if inspect.isawaitable(answer) else answer
     return decode(type(response), version, encode(response, version))[0]
 
@@ -126,36 +123,36 @@ def test_a_coordinator_is_the_leader_of_its_partition_or_not_available(tmp_path:
 def test_a_mistaken_client_is_told_who_leads(tmp_path: Path) -> None:
     async def story(broker: Broker) -> None:
         learn_of_node(broker, 2)
-        assert hint_of(broker, TOPIC, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER) is None, "this node leads"
+        assert leader_hint(broker, TOPIC, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER) is None, "this node leads"
         assign(broker, 0, leader=2, leader_epoch=7)
-        hint = hint_of(broker, TOPIC, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        hint = leader_hint(broker, TOPIC, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         assert hint == LeaderHint(2, 7)
         assert addresses_of(broker, [hint, hint], "127.0.0.1") == [NodeAddress(2, "host-2", 9002, "rack-2")]
-        assert hint_of(broker, TOPIC, 0, ErrorCode.OFFSET_OUT_OF_RANGE) is None
-        assert hint_of(broker, "gone", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER) is None
+        assert leader_hint(broker, TOPIC, 0, ErrorCode.OFFSET_OUT_OF_RANGE) is None
+        assert leader_hint(broker, "gone", 0, ErrorCode.NOT_LEADER_OR_FOLLOWER) is None
         learn_of_node(broker, 2, is_fenced=True)
-        assert hint_of(broker, TOPIC, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER) is None, "nobody should go there"
+        assert leader_hint(broker, TOPIC, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER) is None, "no client should go there"
 
     tell(tmp_path, story)
 
 
-# -- reading nearby ----------------------------------------------------------------------------------------------------
+# -- reading from followers --------------------------------------------------------------------------------------------
 
 
 def test_a_consumer_is_sent_to_a_living_replica_in_sync_in_its_rack(tmp_path: Path) -> None:
     async def story(broker: Broker) -> None:
-        partition = broker.partition(TOPIC, 0)
+        nearer = broker.metadata.replica_in_rack
         learn_of_node(broker, 2)
         learn_of_node(broker, 3)
         assign(broker, 0, replicas=(1, 2, 3), in_sync=(1, 2))
-        assert nearest_replica(broker, partition, "rack-2") == 2
-        assert nearest_replica(broker, partition, "rack-3") == NOBODY, "not in sync"
-        assert nearest_replica(broker, partition, "rack-1") == NOBODY, "the leader is there itself"
-        assert nearest_replica(broker, partition, "") == NOBODY
+        assert nearer(TOPIC, 0, "rack-2") == 2
+        assert nearer(TOPIC, 0, "rack-3") is None, "not in sync"
+        assert nearer(TOPIC, 0, "rack-1") is None, "the leader is there itself"
+        assert nearer(TOPIC, 0, "") is None
         learn_of_node(broker, 2, is_fenced=True)
-        assert nearest_replica(broker, partition, "rack-2") == NOBODY, "not there"
+        assert nearer(TOPIC, 0, "rack-2") is None, "not there"
 
-    tell(tmp_path, story, cluster=ClusterConfig(follower_reads=True))
+    tell(tmp_path, story, cluster=ClusterSettings(follower_reads=True))
 
 
 def test_a_follower_serves_only_who_knows_its_leader_and_only_what_it_has(tmp_path: Path) -> None:
@@ -164,17 +161,17 @@ def test_a_follower_serves_only_who_knows_its_leader_and_only_what_it_has(tmp_pa
         partition.resign()
         partition.follow(partition.leader_epoch + 3)
         epoch = partition.leader_epoch
-        check_follower(partition, epoch, 0)
-        check_follower(partition, -1, 0)
+        partition.check_follower(epoch, 0)
+        partition.check_follower(-1, 0)
         with pytest.raises(FencedLeaderEpoch):
-            check_follower(partition, epoch - 1, 0)
+            partition.check_follower(epoch - 1, 0)
         with pytest.raises(UnknownLeaderEpoch):
-            check_follower(partition, epoch + 1, 0)
+            partition.check_follower(epoch + 1, 0)
         with pytest.raises(OffsetNotAvailable):
-            check_follower(partition, epoch, 1)
+            partition.check_follower(epoch, 1)
         partition.is_held = True
         with pytest.raises(NotLeader):
-            check_follower(partition, epoch, 0)
+            partition.check_follower(epoch, 0)
         partition.is_held = False
 
     tell(tmp_path, story)
@@ -222,7 +219,7 @@ def test_what_is_moving_is_listed(tmp_path: Path) -> None:
         [topic] = (await ask(broker, everything, 0)).topics
         [row] = topic.partitions
         assert (topic.name, row.partition_index, row.replicas, row.adding_replicas) == (TOPIC, 1, (1, 2), (2,))
-        named = wire.ListPartitionReassignmentsTopics(name=TOPIC, partition_indexes=(0, 9))
+        named = TopicPartitionIndexes(name=TOPIC, partition_indexes=(0, 9))
         assert (await ask(broker, wire.ListPartitionReassignmentsRequest(topics=(named,)), 0)).topics == ()
 
     tell(tmp_path, story)
@@ -230,7 +227,7 @@ def test_what_is_moving_is_listed(tmp_path: Path) -> None:
 
 def test_elections_that_are_not_needed_or_not_known_are_told_so(tmp_path: Path) -> None:
     async def story(broker: Broker) -> None:
-        named = (wire.TopicPartitions(topic=TOPIC, partitions=(0,)),)
+        named = (TopicAndPartitions(topic=TOPIC, partitions=(0,)),)
         answer = await ask(broker, wire.ElectLeadersRequest(topic_partitions=named), 2)
         assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.ELECTION_NOT_NEEDED
         assert (await ask(broker, wire.ElectLeadersRequest(topic_partitions=None), 2)).replica_election_results == ()

@@ -17,28 +17,30 @@ from tests.support.node import free_port
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.partition import Partition
-from penstock.broker.reading import read_messages
-from penstock.broker.starts import Since, resolve_start
 from penstock.broker.surroundings import alone
-from penstock.cluster.controller import TopicSpec
-from penstock.cluster.records import Endpoint
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.headers import decode_response
-from penstock.kafka.protocol.offset_messages import (
+from penstock.config.settings import StorageSettings
+from penstock.consensus.controller import TopicSpec
+from penstock.consensus.records import Endpoint
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.headers import decode_response
+from penstock.doors.kafka.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from penstock.kafka.protocol.record_messages import FetchRequest
-from penstock.kafka.protocol.transaction_messages import (
+from penstock.doors.kafka.protocol.messages.records import FetchRequest
+from penstock.doors.kafka.protocol.messages.shared import TopicPartitionIndexes
+from penstock.doors.kafka.protocol.messages.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
-    TopicRequest,
 )
-from penstock.kafka.server import KafkaConfig, KafkaServer
+from penstock.doors.kafka.server import KafkaConfig, KafkaServer
+from penstock.features.messages.reading import read_messages
+from penstock.partitions.access import Since, resolve_start
+from penstock.partitions.config import PartitionsConfig
+from penstock.partitions.partition import Partition
 from penstock.records import Record, encode_batch
 
 NOW_MS = 1_700_000_000_000
@@ -57,7 +59,10 @@ def tell(directory: Path, story: Story) -> None:
         port = free_port()
         endpoint = Endpoint(door="kafka", host="127.0.0.1", port=port)
         config = BrokerConfig(
-            node_id=1, data_dir=directory / "data", endpoints=(endpoint,), housekeeping_interval_ms=3_600_000
+            node_id=1,
+            data_dir=directory / "data",
+            endpoints=(endpoint,),
+            partitions=PartitionsConfig(storage=StorageSettings(housekeeping_interval_ms=3_600_000)),
         )
         broker = Broker(config, alone(1))
         await broker.start()
@@ -222,7 +227,7 @@ def test_offsets_for_readers_of_committed_data_end_at_the_last_stable_one(tmp_pa
 
 def test_producers_are_described_with_their_open_transactions(tmp_path: Path) -> None:
     async def ask(client: Client, topic: str, index: int) -> PartitionResponse:
-        request = DescribeProducersRequest(topics=(TopicRequest(name=topic, partition_indexes=(index,)),))
+        request = DescribeProducersRequest(topics=(TopicPartitionIndexes(name=topic, partition_indexes=(index,)),))
         client.send(request, 0)
         _, response = decode_response(DescribeProducersResponse, 0, await client.receive())
         return response.topics[0].partitions[0]
@@ -261,18 +266,18 @@ def test_the_doors_that_speak_of_messages_show_only_what_is_committed(tmp_path: 
     async def story(client: Reader, partition: Partition) -> None:
         broker = client.broker
         expected = fill(partition)
-        result = await read_messages(broker, TOPIC, 0, 0, limit=100)
+        result = await read_messages(broker.ports, TOPIC, 0, 0, limit=100)
         assert [record.value for record in result.messages] == expected
         assert result.next_offset == 12
-        result = await read_messages(broker, TOPIC, 0, "earliest", limit=3)
+        result = await read_messages(broker.ports, TOPIC, 0, "earliest", limit=3)
         assert [record.value for record in result.messages] == expected[:3]
-        result = await read_messages(broker, TOPIC, 0, result.next_offset, limit=100)
+        result = await read_messages(broker.ports, TOPIC, 0, result.next_offset, limit=100)
         assert [record.value for record in result.messages] == expected[3:]
         write(partition, b"open", 3, time_ms=NOW_MS + 10)
         write(partition, b"behind it", time_ms=NOW_MS + 20)
-        assert resolve_start(partition, "latest") == 12
-        assert resolve_start(partition, Since(NOW_MS + 15)) == 12
-        waiting = asyncio.create_task(read_messages(broker, TOPIC, 0, 12, limit=10, wait_ms=60_000))
+        assert await resolve_start(partition, "latest") == 12
+        assert await resolve_start(partition, Since(NOW_MS + 15)) == 12
+        waiting = asyncio.create_task(read_messages(broker.ports, TOPIC, 0, 12, limit=10, wait_ms=60_000))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         end(partition, 3, is_commit=False)

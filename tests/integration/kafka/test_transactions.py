@@ -9,29 +9,26 @@ from typing import TypeVar
 import pytest
 from tests.integration.kafka.test_door import TOPIC, Client, tell
 
-from penstock.broker.coordination.messages import ProducerIdentity
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.headers import decode_response
+from penstock.doors.kafka.protocol.messages import offsets as offsets
+from penstock.doors.kafka.protocol.messages import records as plain
+from penstock.doors.kafka.protocol.messages import transactions as wire
+from penstock.doors.kafka.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from penstock.doors.kafka.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from penstock.doors.kafka.protocol.messages.shared import TopicPartitionIndexes, TopicPartitions
+from penstock.doors.kafka.protocol.schema import ApiMessage
 from penstock.errors import CoordinatorLoading
-from penstock.kafka.protocol import offset_messages as offsets
-from penstock.kafka.protocol import record_messages as plain
-from penstock.kafka.protocol import transaction_messages as wire
-from penstock.kafka.protocol.broker_messages import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.headers import decode_response
-from penstock.kafka.protocol.schema import Message
+from penstock.machines.messages import ProducerIdentity
 from penstock.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from penstock.records import Record, encode_batch
 
 NAME = "x"
 GROUP = "g"
-ResponseT = TypeVar("ResponseT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=ApiMessage)
 
 
-async def ask(client: Client, request: Message, version: int, response: type[ResponseT]) -> ResponseT:
+async def ask(client: Client, request: ApiMessage, version: int, response: type[ResponseT]) -> ResponseT:
     client.send(request, version)
     return decode_response(response, version, await client.receive())[1]
 
@@ -79,7 +76,7 @@ async def add(
         transactional_id=NAME,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
-        topics=tuple(wire.AddPartitionsToTxnTopic(name=topic, partitions=(at,)) for topic, at in places),
+        topics=tuple(TopicPartitions(name=topic, partitions=(at,)) for topic, at in places),
     )
     answer = await ask(client, request, version, wire.AddPartitionsToTxnResponse)
     return [ErrorCode(row.results_by_partition[0].partition_error_code) for row in answer.results]
@@ -121,7 +118,7 @@ async def find_group(client: Client) -> None:
 
 
 async def fetch_offset(client: Client, *, needs_stable: bool) -> tuple[int, ErrorCode]:
-    topic = offsets.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=(0,))
+    topic = TopicPartitionIndexes(name=TOPIC, partition_indexes=(0,))
     request = offsets.OffsetFetchRequest(group_id=GROUP, topics=(topic,), require_stable=needs_stable)
     answer = await ask(client, request, 7, offsets.OffsetFetchResponse)
     row = answer.topics[0].partitions[0]
@@ -196,7 +193,7 @@ def test_a_request_claims_one_transaction(tmp_path: Path) -> None:
         assert await produce(client, request_of(batch(producer), topic=OFFSETS_TOPIC), 12) == [
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ]
-        # A shape that was learned from ordinary records lets none through that claim a transaction.
+        # A template that was learned from ordinary records lets none through that claim a transaction.
         plain_batch = batch(ProducerIdentity(-1, -1), -1, is_transactional=False)
         assert await produce(client, request_of(plain_batch, name=None), 9) == [ErrorCode.NONE]
         assert await produce(client, nameless, 9) == refused
@@ -295,7 +292,7 @@ def test_tools_see_transactions_and_who_has_what_open(tmp_path: Path) -> None:
         assert await listed(client, "Ongoing") == await listed(client) == await listed(client, pattern="[xy]") == [NAME]
         assert await listed(client, "Nonsense") == await listed(client, pattern="z.*") == []
         assert await listed(client, longer_ms=60_000) == []
-        topic = wire.TopicRequest(name=TOPIC, partition_indexes=(0, 9))
+        topic = TopicPartitionIndexes(name=TOPIC, partition_indexes=(0, 9))
         producers = await ask(client, wire.DescribeProducersRequest(topics=(topic,)), 0, wire.DescribeProducersResponse)
         there, nowhere = producers.topics[0].partitions
         assert nowhere.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -316,8 +313,8 @@ def test_an_operator_ends_what_hangs_in_a_partition(tmp_path: Path) -> None:
                     producer_epoch=producer.epoch,
                     transaction_result=False,
                     topics=(
-                        wire.WritableTxnMarkerTopic(name=TOPIC, partition_indexes=(0,)),
-                        wire.WritableTxnMarkerTopic(name=TRANSACTIONS_TOPIC, partition_indexes=(0,)),
+                        TopicPartitionIndexes(name=TOPIC, partition_indexes=(0,)),
+                        TopicPartitionIndexes(name=TRANSACTIONS_TOPIC, partition_indexes=(0,)),
                     ),
                     coordinator_epoch=0,
                 ),

@@ -7,8 +7,7 @@ import json
 import pytest
 from bench import sim
 from bench.histories import KINDS, Summary, Workers, is_about, run_seed, stories_of
-
-from penstock.testing.simulation.result import Result
+from sim.result import Result
 
 BAD = Result("raft", 17, 1000, 5, 2, {"crash": 3}, "abc", "one leader a term: 1 and 2", ("0.001 something",))
 

@@ -9,8 +9,8 @@ from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.surroundings import Surroundings
 from penstock.clock import SystemClock
-from penstock.cluster.controller import TopicSpec
-from penstock.peers.tcp import TcpPeers
+from penstock.consensus.controller import TopicSpec
+from penstock.network.tcp import TcpPeers
 from penstock.testing.files import MemoryFiles
 
 

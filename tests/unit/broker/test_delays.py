@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.delays import due_of, later_message, refuse_delays
-from penstock.broker.publishing import Message
-from penstock.broker.schedules.entering import DUE_MS_MAX
 from penstock.errors import InvalidRequest
+from penstock.features.messages.delays import due_of, later_message, refuse_delays
+from penstock.features.messages.publishing import OutgoingMessage
+from penstock.features.schedules.messages import DUE_MS_MAX
 
 NOW_MS = 1_700_000_000_000
 
@@ -37,14 +37,14 @@ def test_both_negative_and_beyond_all_calendars_are_refused_by_name() -> None:
 
 
 def test_a_transaction_takes_no_messages_for_later() -> None:
-    refuse_delays([Message(value=b"a")])
+    refuse_delays([OutgoingMessage(value=b"a")])
     with pytest.raises(InvalidRequest, match="transaction"):
-        refuse_delays([Message(value=b"a"), Message(value=b"b", due_ms=NOW_MS)])
+        refuse_delays([OutgoingMessage(value=b"a"), OutgoingMessage(value=b"b", due_ms=NOW_MS)])
 
 
 def test_a_message_for_later_keeps_its_headers_and_names_its_priority() -> None:
     headers = (("a", b"1"), ("penstock-priority", b"high"))
-    later = later_message("t", Message(key=b"k", value=b"v", headers=headers, partition=3))
+    later = later_message("t", OutgoingMessage(key=b"k", value=b"v", headers=headers, partition=3))
     assert (later.topic, later.partition, later.key, later.value) == ("t", 3, b"k", b"v")
     assert (later.headers, later.priority) == (headers, "high")
-    assert later_message("t", Message(value=b"v")).priority == ""
+    assert later_message("t", OutgoingMessage(value=b"v")).priority == ""

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.config import BrokerConfig, Fsync
-from penstock.broker.partition import Partition
+from penstock.broker.config import BrokerConfig
 from penstock.broker.surroundings import alone
-from penstock.cluster.controller import TopicSpec
+from penstock.config.settings import Fsync, StorageSettings
+from penstock.consensus.controller import TopicSpec
 from penstock.errors import StorageError
+from penstock.partitions.config import PartitionsConfig
+from penstock.partitions.partition import Partition
 from penstock.records import Record, decode_records, encode_batch
 
 Story = Callable[[Broker], Coroutine[None, None, None]]
@@ -21,7 +23,8 @@ Story = Callable[[Broker], Coroutine[None, None, None]]
 
 def tell(directory: Path, story: Story, **options: object) -> None:
     async def run() -> None:
-        config = BrokerConfig(node_id=1, data_dir=directory / "data", **options)  # type: ignore[arg-type]
+        partitions = PartitionsConfig(storage=StorageSettings(**options))  # type: ignore[arg-type]
+        config = BrokerConfig(node_id=1, data_dir=directory / "data", partitions=partitions)
         broker = Broker(config, alone(1))
         await broker.start()
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.broker.known_nodes import KnownNodes
-from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import MetadataRecord, NodeChanged, NodeRegistered, NodeRemoved
+from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.records import MetadataRecord, NodeChanged, NodeRegistered, NodeRemoved
 
 
 class StillClock:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.partition import Partition
-from penstock.broker.stats import TopicStats
-from penstock.cluster.topic_config import TopicSettings
+from penstock.consensus.topic_config import TopicSettings
 from penstock.errors import (
     CorruptRecords,
     DiskFull,
@@ -25,6 +23,8 @@ from penstock.errors import (
     UnknownLeaderEpoch,
 )
 from penstock.model import TopicPartition
+from penstock.partitions.partition import Partition
+from penstock.partitions.stats import TopicStats
 from penstock.records import Record, decode_records, encode_batch, parse_header
 from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
@@ -258,7 +258,7 @@ def test_reading_outside_the_log_says_what_it_holds() -> None:
 def test_what_comes_behind_a_refused_batch_is_told_the_same_until_that_comes_again() -> None:
     stage = Stage()
     stage.append(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
-    stage.partition.refusals.note(
+    stage.partition.refused.note(
         memoryview(batch_of(b"b", producer_id=7, producer_epoch=0, base_sequence=1)), NotLeader("not yet")
     )
     with pytest.raises(NotLeader, match="not yet"):
@@ -272,7 +272,7 @@ def test_what_comes_behind_a_refused_batch_is_told_the_same_until_that_comes_aga
 def test_a_producer_that_lost_a_batch_hears_of_it_though_another_was_refused() -> None:
     stage = Stage()
     stage.append(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
-    stage.partition.refusals.note(
+    stage.partition.refused.note(
         memoryview(batch_of(b"b", producer_id=7, producer_epoch=0, base_sequence=1)), NotLeader("not yet")
     )
     for _ in range(5):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.runs import select
+from penstock.features.messages.reading import select
 from penstock.records import Record, assign, decode_records, encode_batch, encode_marker, iter_batches, parse_header
 from penstock.storage.aborted import AbortedTransaction
 

@@ -72,7 +72,7 @@ def test_an_error_is_a_line_and_a_code(
 
 def test_the_settings_are_checked(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "check"]) == Exit.OK
-    assert "The settings are good" in capfd.readouterr().out
+    assert "The settings are valid" in capfd.readouterr().out
     Path("penstock.yaml").write_text("storage: {fsnc: every}")
     assert run(["config", "check"]) == Exit.USAGE
     errors = capfd.readouterr().err

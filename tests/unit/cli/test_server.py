@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
-from penstock import server
-from penstock.config import Address, Settings, load
+from penstock.config.kinds import Address
+from penstock.config.loading import load
+from penstock.config.settings import Settings
 from penstock.errors import StartupError
+from penstock.node import server
+from penstock.node.addresses import Listeners
 
 
 class ExitedError(SystemExit):
@@ -120,8 +123,9 @@ def test_a_door_that_cannot_open_closes_what_is_open(tmp_path: Path) -> None:
 def test_listening_everywhere_tells_clients_this_machines_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "here")
     everywhere, local = Address("0.0.0.0", 9092), Address("127.0.0.1", 8080)
-    kafka, http = server._endpoints(Settings(), everywhere, local, None, None)
+    listeners = Listeners(kafka=everywhere, http=local, grpc=None, internal=None)
+    kafka, http = listeners.endpoints(Settings().broker)
     assert (kafka.door, kafka.host, kafka.port) == ("kafka", "here", 9092)
     assert (http.door, http.host, http.port) == ("http", "127.0.0.1", 8080)
     advertised = load({"PENSTOCK_BROKER__ADVERTISED_KAFKA": "public:19092"}).settings
-    assert server._endpoints(advertised, everywhere, local, None, None)[0].host == "public"
+    assert listeners.endpoints(advertised.broker)[0].host == "public"

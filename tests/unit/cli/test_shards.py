@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config import Settings, load
+from penstock.config.loading import load
+from penstock.config.settings import Settings
 from penstock.errors import StartupError
-from penstock.shards import shard_environments
+from penstock.node.processes import shard_environments
 
 TOKEN = {"cluster__token": "a secret"}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.connections import Answer, Connection
+from penstock.client.connections import HttpAnswer, HttpConnection
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\ncontent-length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"
@@ -18,7 +18,7 @@ LARGE = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(LARGE_BODY), L
 class Wire(asyncio.Transport):
     """The other end: keeps what is written, and says what it is told to."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         super().__init__()
         self.written: list[bytes] = []
         self.is_closed = False
@@ -40,11 +40,11 @@ class Wire(asyncio.Transport):
             data = data[count:]
 
 
-def ask(*said: bytes, step: int = 1 << 20) -> tuple[list[Answer], Wire, Connection]:
+def ask(*said: bytes, step: int = 1 << 20) -> tuple[list[HttpAnswer], Wire, HttpConnection]:
     """What comes back when each of these is the answer to a question."""
 
-    async def run() -> tuple[list[Answer], Wire, Connection]:
-        connection = Connection()
+    async def run() -> tuple[list[HttpAnswer], Wire, HttpConnection]:
+        connection = HttpConnection()
         wire = Wire(connection)
         answers = []
         for each in said:
@@ -113,7 +113,7 @@ def test_what_is_no_answer_breaks_the_connection(said: bytes) -> None:
         ask(said)
 
 
-def test_what_nobody_asked_for_ends_the_connection() -> None:
+def test_data_without_a_request_ends_the_connection() -> None:
     _, wire, connection = ask(PLAIN)
     wire.say(PLAIN, 100)
     assert not connection.is_open

@@ -1,4 +1,4 @@
-"""What users may publish, errors told by nodes, and pauses between tries."""
+"""What users may publish, errors of nodes, and pauses between tries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 import penstock
 from penstock import errors
-from penstock.client.backoff import Backoff
-from penstock.client.connections import Answer
-from penstock.client.problems import error_named, error_of
+from penstock.api.problems import problem_of
+from penstock.client.calls import error_named, error_of
+from penstock.client.transport import Backoff
 from penstock.client.values import header_pairs, key_bytes, moment_ms, value_bytes
 
 
@@ -45,7 +45,7 @@ def test_what_has_no_bytes_is_refused_with_a_hint(value: Any) -> None:
 
 def test_keys_are_text_or_bytes() -> None:
     assert [key_bytes("a"), key_bytes(b"a"), key_bytes(None)] == [b"a", b"a", None]
-    with pytest.raises(errors.InvalidRecord, match="not int"):
+    with pytest.raises(errors.InvalidRecord, match="got int"):
         key_bytes(5)  # type: ignore[arg-type]
 
 
@@ -68,33 +68,34 @@ def test_moments_need_a_time_zone() -> None:
 
 
 def test_every_error_survives_its_way_over_the_wire() -> None:
-    for name in errors.__all__:
-        kind = getattr(errors, name)
-        revived = error_named(kind.code, "why")
-        assert type(revived) is kind, name
-        assert revived.message == "why"
+    for kind in errors.ALL:
+        error = error_named(kind.code, "why")
+        assert type(error) is kind
+        assert error.message == "why"
 
 
-def problem(status: int, **members: object) -> Answer:
-    return Answer(status, [], msgspec.json.encode(members))
+def revived(error: errors.PenstockError, **members: object) -> errors.PenstockError:
+    """An error that came as a problem document, with some members changed."""
+    told = msgspec.to_builtins(problem_of(error, "/v1/topics/x")) | members
+    return error_of(told["status"], msgspec.json.encode(told))
 
 
 def test_a_problem_becomes_the_error_it_tells_of() -> None:
-    error = error_of(problem(404, code="unknown_topic", detail="There is no topic 'x'.", retriable=False))
+    error = revived(errors.UnknownTopic("There is no topic 'x'."), retriable=False)
     assert isinstance(error, errors.UnknownTopic)
     assert (error.message, error.retriable) == ("There is no topic 'x'.", False)
 
 
 def test_an_error_of_the_future_keeps_its_code() -> None:
-    error = error_of(problem(422, code="too_blue", detail="It is too blue.", retriable=False))
+    error = revived(errors.InvalidRequest("It is too blue."), code="too_blue")
     assert isinstance(error, errors.InvalidRequest)
     assert (error.code, errors.InvalidRequest.code) == ("too_blue", "invalid_request")
-    assert type(error_of(problem(503, code="too_red", retriable=True))) is errors.PenstockError
+    assert type(revived(errors.NodeStarting("Red."), code="too_red")) is errors.PenstockError
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff"])
-def test_whoever_is_no_node_is_found_out(body: bytes) -> None:
-    assert isinstance(error_of(Answer(502, [], body)), errors.UnexpectedAnswer)
+def test_an_answer_that_is_not_from_a_node_is_recognised(body: bytes) -> None:
+    assert isinstance(error_of(502, body), errors.UnexpectedAnswer)
 
 
 def test_pauses_double_up_to_the_cap() -> None:
@@ -126,4 +127,4 @@ def test_importing_the_package_loads_nothing_else() -> None:
 def test_the_client_loads_nothing_of_the_broker() -> None:
     program = "import sys, penstock; penstock.Client, penstock.worker; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.split()
-    assert [name for name in loaded if name.startswith(("penstock.broker", "penstock.http", "starlette"))] == []
+    assert [name for name in loaded if name.startswith(("penstock.node", "penstock.doors.rest", "starlette"))] == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.client.hands import failure_of
+from penstock.client.worker_pool import failure_of
 from penstock.errors import InvalidRequest, InvalidTopicName
 
 
@@ -67,7 +67,7 @@ def test_what_a_handler_raises_decides_what_becomes_of_its_messages() -> None:
 
     assert told(ValueError("bad\nvery bad")) == ("nack", None, "ValueError: bad")
     assert told(KeyError()) == ("nack", None, "KeyError")
-    assert told(penstock.Retry(2.5)) == ("nack", 2.5, "the handler asked for another try")
+    assert told(penstock.Retry(2.5)) == ("nack", 2.5, "the handler asked for a retry")
     assert told(penstock.Retry(reason="busy")) == ("nack", None, "busy")
     assert told(penstock.Reject("no such customer")) == ("reject", None, "no such customer")
     assert told(asyncio.CancelledError())[0] == "release"

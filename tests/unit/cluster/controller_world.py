@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from penstock.cluster.commands import (
-    ChangeInSync,
-    Command,
-    InSyncChange,
-    Outcome,
-    Outcomes,
-    RegisterNode,
-)
-from penstock.cluster.controller import Decision, Draft, Situation, decide
-from penstock.cluster.controller.nodes import fence, unfence
-from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import (
+from penstock.consensus.commands import ChangeInSync, Command, InSyncChange, Outcome, Outcomes, RegisterNode
+from penstock.consensus.controller import ControllerView, Decision, MetadataDraft, decide
+from penstock.consensus.controller.nodes import fence, unfence
+from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.records import (
     ClusterCreated,
     MetadataRecord,
     NodeRegistered,
@@ -64,7 +57,7 @@ class World:
         for record in records:
             self.metadata.apply(record)
 
-    def obey(self, command: Command, situation: Situation | None = None) -> Decision:
+    def obey(self, command: Command, situation: ControllerView | None = None) -> Decision:
         decision = decide(self.metadata, command, situation=situation)
         self.apply(decision.records)
         return decision
@@ -83,13 +76,13 @@ class World:
         return now.replicas, now.in_sync, now.eligible, now.leader
 
     def fence(self, *node_ids: int) -> list[MetadataRecord]:
-        draft = Draft(self.metadata)
+        draft = MetadataDraft(self.metadata)
         fence(draft, node_ids)
         self.apply(draft.records())
         return draft.records()
 
     def unfence(self, node_id: int) -> None:
-        draft = Draft(self.metadata)
+        draft = MetadataDraft(self.metadata)
         unfence(draft, node_id)
         self.apply(draft.records())
 

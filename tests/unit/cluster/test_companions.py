@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.cluster.commands import (
+from penstock.consensus.commands import (
     AddPartitions,
     ChangeInSync,
     Command,
@@ -23,10 +23,10 @@ from penstock.cluster.commands import (
     Rebalance,
     RemoveNode,
 )
-from penstock.cluster.controller import Draft, Situation, decide
-from penstock.cluster.controller.nodes import fence, unfence
-from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import NO_LEADER, ClusterCreated, MetadataRecord, NodeRegistered, PartitionAssigned
+from penstock.consensus.controller import ControllerView, MetadataDraft, decide
+from penstock.consensus.controller.nodes import fence, unfence
+from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.records import NO_LEADER, ClusterCreated, MetadataRecord, NodeRegistered, PartitionAssigned
 from penstock.errors import InvalidTopicName, PolicyViolation, TopicExists, UnknownTopic
 from penstock.model import OFFSETS_TOPIC, is_internal, queue_parent, queue_state_topic
 
@@ -55,8 +55,8 @@ class World:
         self.apply(decision.records)
         return decision.answer
 
-    def draft(self, situation: Situation | None = None) -> Draft:
-        return Draft(self.metadata, situation=situation)
+    def draft(self, situation: ControllerView | None = None) -> MetadataDraft:
+        return MetadataDraft(self.metadata, situation=situation)
 
     def fence(self, *node_ids: int) -> None:
         draft = self.draft()

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.cluster.controller_world import ORDERS, R3, State, World, register
 
-from penstock.cluster.commands import (
+from penstock.consensus.commands import (
     Admitted,
     ChangeInSync,
     ConfigureTopic,
@@ -18,11 +18,9 @@ from penstock.cluster.commands import (
     Reassign,
     RemoveNode,
 )
-from penstock.cluster.controller import Draft, Rules, Situation
-from penstock.cluster.controller.nodes import fence
-from penstock.cluster.records import (
-    NO_LEADER,
-)
+from penstock.consensus.controller import ControllerView, MetadataDraft, Rules
+from penstock.consensus.controller.nodes import fence
+from penstock.consensus.records import NO_LEADER
 from penstock.errors import (
     DuplicateNode,
     StaleNodeEpoch,
@@ -74,7 +72,7 @@ def test_eligible_is_who_left_while_nothing_could_be_committed(configs: dict[str
 
 def test_the_cluster_s_minimum_counts_where_a_topic_has_none() -> None:
     world = World(3, (R3, (1, 3), (), 1))
-    draft = Draft(world.metadata, Rules(min_in_sync=1))
+    draft = MetadataDraft(world.metadata, Rules(min_in_sync=1))
     fence(draft, [1])
     world.apply(draft.records())
     assert world.state() == (R3, (3,), (), 3)
@@ -122,7 +120,7 @@ def test_a_node_that_is_back(before: State, after: State) -> None:
 )
 def test_a_node_that_restarts_is_fenced_until_it_is_let_in(before: State, after: State) -> None:
     world = World(3, before)
-    decision = world.obey(register(1), Situation(index=100))
+    decision = world.obey(register(1), ControllerView(index=100))
     assert decision.answer == Admitted(epoch=100)
     assert world.state() == after
     assert world.metadata.nodes[1].is_fenced
@@ -163,17 +161,17 @@ def test_two_nodes_do_not_get_one_id() -> None:
 
 def test_an_id_that_is_used_again_gets_a_later_epoch() -> None:
     world = World(3)
-    assert world.obey(register(4), Situation(index=30)).answer == Admitted(epoch=30)
+    assert world.obey(register(4), ControllerView(index=30)).answer == Admitted(epoch=30)
     world.obey(RemoveNode(node_id=4))
-    assert world.obey(register(4), Situation(index=32)).answer == Admitted(epoch=32)
-    assert world.obey(register(4), Situation(index=32)).answer == Admitted(epoch=33)
+    assert world.obey(register(4), ControllerView(index=32)).answer == Admitted(epoch=32)
+    assert world.obey(register(4), ControllerView(index=32)).answer == Admitted(epoch=33)
 
 
 def test_after_a_power_cut_nobody_falls_out_before_somebody_is_heard() -> None:
     """The controller is new, all nodes restart, and the third never comes back."""
     world = World(3, (R3, R3, (), 3), configs={"min.insync.replicas": "1"})
-    world.obey(register(1), Situation(index=50, silent=R3))
-    world.obey(register(2), Situation(index=51, silent=(2, 3)))
+    world.obey(register(1), ControllerView(index=50, silent=R3))
+    world.obey(register(2), ControllerView(index=51, silent=(2, 3)))
     assert world.state() == (R3, R3, (), 3)
     world.fence(3)
     assert world.state() == (R3, R3, (), NO_LEADER)
@@ -271,7 +269,7 @@ def test_nobody_loses_its_place_to_a_leader_that_may_be_gone() -> None:
     world = World(3, (R3, R3, (), 3))
     for node_id, silent in ((1, (2, 3)), (2, (3,)), (3, ())):
         command = replace(register(node_id), doubtful=doubted(50 + node_id))
-        world.obey(command, Situation(index=50 + node_id, silent=silent))
+        world.obey(command, ControllerView(index=50 + node_id, silent=silent))
         assert world.partition().in_sync == R3
     for node_id in R3:
         world.unfence(node_id)
@@ -291,7 +289,7 @@ def test_a_replica_that_is_found_damaged_gives_up_its_place_if_somebody_can_take
     before: State, silent: tuple[int, ...], after: State
 ) -> None:
     world = World(3, before)
-    world.obey(DoubtReplicas(node_id=1, epoch=7, doubtful=doubted(5)), Situation(silent=silent))
+    world.obey(DoubtReplicas(node_id=1, epoch=7, doubtful=doubted(5)), ControllerView(silent=silent))
     assert world.state() == after
     with pytest.raises(StaleNodeEpoch):
         world.obey(DoubtReplicas(node_id=1, epoch=6, doubtful=doubted(5)))
@@ -308,7 +306,7 @@ def test_replicas_that_were_to_go_stay_when_the_one_that_was_to_stay_is_removed(
 
 def test_a_doubtful_replica_that_a_leader_does_not_find_in_sync_is_not_eligible_either() -> None:
     world = World(3, (R3, R3, (), 2))
-    unheard = Situation(silent={2, 3})  # a new controller: it may be that they are gone, but they lead on
+    unheard = ControllerView(silent={2, 3})  # a new controller: it may be that they are gone, but they lead on
     world.obey(replace(register(1), doubtful=doubted(50)), unheard)
     assert (world.partition().leader, len(world.partition().doubtful)) == (2, 1)
     world.obey(

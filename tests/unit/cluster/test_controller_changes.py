@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from tests.unit.cluster.controller_world import ORDERS, R3, State, World
 
-from penstock.cluster.commands import (
+from penstock.consensus.commands import (
     AddPartitions,
     ChangeInSync,
     ConfigureTopic,
@@ -26,14 +26,10 @@ from penstock.cluster.commands import (
     RemoveNode,
     ReportLosses,
 )
-from penstock.cluster.controller import Decision, Draft, Situation
-from penstock.cluster.controller.elections import give_back_leaders
-from penstock.cluster.controller.nodes import fence, is_needed, step_aside
-from penstock.cluster.records import (
-    NO_LEADER,
-    LostRecords,
-    NodeChanged,
-)
+from penstock.consensus.controller import ControllerView, Decision, MetadataDraft
+from penstock.consensus.controller.elections import give_back_leaders
+from penstock.consensus.controller.nodes import fence, is_needed, step_aside
+from penstock.consensus.records import NO_LEADER, LostRecords, NodeChanged
 from penstock.errors import (
     InvalidReplicationFactor,
     InvalidRequest,
@@ -56,7 +52,7 @@ from penstock.errors import (
 )
 def test_a_node_that_cannot_write_leads_nothing_that_others_could(before: State, after: State) -> None:
     world = World(3, before)
-    draft = Draft(world.metadata, situation=Situation(unable=(1,)))
+    draft = MetadataDraft(world.metadata, situation=ControllerView(unable=(1,)))
     step_aside(draft, 1)
     give_back_leaders(draft)
     world.apply(draft.records())
@@ -65,7 +61,7 @@ def test_a_node_that_cannot_write_leads_nothing_that_others_could(before: State,
 
 def test_a_node_that_cannot_write_is_elected_where_nobody_else_can_be() -> None:
     world = World(3, (R3, (1, 2), (), 2))
-    draft = Draft(world.metadata, situation=Situation(unable=(1,)))
+    draft = MetadataDraft(world.metadata, situation=ControllerView(unable=(1,)))
     fence(draft, [2])
     world.apply(draft.records())
     assert world.state() == (R3, (1,), (2,), 1)
@@ -76,13 +72,15 @@ def test_a_node_that_cannot_write_is_elected_where_nobody_else_can_be() -> None:
 
 def test_a_leaving_node_gives_away_what_others_can_lead() -> None:
     world = World(3, (R3, R3, (), 1), ((1,), (1,), (), 1), ((1, 2), (1,), (), 1))
-    draft = Draft(world.metadata, situation=Situation(leaving=(1,)))
+    draft = MetadataDraft(world.metadata, situation=ControllerView(leaving=(1,)))
     step_aside(draft, 1)
     world.apply(draft.records())
     assert [world.state(index)[3] for index in range(3)] == [2, 1, 1]
-    assert is_needed(Draft(world.metadata, situation=Situation(leaving=(1,))), 1), "2 may yet catch up"
+    assert is_needed(MetadataDraft(world.metadata, situation=ControllerView(leaving=(1,))), 1), "2 may yet catch up"
     alone = World(2, ((1,), (1,), (), 1), ((1, 2), (1,), (), 1), fenced=(2,))
-    assert not is_needed(Draft(alone.metadata, situation=Situation(leaving=(1,))), 1), "nobody else is there"
+    assert not is_needed(MetadataDraft(alone.metadata, situation=ControllerView(leaving=(1,))), 1), (
+        "nobody else is there"
+    )
 
 
 def test_a_drained_node_loses_its_leaderships_at_once_and_its_replicas_by_moves() -> None:
@@ -336,7 +334,7 @@ def test_an_election_of_all_leaves_out_those_that_need_none() -> None:
 
 def test_leaders_are_given_back_to_nodes_that_are_settled_and_in_sync() -> None:
     world = World(3, (R3, R3, (), 2), (R3, (2, 3), (), 2), ((3, 2), (3, 2), (), 2))
-    draft = Draft(world.metadata)
+    draft = MetadataDraft(world.metadata)
     give_back_leaders(draft, unsettled=(3,))
     world.apply(draft.records())
     assert [world.partition(index).leader for index in range(3)] == [1, 2, 2]

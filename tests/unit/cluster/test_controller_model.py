@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.cluster.commands import (
+from penstock.consensus.commands import (
     AddPartitions,
     ChangeInSync,
     Command,
@@ -31,21 +31,21 @@ from penstock.cluster.commands import (
     RegisterNode,
     RemoveNode,
 )
-from penstock.cluster.controller import Draft, Situation, decide
-from penstock.cluster.controller.draft import target_of
-from penstock.cluster.controller.elections import give_back_leaders
-from penstock.cluster.controller.moves import raise_internal_topics, start_move
-from penstock.cluster.controller.nodes import fence, is_needed, step_aside, unfence
-from penstock.cluster.metadata import ClusterMetadata, Topic
-from penstock.cluster.records import (
+from penstock.consensus.controller import ControllerView, MetadataDraft, decide
+from penstock.consensus.controller.draft import target_of
+from penstock.consensus.controller.elections import give_back_leaders
+from penstock.consensus.controller.moves import raise_internal_topics, start_move
+from penstock.consensus.controller.nodes import fence, is_needed, step_aside, unfence
+from penstock.consensus.metadata import ClusterMetadata, Topic
+from penstock.consensus.records import (
     NO_LEADER,
     MetadataRecord,
     NodeRegistered,
     PartitionAssigned,
-    decode_record,
-    encode_record,
+    decode_records,
+    encode_records,
 )
-from penstock.cluster.topic_config import TopicSettings, resolve
+from penstock.consensus.topic_config import TopicSettings, resolve
 from penstock.errors import IneligibleReplica, PenstockError
 from penstock.model import OFFSETS_TOPIC, queue_parent, queue_state_topic
 
@@ -79,11 +79,11 @@ class ControllerModel(RuleBasedStateMachine):
 
     # -- the world ----------------------------------------------------------------------------------------------------
 
-    def situation(self) -> Situation:
-        return Situation(index=self.index, leaving=frozenset(self.leaving), silent=frozenset(self.silent))
+    def situation(self) -> ControllerView:
+        return ControllerView(index=self.index, leaving=frozenset(self.leaving), silent=frozenset(self.silent))
 
-    def draft(self) -> Draft:
-        return Draft(self.metadata, situation=self.situation())
+    def draft(self) -> MetadataDraft:
+        return MetadataDraft(self.metadata, situation=self.situation())
 
     def obey(self, command: Command) -> object:
         """Decide and commit; None if it was refused."""
@@ -105,7 +105,7 @@ class ControllerModel(RuleBasedStateMachine):
             if isinstance(record, NodeRegistered):
                 assert record.epoch > self.epochs.get(record.node_id, -1), "every life has an epoch of its own"
                 self.epochs[record.node_id] = record.epoch
-            self.metadata.apply(decode_record(encode_record(record)))
+            self.metadata.apply(*decode_records(encode_records([record])))
         self.index += bool(records)
         self.advance()
 

@@ -8,26 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster import controller
-from penstock.cluster.commands import ConfigureResource, RegisterNode
-from penstock.cluster.controller import TopicSpec
-from penstock.cluster.controller.nodes import register, unfence
-from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import (
+from penstock.consensus import controller
+from penstock.consensus.commands import ConfigureResource, RegisterNode
+from penstock.consensus.controller import TopicSpec
+from penstock.consensus.controller.nodes import register, unfence
+from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.records import (
     ClusterCreated,
     MetadataRecord,
     NodeRegistered,
     NodeRemoved,
-    decode_record,
-    encode_record,
+    decode_records,
+    encode_records,
 )
-from penstock.cluster.resource_config import (
-    HEARTBEAT_INTERVAL,
-    LEADER_RATE,
-    MOVE_RATE,
-    SESSION_TIMEOUT,
-    ResourceKind,
-)
+from penstock.consensus.resource_config import HEARTBEAT_INTERVAL, LEADER_RATE, MOVE_RATE, SESSION_TIMEOUT, ResourceKind
 from penstock.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -57,7 +51,7 @@ def create(metadata: ClusterMetadata, name: str, **options: object) -> None:
 
 def apply(metadata: ClusterMetadata, records: list[MetadataRecord]) -> None:
     for record in records:
-        metadata.apply(decode_record(encode_record(record)))
+        metadata.apply(*decode_records(encode_records([record])))
 
 
 def facts(metadata: ClusterMetadata) -> object:
@@ -246,7 +240,7 @@ def play(metadata: ClusterMetadata, step: tuple[str, str, int], at: int) -> list
             return configure(metadata, kind, name, **changes)
         case "register":
             node = RegisterNode(node_id=number, directory_id="d", endpoints=(), rack=None, has_lost_writes=False)
-            draft = controller.Draft(metadata)
+            draft = controller.MetadataDraft(metadata)
             register(draft, node)
             unfence(draft, number)
             return draft.records()

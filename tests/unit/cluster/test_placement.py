@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.commands import CreateTopic, Move, Planned, Rebalance
-from penstock.cluster.controller import Draft, Rules, decide
-from penstock.cluster.controller.moves import raise_internal_topics
-from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import MetadataRecord, NodeRegistered, PartitionAssigned
+from penstock.consensus.commands import CreateTopic, Move, Planned, Rebalance
+from penstock.consensus.controller import MetadataDraft, Rules, decide
+from penstock.consensus.controller.moves import raise_internal_topics
+from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.records import MetadataRecord, NodeRegistered, PartitionAssigned
 from penstock.model import OFFSETS_TOPIC
 
 
@@ -129,7 +129,7 @@ def rebalance(metadata: ClusterMetadata, **options: object) -> tuple[Move, ...]:
 
 def finish(metadata: ClusterMetadata) -> None:
     """Let everybody catch up."""
-    draft = Draft(metadata)
+    draft = MetadataDraft(metadata)
     for partition in all_partitions(metadata):
         draft.settle(PartitionAssigned(**{**as_fields(partition), "in_sync": partition.replicas}))
     apply(metadata, draft.records())
@@ -257,11 +257,11 @@ def test_internal_topics_get_their_replicas_when_there_are_nodes() -> None:
     metadata = world("-")
     create(metadata, OFFSETS_TOPIC, 4)
     create(metadata, "orders", 4)
-    assert raise_internal_topics(Draft(metadata)) == []
+    assert raise_internal_topics(MetadataDraft(metadata)) == []
     apply(metadata, nodes("---", start=2))
     assert all(
         len(move.replicas or ()) == 2
-        for move in raise_internal_topics(Draft(metadata, Rules(internal_replication_factor=2)))
+        for move in raise_internal_topics(MetadataDraft(metadata, Rules(internal_replication_factor=2)))
     )
     rebalance(metadata)
     finish(metadata)

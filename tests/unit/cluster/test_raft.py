@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from penstock.testing.simulation.swarm import FAULTS, Swarm, run_raft_seed
+from sim.swarm import FAULTS, Swarm, run_raft_seed
 
 
 @pytest.mark.parametrize("seed", range(15))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cluster.queue_config import QUEUE_SETTINGS, Order, Retention
-from penstock.cluster.topic_config import SETTINGS, TopicSettings, check_setting, resolve
+from penstock.consensus.queue_config import QUEUE_SETTINGS, Order, Retention
+from penstock.consensus.topic_config import SETTINGS, TopicSettings, check_setting, resolve
 from penstock.errors import InvalidConfig
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "topics.md"
@@ -46,6 +46,28 @@ def test_a_groups_own_values_go_over_the_topics() -> None:
     assert (own.tries, own.retry_base_ms) == (2, 10)
 
 
+@pytest.mark.parametrize(
+    ("configs", "tries", "retries"),
+    [
+        ({"queue.max.retries": "0"}, 1, "0"),
+        ({"queue.max.retries": "4"}, 5, "4"),
+        ({"queue.max.retries": "-1"}, 0, "-1"),
+        ({"queue.tries": "1"}, 1, "0"),
+        ({"queue.tries": "0"}, 0, "-1"),  # as topics have stored it since before there was another way to say it
+    ],
+)
+def test_retries_are_counted_after_the_first_delivery(configs: dict[str, str], tries: int, retries: str) -> None:
+    settings = resolve(TopicSettings(), configs)
+    assert settings.queue.tries == tries
+    assert SETTINGS["queue.max.retries"].show(settings) == retries
+
+
+def test_a_groups_own_limit_goes_over_the_topics_in_either_words() -> None:
+    topic = resolve(TopicSettings(), {"queue.tries": "7"}).queue
+    assert topic.with_values({"max.retries": "0"}).tries == 1
+    assert resolve(TopicSettings(), {"queue.max.retries": "0"}).queue.with_values({"tries": "0"}).tries == 0
+
+
 @pytest.mark.parametrize("name", [f"queue.{setting.name}" for setting in QUEUE_SETTINGS])
 def test_every_value_that_is_shown_can_be_set(name: str) -> None:
     shown = SETTINGS[name].show(TopicSettings())
@@ -58,6 +80,7 @@ def test_every_value_that_is_shown_can_be_set(name: str) -> None:
     [
         ("queue.tries", "-1", "queue.tries: -1 is out of range"),
         ("queue.tries", "many", "not a whole number"),
+        ("queue.max.retries", "-2", "queue.max.retries: -2 is out of range"),
         ("queue.order", "fifo", "none, key"),
         ("queue.retention", "", "log, acked"),
         ("queue.visibility.timeout.ms", "0", "out of range"),

@@ -8,14 +8,27 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from penstock import logs
 from penstock.broker.config import BrokerConfig
-from penstock.config import SETTINGS, Address, Settings, load
-from penstock.config.kinds import Choice, Flag, HostNames, Kind, Maybe, Networks, Number, PeerList, Whole
-from penstock.server import broker_config, http_config, kafka_config, topic_settings
+from penstock.config.kinds import (
+    Address,
+    Choice,
+    Count,
+    Flag,
+    HostNames,
+    Maybe,
+    Networks,
+    Number,
+    PeerList,
+    ValueKind,
+    Whole,
+)
+from penstock.config.loading import load
+from penstock.config.settings import SETTINGS, Settings
+from penstock.node.configs import broker_config, http_config, kafka_config, topic_settings
+from penstock.partitions.config import PartitionsConfig
 
 # Read where the node is run, not by a layer's config.
 _ELSEWHERE = {"logging.level", "logging.format", "broker.kafka", "broker.http", "broker.grpc"}
@@ -36,7 +49,7 @@ def effects(settings: Settings) -> object:
     )
 
 
-def another_value(kind: Kind, default: object) -> str:
+def another_value(kind: ValueKind, default: object) -> str:
     if isinstance(kind, Maybe):
         return another_value(kind.kind, 1) if isinstance(kind.kind, Whole) else "h:2"
     if isinstance(kind, PeerList):
@@ -45,6 +58,8 @@ def another_value(kind: Kind, default: object) -> str:
         return "queue.example,*.cluster.local"
     if isinstance(kind, Networks):
         return "10.0.0.1,10.1.0.0/16"
+    if isinstance(kind, Count):
+        return "unlimited"
     if isinstance(kind, Whole):
         return str(kind.high if default == kind.low else kind.low)
     if isinstance(kind, Flag):
@@ -73,11 +88,37 @@ def test_our_defaults_are_the_layers_defaults() -> None:
     settings = Settings()
     # A broker by itself asks for one replica in sync, the settings for more than half of them.
     ours = replace(topic_settings(settings), min_insync_replicas=1)
-    assert ours == BrokerConfig(node_id=1, data_dir=Path()).topic_defaults
+    assert ours == PartitionsConfig().topic_defaults
     expected = BrokerConfig(
-        topic_defaults=topic_settings(settings), node_id=1, data_dir=settings.broker.data_dir.absolute()
+        partitions=PartitionsConfig(topic_defaults=topic_settings(settings)),
+        node_id=1,
+        data_dir=settings.broker.data_dir.absolute(),
     )
     assert broker_config(settings, ()) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "dead_letters", "retries", "failures_to_dead"),
+    [
+        ("0", "true", 0, 1),
+        ("1", "true", 1, 2),
+        ("2", "true", 2, 3),
+        ("unlimited", "true", -1, None),
+        ("-1", "true", -1, None),
+        ("0", "false", -1, None),
+    ],
+)
+def test_max_retries_counts_deliveries_after_the_first(
+    written: str, dead_letters: str, retries: int, failures_to_dead: int | None
+) -> None:
+    environ = {
+        "PENSTOCK_DEFAULTS__DELIVERY__MAX_RETRIES": written,
+        "PENSTOCK_DEFAULTS__DELIVERY__DEAD_LETTERS": dead_letters,
+    }
+    queue = topic_settings(load(environ).settings).queue
+    assert queue.max_retries == retries
+    last = next((failures for failures in range(1, 100) if queue.is_last_try(failures)), None)
+    assert last == failures_to_dead
 
 
 def log_line(style: str, *args: object, extra: dict[str, object] | None = None, **options: object) -> str:
@@ -130,4 +171,4 @@ def test_a_text_log_line_is_for_people() -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(AttributeError):
         Settings().broker.node_id = 3  # type: ignore[misc]
-    assert msgspec.structs.replace(Settings()) == Settings()
+    assert replace(Settings()) == Settings()

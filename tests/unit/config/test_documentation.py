@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from penstock.cli.exits import Exit
-from penstock.config import SETTINGS
+from penstock.config.settings import SETTINGS
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 

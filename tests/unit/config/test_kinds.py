@@ -15,9 +15,9 @@ from penstock.config.kinds import (
     Duration,
     Flag,
     HostPort,
-    Kind,
     Maybe,
     Size,
+    ValueKind,
     Whole,
     Words,
     format_bytes,
@@ -90,7 +90,7 @@ def test_sizes_take_bytes_or_a_unit(text: str, size: int) -> None:
         (HostPort(low=1), "localhost:0", "out of range"),
     ],
 )
-def test_a_bad_value_says_what_is_wrong_with_it(kind: Kind, text: str, reason: str) -> None:
+def test_a_bad_value_says_what_is_wrong_with_it(kind: ValueKind, text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         kind.parse(text)
     assert kind.allowed

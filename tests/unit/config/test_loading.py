@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import SETTINGS, Address, Settings, SettingsError, load
-from penstock.config.sources import Text
+from penstock.config.kinds import Address
+from penstock.config.loading import SettingsError, SettingText, load
+from penstock.config.settings import SETTINGS, Settings
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def test_defaults_are_those_of_the_documentation() -> None:
     assert settings.defaults.topic.retention_ms == 168 * 3_600_000
     assert settings.defaults.topic.retention_bytes == -1
     assert settings.defaults.delivery.visibility_timeout_ms == 30_000
-    assert settings.defaults.delivery.max_retries == 3
+    assert settings.defaults.delivery.max_retries == 2
     assert settings.defaults.delivery.dead_letters is True
     assert settings.groups.session_timeout_ms == 45_000
     assert settings.groups.heartbeat_interval_ms == 3_000
@@ -53,8 +54,8 @@ def test_each_source_wins_over_the_one_before_it() -> None:
     loaded = load(
         environ,
         file=file,
-        overrides={"storage.fsync": Text("every", "--fsync")},
-        fallbacks={"broker.node_id": Text("7", "penstock dev"), "broker.rack": Text("a", "penstock dev")},
+        overrides={"storage.fsync": SettingText("every", "--fsync")},
+        fallbacks={"broker.node_id": SettingText("7", "penstock dev"), "broker.rack": SettingText("a", "penstock dev")},
     )
     storage = loaded.settings.storage
     assert (storage.fsync, storage.sync_threads, storage.segment_bytes) == ("every", 3, 1 << 20)
@@ -221,7 +222,7 @@ def test_a_variable_that_is_no_setting_is_warned_about(name: str, meant: str) ->
 
 def test_an_unknown_flag_path_is_an_error() -> None:
     with pytest.raises(SettingsError, match=r"--set: broker.nodeid: there is no such setting; did you mean 'node_id'"):
-        load({}, overrides={"broker.nodeid": Text("3", "--set")})
+        load({}, overrides={"broker.nodeid": SettingText("3", "--set")})
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import SETTINGS, load
+from penstock.config.loading import SettingText, load
 from penstock.config.rendering import as_json, as_yaml
-from penstock.config.sources import Text
+from penstock.config.settings import SETTINGS
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_each_line_of_yaml_has_its_origin() -> None:
 
 
 def test_only_what_was_changed_can_be_shown() -> None:
-    loaded = load({}, overrides={"defaults.topic.partitions": Text("6", "--set")})
+    loaded = load({}, overrides={"defaults.topic.partitions": SettingText("6", "--set")})
     assert as_yaml(loaded, changed=True).split() == ["defaults:", "topic:", "partitions:", "6", "#", "--set"]
     assert json.loads(as_json(loaded, changed=True)) == {
         "file": None,

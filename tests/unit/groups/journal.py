@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support import journal
 
-from penstock.broker.groups import records
+from penstock.features.groups import records
 
 
 class MemoryJournal(journal.MemoryJournal):

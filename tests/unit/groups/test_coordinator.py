@@ -7,22 +7,29 @@ import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.unit.groups.test_partition_journal import World
 from tests.unit.groups.transcript import subscription
 
-from penstock.broker.coordination.coordinator import PatientClock, shard_of
-from penstock.broker.coordination.journal import PartitionJournal
-from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.consumer.topics import NoTopics
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.groups.messages import Commit, Join, Leave, MemberIdentity
+from penstock.config.settings import GroupSettings
+from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.records import PartitionAssigned, TopicCreated
+from penstock.doors.kafka.handler import RequestContext
+from penstock.doors.kafka.handlers.groups import heartbeat, list_groups, sync_group
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.messages import groups as wire
 from penstock.errors import CoordinatorLoading, InvalidGroupId, NotCoordinator
-from penstock.kafka.exchange import Exchange
-from penstock.kafka.handlers.groups import heartbeat, list_groups, sync_group
-from penstock.kafka.protocol import group_messages as wire
-from penstock.kafka.protocol.errors import ErrorCode
+from penstock.features.groups.consumer.topics import NoTopics
+from penstock.features.groups.coordinator import GroupCoordinator
+from penstock.features.groups.messages import Commit, Join, Leave, MemberIdentity
+from penstock.machines.clocks import PatientClock
+from penstock.machines.journal import PartitionJournal
+from penstock.machines.leaders import Leaders, shard_of
+from penstock.model import OFFSETS_TOPIC
+from penstock.supervision import Supervision
+from penstock.testing import peers
 from penstock.testing.files import MemoryFiles
 
 NOBODY = MemberIdentity(member_id="")
@@ -74,8 +81,25 @@ def test_time_stands_still_while_the_node_does() -> None:
 
 
 async def coordinator_of(world: World) -> GroupCoordinator:
-    coordinator = GroupCoordinator(GroupConfig(), Clock(), NoTopics(), syncs=False)
-    coordinator.start(lambda: 1)
+    clock, metadata, topic_id = Clock(), ClusterMetadata(), UUID(int=1)
+    metadata.apply(TopicCreated(name=OFFSETS_TOPIC, topic_id=topic_id))
+    one = (1,)
+    metadata.apply(
+        PartitionAssigned(
+            topic_id=topic_id,
+            partition=0,
+            replicas=one,
+            in_sync=one,
+            leader=1,
+            leader_epoch=0,
+            partition_epoch=0,
+        )
+    )
+    leaders, time = Leaders(1, metadata, peers.PeerExchange().join(1), clock), PatientClock(clock)
+    coordinator = GroupCoordinator(
+        GroupSettings(), leaders, time, NoTopics(), syncs=False, supervision=Supervision(clock)
+    )
+    coordinator.start()
     coordinator.on_leadership_gained(world.partition)
     return coordinator
 
@@ -140,17 +164,17 @@ def test_while_the_log_is_read_clients_hear_what_they_understand(slow_replay: th
         world = World(MemoryFiles())
         slow_replay.clear()
         coordinator = await coordinator_of(world)
-        exchange = Exchange(SimpleNamespace(groups=coordinator), 3, "c", "", "")  # type: ignore[arg-type]
+        context = RequestContext(SimpleNamespace(groups=coordinator), 3, "c", "", "")  # type: ignore[arg-type]
         beat = wire.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
-        assert heartbeat(exchange, beat).error_code == ErrorCode.NONE
+        assert heartbeat(context, beat).error_code == ErrorCode.NONE
         sync = wire.SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=())
-        assert (await sync_group(exchange, sync)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
-        assert list_groups(exchange, wire.ListGroupsRequest()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await sync_group(context, sync)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        assert list_groups(context, wire.ListGroupsRequest()).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         with pytest.raises(CoordinatorLoading):
             await coordinator.ask("g", JOIN)
         slow_replay.set()
         await loaded(coordinator)
-        assert heartbeat(exchange, beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        assert heartbeat(context, beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
         await coordinator.stop()
 
     asyncio.run(story())

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.groups.journal import MemoryJournal
 from tests.unit.groups.transcript import subscription
 
-from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.group import State
-from penstock.broker.groups.messages import Join, Joined, MemberIdentity, Sync
-from penstock.broker.groups.shard import GroupShard
+from penstock.config.settings import GroupSettings
+from penstock.features.groups.group import State
+from penstock.features.groups.messages import Join, Joined, MemberIdentity, Sync
+from penstock.features.groups.shard import GroupShard
 
 
 class Crowd:
@@ -22,7 +22,7 @@ class Crowd:
         self.now_ms = 0
         self.journal = MemoryJournal()
         self.shard = GroupShard(
-            self.journal, GroupConfig(), lambda: self.now_ms, lambda: self.now_ms, lambda work: work()
+            self.journal, GroupSettings(), lambda: self.now_ms, lambda: self.now_ms, lambda work: work()
         )
         self.shard.open({})
         self.identities: dict[str, dict[str, MemberIdentity]] = {}

@@ -18,10 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.groups.journal import MemoryJournal
 from tests.unit.groups.transcript import subscription
 
-from penstock.broker.coordination.messages import Rejected, Request
-from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.group import Group, State
-from penstock.broker.groups.messages import (
+from penstock.config.settings import GroupSettings
+from penstock.errors import CoordinationError, FencedInstance, NotCoordinator, UnknownMember
+from penstock.features.groups.group import Group, State
+from penstock.features.groups.messages import (
     Commit,
     Delete,
     Join,
@@ -35,9 +35,9 @@ from penstock.broker.groups.messages import (
     Sync,
     Synced,
 )
-from penstock.broker.groups.records import OffsetKey, StoredOffset, from_record
-from penstock.broker.groups.shard import GroupShard
-from penstock.errors import CoordinationError, FencedInstance, NotCoordinator, UnknownMember
+from penstock.features.groups.records import OffsetKey, StoredOffset, from_record
+from penstock.features.groups.shard import GroupShard
+from penstock.machines.messages import Rejected, Request
 
 GROUP = "g"
 DYNAMIC, STATIC = 3, 2
@@ -107,7 +107,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @initialize(initial_delay_ms=st.sampled_from([0, 3_000]))
     def start(self, initial_delay_ms: int) -> None:
-        self.config = GroupConfig(initial_delay_ms=initial_delay_ms)
+        self.config = GroupSettings(initial_delay_ms=initial_delay_ms)
         self.journal = MemoryJournal()
         self.now_ms = 0
         self.clients = [Client(number) for number in range(DYNAMIC + STATIC)]

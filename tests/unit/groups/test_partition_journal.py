@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.coordination.journal import PartitionJournal
-from penstock.broker.coordination.messages import ProducerIdentity, Rejected
-from penstock.broker.groups import records
-from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.messages import Commit, CommitInTransaction, MemberIdentity, OffsetCommit, Settled
-from penstock.broker.groups.records import OFFSETS_TOPIC, Change, GroupKey, StoredGroup, StoredMember
-from penstock.broker.groups.shard import GroupShard
-from penstock.broker.partition import Partition
-from penstock.broker.stats import TopicStats
-from penstock.cluster.topic_config import TopicSettings
+from penstock.config.settings import GroupSettings
+from penstock.consensus.topic_config import TopicSettings
 from penstock.errors import LogFailed, MessageTooLarge, NotCoordinator, ProducerFenced
+from penstock.features.groups import records
+from penstock.features.groups.messages import Commit, CommitInTransaction, MemberIdentity, OffsetCommit, Settled
+from penstock.features.groups.records import OFFSETS_TOPIC, Change, GroupKey, StoredGroup, StoredMember
+from penstock.features.groups.shard import GroupShard
+from penstock.machines.journal import PartitionJournal
+from penstock.machines.messages import ProducerIdentity, Rejected
 from penstock.model import TopicPartition
+from penstock.partitions.partition import Partition
+from penstock.partitions.stats import TopicStats
 from penstock.records import Record, encode_batch
 from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
@@ -48,7 +48,7 @@ class World:
         self.partition = Partition(name, Log.open(files, DIRECTORY, settings.log), settings, TopicStats(), self.syncer)
         self.partition.lead(1)
         journal = PartitionJournal(self.partition, records, syncs=True)
-        self.shard = GroupShard(journal, GroupConfig(), lambda: 0, lambda: 1_000, lambda work: work())
+        self.shard = GroupShard(journal, GroupSettings(), lambda: 0, lambda: 1_000, lambda work: work())
         self.shard.open(self.shard.read_log())
         self.answers: list[Any] = []
 

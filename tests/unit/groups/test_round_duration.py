@@ -7,9 +7,9 @@ from typing import Any
 from tests.unit.groups.journal import MemoryJournal
 from tests.unit.groups.transcript import subscription
 
-from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.messages import Commit, Join, Leave, MemberIdentity, OffsetCommit, Sync
-from penstock.broker.groups.shard import GroupShard
+from penstock.config.settings import GroupSettings
+from penstock.features.groups.messages import Commit, Join, Leave, MemberIdentity, OffsetCommit, Sync
+from penstock.features.groups.shard import GroupShard
 
 
 class Stopwatch:
@@ -21,7 +21,7 @@ class Stopwatch:
         self.journal = MemoryJournal()
         self.shard = GroupShard(
             self.journal,
-            GroupConfig(initial_delay_ms=1_000),
+            GroupSettings(initial_delay_ms=1_000),
             lambda: self.now_ms,
             lambda: self.now_ms,
             lambda work: work(),

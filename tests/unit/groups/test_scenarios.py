@@ -8,7 +8,7 @@ import pytest
 from tests.support.scenarios import check_story, stories_beside, untold_rules
 from tests.unit.groups.transcript import Transcript
 
-from penstock.broker.groups.states import TRANSITIONS, VERDICTS
+from penstock.features.groups.states import TRANSITIONS, VERDICTS
 
 STORIES = stories_beside(__file__)
 

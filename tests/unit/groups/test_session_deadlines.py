@@ -12,8 +12,8 @@ from tests.unit.groups.test_coordinator import JOIN
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.groups.group import Group
-from penstock.broker.groups.messages import MemberIdentity, Sync
+from penstock.features.groups.group import Group
+from penstock.features.groups.messages import MemberIdentity, Sync
 from penstock.testing.files import MemoryFiles
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.groups.states import TRANSITIONS, VERDICTS, Event, State, Step, Verdict
+from penstock.features.groups.states import TRANSITIONS, VERDICTS, Event, State, Step, Verdict
 
 WITH_MEMBERS = {State.PREPARING, State.COMPLETING, State.STABLE}
 NEEDS_NO_MEMBER = {Event.NEWCOMER, Event.LONE_COMMIT, Event.DELETE}

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.groups.journal import MemoryJournal
 
-from penstock.broker.coordination.messages import ProducerIdentity, Rejected
-from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.messages import (
+from penstock.config.settings import GroupSettings
+from penstock.errors import UnknownMember
+from penstock.features.groups.messages import (
     Commit,
     CommitInTransaction,
     Delete,
@@ -20,8 +20,8 @@ from penstock.broker.groups.messages import (
     OffsetCommit,
     Settled,
 )
-from penstock.broker.groups.shard import GroupShard
-from penstock.errors import UnknownMember
+from penstock.features.groups.shard import GroupShard
+from penstock.machines.messages import ProducerIdentity, Rejected
 
 NOBODY = MemberIdentity(member_id="")
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -36,7 +36,7 @@ class Desk:
         self.shard = self._open()
 
     def _open(self) -> GroupShard:
-        shard = GroupShard(self.journal, GroupConfig(), lambda: 0, lambda: self.wall_ms, lambda work: work())
+        shard = GroupShard(self.journal, GroupSettings(), lambda: 0, lambda: self.wall_ms, lambda work: work())
         shard.open(shard.read_log())
         return shard
 
@@ -147,7 +147,7 @@ def test_a_member_that_is_not_one_is_refused(desk: Desk) -> None:
 
 def test_an_end_that_comes_while_the_log_is_being_read_is_not_missed(desk: Desk) -> None:
     desk.hold(9, 7)
-    shard = GroupShard(desk.journal, GroupConfig(), lambda: 0, lambda: 0, lambda work: work())
+    shard = GroupShard(desk.journal, GroupSettings(), lambda: 0, lambda: 0, lambda work: work())
     groups = shard.read_log()
     desk.journal.end_transaction(9, is_commit=True)
     shard.end_transaction(9, is_commit=True)

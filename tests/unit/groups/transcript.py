@@ -23,9 +23,9 @@ from typing import Any
 
 from tests.unit.groups.journal import MemoryJournal
 
-from penstock.broker.coordination.messages import Rejected, Request
-from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.messages import (
+from penstock.config.settings import GroupSettings
+from penstock.errors import CoordinationError, NotCoordinator
+from penstock.features.groups.messages import (
     Commit,
     Delete,
     DeleteOffsets,
@@ -40,9 +40,9 @@ from penstock.broker.groups.messages import (
     Sync,
     Synced,
 )
-from penstock.broker.groups.records import GroupKey, OffsetKey, StoredGroup, StoredOffset, from_record
-from penstock.broker.groups.shard import GroupShard
-from penstock.errors import CoordinationError, NotCoordinator
+from penstock.features.groups.records import GroupKey, OffsetKey, StoredGroup, StoredOffset, from_record
+from penstock.features.groups.shard import GroupShard
+from penstock.machines.messages import Rejected, Request
 
 GROUP = "g"
 TICK_MS = 50
@@ -80,7 +80,7 @@ class Transcript:
     """Plays a scenario line by line."""
 
     def __init__(self) -> None:
-        self.config = GroupConfig()
+        self.config = GroupSettings()
         self.journal = MemoryJournal()
         self.now_ms = 0
         self.clients: dict[str, Client] = {}

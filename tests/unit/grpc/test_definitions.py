@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 
+from penstock.doors.grpc.method import Conversing, Streaming, Unary
+from penstock.doors.grpc.services import SERVICES
 from penstock.grpc.generated import messages_pb2, queues_pb2, topics_pb2
-from penstock.grpc.method import Conversing, Streaming, Unary
-from penstock.grpc.services import SERVICES
 
 ROOT = Path(__file__).parents[3]
 GENERATED = ROOT / "src" / "penstock" / "grpc" / "generated"
@@ -73,7 +73,8 @@ def test_requests_survive_the_wire() -> None:
 
 def test_a_node_without_the_door_does_not_load_its_library() -> None:
     code = (
-        "import sys, penstock.cli.main, penstock.server; print('grpc' in sys.modules, 'google.protobuf' in sys.modules)"
+        "import sys, penstock.cli.main, penstock.node.server as s; m = sys.modules; "
+        "print('grpc' in m, 'google.protobuf' in m)"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.split() == ["False", "False"]

@@ -8,8 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.starts import Since
-from penstock.grpc.fields import (
+from penstock.doors.grpc.fields import (
     duration,
     duration_ms,
     instant,
@@ -19,8 +18,9 @@ from penstock.grpc.fields import (
     timestamp_ms,
     whole,
 )
+from penstock.doors.grpc.statuses import InvalidArgument
 from penstock.grpc.generated.message_pb2 import LogEnd, Start
-from penstock.grpc.statuses import InvalidArgument
+from penstock.partitions.access import Since
 
 
 @pytest.mark.parametrize("value", [-1, 0, 11, -(1 << 31)])

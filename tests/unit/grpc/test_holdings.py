@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.broker.queues.core.messages import Fate, Part
-from penstock.broker.queues.leases import LeasedMessage, Verdict
+from penstock.doors.grpc.holdings import Holdings
 from penstock.errors import NotLeader
-from penstock.grpc.holdings import Holdings
+from penstock.features.queues.core.messages import ReceiptOutcome, ReceiptPart
+from penstock.features.queues.leases import LeasedRecord, SettledReceipt
 
 NONCE, LATER = "1" + "0" * 16, "2" + "0" * 16
 
@@ -14,12 +14,12 @@ def receipt(offset: int | str, nonce: str = NONCE, count: int = 1, partition: in
     return f"t:{partition}:{offset}:{count}:{nonce}"
 
 
-def message(offset: int, nonce: str = NONCE, count: int = 1, until_ms: int = 100) -> LeasedMessage:
-    return LeasedMessage(receipt(offset, nonce, count), "t", 0, offset, None, b"", (), 0, count, until_ms)
+def message(offset: int, nonce: str = NONCE, count: int = 1, until_ms: int = 100) -> LeasedRecord:
+    return LeasedRecord(receipt(offset, nonce, count), "t", 0, offset, None, b"", (), 0, count, until_ms)
 
 
-def done(text: str, fate: Fate = Fate.DONE) -> Verdict:
-    return Verdict(text, (Part(0, 0, fate),))
+def done(text: str, fate: ReceiptOutcome = ReceiptOutcome.DONE) -> SettledReceipt:
+    return SettledReceipt(text, (ReceiptPart(0, 0, fate),))
 
 
 def test_what_is_settled_is_held_no_more() -> None:
@@ -46,7 +46,7 @@ def test_a_huge_range_is_no_work() -> None:
 def test_what_nothing_is_known_of_is_held_still() -> None:
     holdings = Holdings()
     holdings.add([message(1)], 0)
-    holdings.settled([Verdict(receipt(1), (), NotLeader("moved")), Verdict("nonsense")])
+    holdings.settled([SettledReceipt(receipt(1), (), NotLeader("moved")), SettledReceipt("nonsense")])
     assert len(holdings) == 1
 
 
@@ -54,7 +54,7 @@ def test_an_old_receipt_does_not_settle_a_later_delivery() -> None:
     holdings = Holdings()
     holdings.add([message(1)], 0)
     holdings.add([message(1, LATER, 2)], 0)
-    holdings.settled([done(receipt(1), Fate.REDELIVERED)])
+    holdings.settled([done(receipt(1), ReceiptOutcome.REDELIVERED)])
     assert holdings.receipts() == [receipt(1, LATER, 2)]
 
 

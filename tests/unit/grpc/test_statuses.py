@@ -8,10 +8,10 @@ import pytest
 from grpc import StatusCode
 
 from penstock import errors
+from penstock.doors.grpc.statuses import CODES, NodeStopping, code_of, error_of, status_of
 from penstock.errors import PenstockError
-from penstock.grpc.statuses import CODES, NodeStopping, code_of, error_of, status_of
 
-KINDS = [getattr(errors, name) for name in errors.__all__]
+KINDS = errors.ALL
 # Retriable, but for the caller to decide, not for a library.
 DECIDED_BY_CALLERS = {
     errors.UnknownTopic: StatusCode.NOT_FOUND,

@@ -9,10 +9,13 @@ from typing import Any
 import jsonschema
 import msgspec
 
-from penstock.http.description import describe
-from penstock.http.routes import OPERATIONS
+from penstock.api.table import OPERATIONS
+from penstock.doors.rest.description import describe
+from penstock.doors.rest.pages import PAGES
 
-DESCRIPTION: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(describe(OPERATIONS)))
+DESCRIPTION: dict[str, Any] = msgspec.json.decode(
+    msgspec.json.encode(describe(OPERATIONS, [page.described for page in PAGES]))
+)
 
 
 def _operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -33,9 +36,8 @@ def _refs(node: Any) -> Iterator[str]:
 
 
 def test_every_operation_is_described() -> None:
-    assert {(operation.path, operation.method.lower()) for operation in OPERATIONS} == {
-        (path, method) for path, method, _ in _operations()
-    }
+    declared = {(route.path, route.method.lower()) for each in OPERATIONS for route in each.routes}
+    assert declared | {(page.path, "get") for page in PAGES} == {(path, method) for path, method, _ in _operations()}
 
 
 def test_the_issues_routes_are_there() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from penstock import errors
+from penstock.api.problems import status_of
+from penstock.doors.rest.problems import HttpError, MethodNotAllowed, problem_of, problem_reply
 from penstock.errors import PenstockError
-from penstock.http.problems import HttpError, MethodNotAllowed, problem_of, problem_reply, status_of
 
 
 def _all(kind: type[PenstockError]) -> list[type[PenstockError]]:
@@ -15,7 +16,7 @@ def _all(kind: type[PenstockError]) -> list[type[PenstockError]]:
 
 def test_every_error_has_a_status_of_its_own_or_its_nearest_ancestors() -> None:
     for kind in _all(PenstockError):
-        if kind.__module__.startswith("penstock.grpc"):
+        if kind.__module__.startswith("penstock.doors.grpc"):
             continue  # other doors may have been loaded before, and have errors of their own
         error = MethodNotAllowed("No.", ["GET"]) if kind is MethodNotAllowed else kind("Something.")
         assert 400 <= status_of(error) <= 599

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.http.shortcut import SERVES_AGAIN, Heads
+from penstock.doors.rest.shortcut import SERVES_AGAIN, Heads
 
 HEAD = b"POST /v1/queues/a/ack HTTP/1.1\r\nhost: x\r\naccept: a/b"
 

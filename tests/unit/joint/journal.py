@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support import journal
 
-from penstock.broker.transactions.joint import records
+from penstock.features.transactions.joint import records
 
 
 class JointJournal(journal.MemoryJournal):

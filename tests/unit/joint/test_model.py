@@ -18,16 +18,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.joint.journal import JointJournal
 from tests.unit.transactions.journal import MemoryMarkers
 
-from penstock.broker.coordination.messages import Rejected, Request
-from penstock.broker.stats import TransactionStats
-from penstock.broker.transactions.joint.config import JointConfig
-from penstock.broker.transactions.joint.messages import Abort, Commit, Ended, Enter, Entered, Extend, Open, Result
-from penstock.broker.transactions.joint.records import StoredCall
-from penstock.broker.transactions.joint.shard import JointShard
-from penstock.broker.transactions.joint.states import DECIDED, State
-from penstock.broker.transactions.markers import Marker
-from penstock.broker.transactions.messages import Where
+from penstock.config.settings import TransactionSettings
 from penstock.errors import PenstockError
+from penstock.features.transactions.joint.messages import Abort, Commit, Ended, Enter, Entered, Extend, Open, Result
+from penstock.features.transactions.joint.records import StoredCall
+from penstock.features.transactions.joint.shard import JointShard
+from penstock.features.transactions.joint.states import DECIDED, State
+from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.messages import Where
+from penstock.machines.messages import Rejected, Request
+from penstock.partitions.stats import TransactionStats
 
 TRANSACTIONS = ["t1", "t2"]
 WRITERS = ["a", "b", "c"]
@@ -136,7 +136,7 @@ class JointMachine(RuleBasedStateMachine):
         self.markers = MemoryMarkers(self.on_marker)
         shard = JointShard(
             self.journal,
-            JointConfig(),
+            TransactionSettings(),
             self.markers,
             lambda _: True,
             TransactionStats(),
@@ -327,7 +327,7 @@ class JointMachine(RuleBasedStateMachine):
         durable = JointJournal()
         durable.records = self.journal.records[: self.journal.committed]
         known = JointShard(
-            durable, JointConfig(), self.markers, lambda _: True, TransactionStats(),
+            durable, TransactionSettings(), self.markers, lambda _: True, TransactionStats(),
             lambda: 0, lambda: 0, lambda work: work(), epoch=0,
         ).read_log()  # fmt: skip
         for index, message in self.twin.undecided():

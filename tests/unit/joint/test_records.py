@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.transactions import records as kafka
-from penstock.broker.transactions.joint.records import (
+from penstock.errors import CorruptRecords
+from penstock.features.transactions import records as kafka
+from penstock.features.transactions.joint.records import (
     Change,
     JointKey,
     Place,
@@ -16,9 +17,8 @@ from penstock.broker.transactions.joint.records import (
     from_record,
     to_record,
 )
-from penstock.broker.transactions.joint.states import State
-from penstock.broker.transactions.records import Reason, StoredTransaction, TransactionKey
-from penstock.errors import CorruptRecords
+from penstock.features.transactions.joint.states import State
+from penstock.features.transactions.records import Reason, StoredTransaction, TransactionKey
 from penstock.records import Record
 
 CALL = StoredCall(sequence=4, topic_id="i", digest=7, spread=(0, 2, 0), starts={0: 5, 2: 0})

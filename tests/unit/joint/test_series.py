@@ -10,12 +10,11 @@ import pytest
 from tests.unit.joint.journal import JointJournal
 from tests.unit.transactions.journal import MemoryMarkers
 
-from penstock.broker.coordination.messages import Rejected
-from penstock.broker.stats import TransactionStats
-from penstock.broker.transactions.joint.config import JointConfig
-from penstock.broker.transactions.joint.messages import Abort, Begin, Begun, Commit, Enter
-from penstock.broker.transactions.joint.records import StoredJoint, StoredPart
-from penstock.broker.transactions.joint.series import (
+from penstock.config.settings import TransactionSettings
+from penstock.errors import PenstockError, SeriesFenced
+from penstock.features.transactions.joint.messages import Abort, Begin, Begun, Commit, Enter
+from penstock.features.transactions.joint.records import StoredJoint, StoredPart
+from penstock.features.transactions.joint.series import (
     NOTHING,
     RUNS_REMEMBERED,
     Heads,
@@ -24,11 +23,12 @@ from penstock.broker.transactions.joint.series import (
     next_part,
     turn_of,
 )
-from penstock.broker.transactions.joint.shard import JointShard
-from penstock.broker.transactions.joint.states import State
-from penstock.broker.transactions.markers import Marker
-from penstock.broker.transactions.messages import Where
-from penstock.errors import PenstockError, SeriesFenced
+from penstock.features.transactions.joint.shard import JointShard
+from penstock.features.transactions.joint.states import State
+from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.messages import Where
+from penstock.machines.messages import Rejected
+from penstock.partitions.stats import TransactionStats
 
 SERIES = "s"
 
@@ -106,7 +106,7 @@ class Story:
     def start(self) -> JointShard:
         shard = JointShard(
             self.journal,
-            JointConfig(),
+            TransactionSettings(),
             MemoryMarkers(self.on_marker),
             lambda _: True,
             TransactionStats(),

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.broker.transactions.joint.states import DECIDED, ENDED, TRANSITIONS, VERDICTS, Event, State, Step, Verdict
+from penstock.features.transactions.joint.states import (
+    DECIDED,
+    ENDED,
+    TRANSITIONS,
+    VERDICTS,
+    Event,
+    State,
+    Step,
+    Verdict,
+)
 
 STEP_OF = {
     Event.OPEN: {Step.OPEN},

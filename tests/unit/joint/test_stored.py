@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.unit.transactions.nodes import Cluster, play
 
-from penstock.broker.coordination.messages import ProducerIdentity
-from penstock.broker.coordination.neighbours import Neighbours
-from penstock.broker.transactions.joint.stored import Holdings, Search
 from penstock.errors import FencedLeaderEpoch, LeaderNotAvailable, PeerUnavailable
+from penstock.features.transactions.joint.stored import Holdings, Search
+from penstock.machines.leaders import Leaders
+from penstock.machines.messages import ProducerIdentity
 
 WRITER = ProducerIdentity(7, 0)
 
@@ -16,7 +16,7 @@ WRITER = ProducerIdentity(7, 0)
 def holdings_of(cluster: Cluster) -> dict[int, Holdings]:
     found = {}
     for node in cluster.nodes.values():
-        found[node.id] = Holdings(node.find, Neighbours(node.id, node.metadata, node.peers))
+        found[node.id] = Holdings(node.find, Leaders(node.id, node.metadata, node.peers, node.clock))
         found[node.id].serve()
     return found
 

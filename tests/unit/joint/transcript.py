@@ -25,10 +25,9 @@ from tests.unit.joint.journal import JointJournal
 from tests.unit.transactions.journal import MemoryMarkers
 from tests.unit.transactions.transcript import milliseconds, place
 
-from penstock.broker.coordination.messages import Rejected, Request
-from penstock.broker.stats import TransactionStats
-from penstock.broker.transactions.joint.config import JointConfig
-from penstock.broker.transactions.joint.messages import (
+from penstock.config.settings import TransactionSettings
+from penstock.errors import NotCoordinator, PenstockError
+from penstock.features.transactions.joint.messages import (
     Abort,
     Commit,
     Ended,
@@ -39,11 +38,12 @@ from penstock.broker.transactions.joint.messages import (
     Opened,
     Result,
 )
-from penstock.broker.transactions.joint.records import JointKey, StoredCall, StoredJoint, StoredWriter, from_record
-from penstock.broker.transactions.joint.shard import JointShard
-from penstock.broker.transactions.markers import Marker
-from penstock.broker.transactions.messages import Where
-from penstock.errors import NotCoordinator, PenstockError
+from penstock.features.transactions.joint.records import JointKey, StoredCall, StoredJoint, StoredWriter, from_record
+from penstock.features.transactions.joint.shard import JointShard
+from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.messages import Where
+from penstock.machines.messages import Rejected, Request
+from penstock.partitions.stats import TransactionStats
 
 NAME = "t"
 TICK_MS = 50
@@ -57,7 +57,7 @@ class Transcript:
     """Plays a scenario line by line."""
 
     def __init__(self) -> None:
-        self.config = JointConfig(writers_max=3)
+        self.config = TransactionSettings(joint_writers_max=3)
         self.journal = JointJournal()
         self.stats = TransactionStats()
         self.now_ms = 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from penstock.cluster.topic_config import SETTINGS, check_setting
+from penstock.consensus.topic_config import SETTINGS, check_setting
+from penstock.doors.kafka.handlers import HANDLERS
+from penstock.doors.kafka.protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE
 from penstock.errors import InvalidConfig
-from penstock.kafka.handlers import ALL
-from penstock.kafka.protocol.apis import API_VERSIONS, APIS, FETCH, PRODUCE
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "compatibility.md").read_text()
 LAST_KEY = 92  # of Apache Kafka 4.3
-ADVERTISED = {PRODUCE.key, FETCH.key, API_VERSIONS.key, *ALL}
+ADVERTISED = {PRODUCE.key, FETCH.key, API_VERSIONS.key, *HANDLERS}
 OF_OUR_OWN = {name for name in SETTINGS if name.startswith("queue.")} | {"delay.headers.enable"}
 
 

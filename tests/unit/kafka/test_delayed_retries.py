@@ -13,14 +13,14 @@ import pytest
 from tests.support.schedule_house import ScheduleHouse
 from tests.support.virtual_time import run
 
-from penstock.broker.schedules.messages import New, Placed
-from penstock.cluster.controller import TopicSpec
+from penstock.consensus.controller import TopicSpec
+from penstock.doors.kafka.produce import ProduceHandler
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.headers import decode_response, encode_request, read_request_header
+from penstock.doors.kafka.protocol.messages import records as plain
+from penstock.doors.kafka.protocol.produce import ProduceTemplates
 from penstock.errors import DiskFull, PeerNotReached, PeerUnavailable
-from penstock.kafka.producing import ProduceHandler
-from penstock.kafka.protocol import record_messages as plain
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.headers import decode_response, encode_request, read_request_header
-from penstock.kafka.protocol.produce_shape import ProduceShapes
+from penstock.features.schedules.messages import PlacedSchedule, ScheduleRequest
 from penstock.records import Record, encode_batch
 
 VERSION = 9
@@ -34,11 +34,14 @@ class Wire:
     local_host = ""
 
     def __init__(self) -> None:
-        self.shapes = ProduceShapes()
+        self.templates = ProduceTemplates()
         self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def expect_answer(self, *, is_barrier: bool) -> Wire:
         return self
+
+    def answer_now(self, response: bytes) -> None:
+        self.complete([response])
 
     def let_pass(self) -> None: ...
 
@@ -82,7 +85,7 @@ class Calendar:
         self.after: Exception | None = None
         self.on_added: Any = None
 
-    async def add(self, schedules: Sequence[New]) -> list[Placed]:
+    async def add(self, schedules: Sequence[ScheduleRequest]) -> list[PlacedSchedule]:
         error, self.before = self.before, None
         if error is not None:
             raise error
@@ -115,7 +118,7 @@ async def passed(house: ScheduleHouse, *values: str) -> None:
 SHAPES = pytest.mark.parametrize("is_whole", [True, False])
 
 
-def shape(door: Door, *, is_whole: bool) -> list[Headers]:
+def template(door: Door, *, is_whole: bool) -> list[Headers]:
     return [door.soon(), door.soon()] if is_whole else [(), door.soon(), door.soon()]
 
 
@@ -132,7 +135,7 @@ def test_what_was_scheduled_comes_once_though_its_partition_refuses_until_it_is_
             partition.is_isolated = True
 
         calendar.on_added = cut_off
-        batch = shape(door, is_whole=is_whole)
+        batch = template(door, is_whole=is_whole)
         await door.produce(*batch)
         calendar.on_added = None
         await asyncio.sleep(2 * DELAY_MS / 1000)
@@ -154,7 +157,7 @@ def test_a_batch_that_could_not_be_appended_has_scheduled_nothing_for_a_later_ep
             raise DiskFull("There is no room.")
 
         log.append = fail_once  # type: ignore[method-assign]
-        batch = shape(door, is_whole=is_whole)
+        batch = template(door, is_whole=is_whole)
         assert await door.produce(*batch) != ErrorCode.NONE
         assert await door.produce(*batch, epoch=1) == ErrorCode.NONE
         await passed(house, *values(is_whole=is_whole))
@@ -168,7 +171,7 @@ def test_records_that_the_schedule_log_did_not_take_are_scheduled_by_the_next_at
     is_whole: bool, wait_ms: int
 ) -> None:
     async def told(house: ScheduleHouse, door: Door, calendar: Calendar) -> None:
-        batch = shape(door, is_whole=is_whole)
+        batch = template(door, is_whole=is_whole)
         calendar.before = PeerNotReached("gone")
         assert await door.produce(*batch) == ErrorCode.REQUEST_TIMED_OUT, "not an error of a batch that is not there"
         await asyncio.sleep(wait_ms / 1000)
@@ -182,7 +185,7 @@ def test_records_that_the_schedule_log_did_not_take_are_scheduled_by_the_next_at
 @pytest.mark.parametrize("wait_ms", [0, 2 * DELAY_MS])
 def test_records_that_the_schedule_log_took_without_a_word_come_once(is_whole: bool, wait_ms: int) -> None:
     async def told(house: ScheduleHouse, door: Door, calendar: Calendar) -> None:
-        batch = shape(door, is_whole=is_whole)
+        batch = template(door, is_whole=is_whole)
         calendar.after = PeerUnavailable("gone")
         assert await door.produce(*batch) == ErrorCode.REQUEST_TIMED_OUT
         await asyncio.sleep(wait_ms / 1000)
@@ -195,7 +198,7 @@ def test_records_that_the_schedule_log_took_without_a_word_come_once(is_whole: b
 
 def test_a_batch_that_is_sent_again_while_its_records_are_being_scheduled_waits_with_the_first() -> None:
     async def told(house: ScheduleHouse, door: Door, _: Calendar) -> None:
-        batch = shape(door, is_whole=False)
+        batch = template(door, is_whole=False)
         codes = await asyncio.gather(*(door.produce(*batch) for _ in range(3)))
         assert codes == [ErrorCode.NONE] * 3
         await passed(house, *values(is_whole=False))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.kafka.limits import ELEMENTS_MAX, FETCH_WAIT_MS_MAX, bounded_fetch, check_size, without_repeats
-from penstock.kafka.protocol import apis
-from penstock.kafka.protocol.broker_messages import MetadataRequest, MetadataRequestTopic
-from penstock.kafka.protocol.codec import decode, encode
-from penstock.kafka.protocol.errors import ProtocolError
-from penstock.kafka.protocol.fetch import Fetch, PartitionFetch, TopicFetch
-from penstock.kafka.protocol.group_messages import DescribeGroupsRequest
-from penstock.kafka.protocol.offset_messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from penstock.kafka.protocol.schema import NO_UUID
+from penstock.doors.kafka.limits import ELEMENTS_MAX, FETCH_WAIT_MS_MAX, bounded_fetch, check_size, without_repeats
+from penstock.doors.kafka.protocol import apis
+from penstock.doors.kafka.protocol.codec import decode, encode
+from penstock.doors.kafka.protocol.errors import ProtocolError
+from penstock.doors.kafka.protocol.fetch import Fetch, PartitionFetch, TopicFetch
+from penstock.doors.kafka.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
+from penstock.doors.kafka.protocol.messages.groups import DescribeGroupsRequest
+from penstock.doors.kafka.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from penstock.doors.kafka.protocol.schema import NO_UUID
 
 MIB = 1024 * 1024
 

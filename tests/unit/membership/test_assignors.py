@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-from penstock.broker.membership.assignors import ASSIGNORS, Shares, Subscriber, assign_in_turn, assign_ranges
+from penstock.features.groups.hosted.assignors import ASSIGNORS, Shares, Subscriber, assign_in_turn, assign_ranges
 
 TOPICS = ("orders", "payments", "zebra", "émile")
 names = st.sampled_from([f"{letter}-{number}" for letter in "bca" for number in (10, 2, 1)])
@@ -45,7 +45,7 @@ class Cluster:
 
 
 def by_kafka_python(assignor: Any, subscribers: list[Subscriber], counts: dict[str, int]) -> Shares:
-    # Static members first, because kafka-python groups neighbours only.
+    # Static members first, because kafka-python groups leaders only.
     ordered = sorted(subscribers, key=lambda one: one.instance_id is None)
     members = [
         SimpleNamespace(

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from penstock.broker.groups.subscription import topics_of
-from penstock.broker.membership.embedded import assigned_to, encode_assignment, encode_subscription
+from penstock.features.groups.hosted.embedded import assigned_to, encode_assignment, encode_subscription
+from penstock.features.groups.subscription import topics_of
 
 topics = st.text("abcäöü.-_", min_size=1, max_size=20)
 # A busy machine is no reason to fail.

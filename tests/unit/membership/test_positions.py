@@ -6,8 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.broker.membership.positions import Position, Positions
 from penstock.errors import InvalidRequest
+from penstock.features.groups.hosted.positions import Position, Positions
 
 ORDERS, OTHERS = ("orders", 0), ("orders", 1)
 

@@ -11,8 +11,8 @@ import msgspec
 
 from penstock.clock import SystemClock
 from penstock.errors import GroupNotFound
-from penstock.peers.port import Method, Nothing, Reply
-from penstock.peers.tcp import TcpPeers
+from penstock.network.port import Method, Nothing, Reply
+from penstock.network.tcp import TcpPeers
 
 
 class Question(msgspec.Struct, frozen=True):

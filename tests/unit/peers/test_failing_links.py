@@ -27,8 +27,8 @@ from tests.unit.peers.exchanges import (
 )
 
 from penstock.errors import PeerUnavailable, PolicyViolation, StartupError
-from penstock.peers.frames import Kind, encode_head
-from penstock.peers.link import UNSENT_BYTES_MAX, Link
+from penstock.network.frames import FrameKind, encode_head
+from penstock.network.link import UNSENT_BYTES_MAX, Link
 
 
 def test_a_node_that_restarts_is_found_again_by_itself() -> None:
@@ -58,8 +58,8 @@ def test_a_node_that_restarts_is_found_again_by_itself() -> None:
 
 
 def test_a_node_that_connects_to_us_is_connected_to_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.peers.route._BACKOFF_MIN_S", 3_600.0)
-    monkeypatch.setattr("penstock.peers.route._BACKOFF_MAX_S", 3_600.0)
+    monkeypatch.setattr("penstock.network.route._BACKOFF_MIN_S", 3_600.0)
+    monkeypatch.setattr("penstock.network.route._BACKOFF_MAX_S", 3_600.0)
 
     async def story() -> None:
         one, port = Talker(node(1)), free_port()
@@ -247,7 +247,7 @@ def test_a_visitor_is_served_only_what_is_for_visitors() -> None:
 
 def garbage(chance: random.Random) -> bytes:
     """Bytes that a stranger might send: noise, web requests, and frames with something wrong in them."""
-    frame = encode_head(Kind(chance.randrange(7)), 1, "test.echo", Question("x"), 0)
+    frame = encode_head(FrameKind(chance.randrange(7)), 1, "test.echo", Question("x"), 0)
     which = chance.randrange(7)
     if which == 0:
         return chance.randbytes(chance.randrange(1, 5000))

@@ -12,7 +12,7 @@ from tests.unit.peers.exchanges import Question
 
 from penstock import errors
 from penstock.errors import GroupNotFound, PenstockError
-from penstock.peers.frames import CorruptFrame, Failure, Frame, FrameBuffer, Kind, encode_head, parse_frame
+from penstock.network.frames import CorruptFrame, Failure, Frame, FrameBuffer, FrameKind, encode_head, parse_frame
 
 
 def received(stream: bytes, sizes: list[int], limit: int = 1 << 27) -> list[Frame]:
@@ -37,18 +37,19 @@ def test_a_stream_is_cut_into_the_frames_it_was_made_of(bodies: list[int], sizes
     if sum(bodies) > 1000 and max(sizes) < 1000:
         sizes = [*sizes, 65_536]
     stream = b"".join(
-        encode_head(Kind.CALL, number, "area.verb", Question("x" * number), size) + random.Random(size).randbytes(size)
+        encode_head(FrameKind.CALL, number, "area.verb", Question("x" * number), size)
+        + random.Random(size).randbytes(size)
         for number, size in enumerate(bodies)
     )
     frames = received(stream, sizes)
     assert [(frame.kind, frame.number, frame.method) for frame in frames] == [
-        (Kind.CALL, number, "area.verb") for number in range(len(bodies))
+        (FrameKind.CALL, number, "area.verb") for number in range(len(bodies))
     ]
     assert [bytes(frame.body) for frame in frames] == [random.Random(size).randbytes(size) for size in bodies]
 
 
 def test_every_flipped_bit_of_a_head_is_noticed() -> None:
-    frame = encode_head(Kind.TELL, 77, "area.verb", Question("hello"), 0)
+    frame = encode_head(FrameKind.TELL, 77, "area.verb", Question("hello"), 0)
     for bit in range(len(frame) * 8):
         broken = bytearray(frame)
         broken[bit // 8] ^= 1 << bit % 8
@@ -74,9 +75,9 @@ def test_a_claim_beyond_the_limit_is_refused_before_memory_is_taken() -> None:
 
 
 def test_errors_travel_by_name() -> None:
-    for name in errors.__all__:
-        revived = Failure.of(getattr(errors, name)("why")).revived()
-        assert type(revived).__name__ == name
+    for kind in errors.ALL:
+        revived = Failure.of(kind("why")).revived()
+        assert type(revived) is kind
         assert revived.message == "why"
     assert type(Failure("Path", "not an error").revived()) is PenstockError
     assert type(Failure("PenstockErrorOfTheFuture", "unknown").revived()) is PenstockError

@@ -8,13 +8,13 @@ import pytest
 from tests.unit.peers.exchanges import ECHO, LATER, NEVER, NOTE, REFUSE, Answer, Question, Talker, node, run, until
 
 from penstock.errors import GroupNotFound, PeerUnavailable
-from penstock.peers.port import Peers
-from penstock.testing.peers import Exchange
+from penstock.network.port import Peers
+from penstock.testing.peers import PeerExchange
 
 
 def test_both_are_the_port() -> None:
     async def story() -> None:
-        both: list[Peers] = [Exchange().join(1), node(1)]
+        both: list[Peers] = [PeerExchange().join(1), node(1)]
         assert len(both) == 2
 
     run(story())
@@ -22,7 +22,7 @@ def test_both_are_the_port() -> None:
 
 def test_calls_and_tells_arrive() -> None:
     async def story() -> None:
-        exchange = Exchange()
+        exchange = PeerExchange()
         one, two = Talker(exchange.join(1)), Talker(exchange.join(2))
         received = await one.peers.call(2, LATER, Question("hello"), [b"a", b"b"])
         assert received.reply == Answer("hello", 1)
@@ -42,7 +42,7 @@ def test_calls_and_tells_arrive() -> None:
 
 def test_a_cut_link_carries_nothing_and_can_be_mended() -> None:
     async def story() -> None:
-        exchange = Exchange()
+        exchange = PeerExchange()
         one, two = Talker(exchange.join(1)), Talker(exchange.join(2))
         heard: list[tuple[str, int]] = []
         one.peers.on_connected(lambda node_id: heard.append(("up", node_id)))
@@ -68,7 +68,7 @@ def test_a_cut_link_carries_nothing_and_can_be_mended() -> None:
 
 def test_a_node_that_left_is_gone_until_it_is_back() -> None:
     async def story() -> None:
-        exchange = Exchange()
+        exchange = PeerExchange()
         one, two = Talker(exchange.join(1)), Talker(exchange.join(2))
         await one.peers.call(2, ECHO, Question(""))
         await two.peers.stop()

@@ -29,7 +29,7 @@ from tests.unit.peers.exchanges import (
 )
 
 from penstock.errors import GroupNotFound, InvalidRequest, MessageTooLarge, PeerUnavailable, PenstockError
-from penstock.peers.port import Method, Nothing, Reply
+from penstock.network.port import Method, Nothing, Reply
 from penstock.storage.files import DiskFiles, FileSlice
 from penstock.testing.files import MemoryFiles
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.pipelines.board import AskToStop, Board, Forget, Tell
-from penstock.broker.pipelines.records import Change, QueryFigures, Report, RunState, from_record, to_record
 from penstock.errors import CorruptRecords, PipelineNotFound, PipelineReplaced
+from penstock.features.pipelines.board import AskToStop, Board, Forget, Tell
+from penstock.features.pipelines.records import Change, QueryFigures, Report, RunState, from_record, to_record
 from penstock.records import Record
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidPipeline
-from penstock.pipelines.checking import definition_of
-from penstock.pipelines.definition import Definition, Otherwise, TriggerKind
+from penstock.pipelines.definition import Definition, Otherwise, TriggerKind, definition_of
 from penstock.pipelines.files import load
 from penstock.pipelines.text import read_text
 

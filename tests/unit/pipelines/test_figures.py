@@ -6,8 +6,8 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.pipelines.figures import Figures, lag_between
 from penstock.pipelines.flow import unmet_of
+from penstock.pipelines.run import QueryFigures, lag_between
 
 
 def offsets(**partitions: int) -> str:
@@ -27,7 +27,7 @@ def progress(batch: int, rows: int = 0, *, is_idle: bool = False, unmet: int = 0
 
 
 def test_a_batch_counts_once_also_if_spark_was_idle_under_its_number() -> None:
-    figures = Figures("q")
+    figures = QueryFigures("q")
     figures.note(progress(57, is_idle=True))  # begun again at a checkpoint
     assert (figures.batch, figures.rows) == (56, 0)
     figures.note(progress(57, 10, unmet=2))

@@ -14,11 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import InvalidLake
-from penstock.pipelines.lake.catalog import Catalog, DataFile, Entry, Range, TopicFact, write_entry
-from penstock.pipelines.lake.compaction import Limits, mergeable, sweep
-from penstock.pipelines.lake.merging import merge, merged_ranges
+from penstock.pipelines.lake.archiving import Limits, mergeable, sweep
+from penstock.pipelines.lake.catalog import Catalog, CatalogEntry, DataFile, Range, TopicFact, write_entry
 from penstock.pipelines.lake.settings import restored
-from penstock.pipelines.lake.writing import ROW_SCHEMA, Batch, BatchFiles
+from penstock.pipelines.lake.writing import ROW_SCHEMA, BatchFiles, LakeBatch, merge, merged_ranges
 
 HOUR_MS = 3_600_000
 FACT = TopicFact(name="orders", id="id-0", generation=0, partitions=2)
@@ -40,8 +39,8 @@ def rows(*places: tuple[int, int, int | None], topic: str = "orders") -> pa.Reco
     return pa.RecordBatch.from_pydict(columns, schema)
 
 
-def batch(reached: list[tuple[str, int, int, int]] | None = None) -> Batch:
-    return Batch(7, 5 * HOUR_MS, {"orders": FACT}, reached or [])
+def batch(reached: list[tuple[str, int, int, int]] | None = None) -> LakeBatch:
+    return LakeBatch(7, 5 * HOUR_MS, {"orders": FACT}, reached or [])
 
 
 def test_rows_are_parted_by_hour_and_known_by_their_ranges(tmp_path: Path) -> None:
@@ -73,9 +72,11 @@ def test_an_entry_is_written_once(tmp_path: Path) -> None:
     catalog = Catalog.load(tmp_path)
     other = Catalog.load(tmp_path)
     assert catalog.is_empty
-    write_entry(tmp_path, catalog.next_number, Entry(kind="batch", at_ms=1, topics=[FACT], added=[_file("a", 0, 4)]))
-    with pytest.raises(InvalidLake, match="Somebody else writes"):
-        write_entry(tmp_path, other.next_number, Entry(kind="batch", at_ms=1, added=[_file("b", 0, 9)]))
+    write_entry(
+        tmp_path, catalog.next_number, CatalogEntry(kind="batch", at_ms=1, topics=[FACT], added=[_file("a", 0, 4)])
+    )
+    with pytest.raises(InvalidLake, match="Another pipeline writes"):
+        write_entry(tmp_path, other.next_number, CatalogEntry(kind="batch", at_ms=1, added=[_file("b", 0, 9)]))
     for each in (catalog, other):
         each.refresh()
         assert list(each.files) == ["a"]
@@ -84,8 +85,10 @@ def test_an_entry_is_written_once(tmp_path: Path) -> None:
 
 
 def test_merged_files_give_way_and_a_topic_made_anew_is_another_generation(tmp_path: Path) -> None:
-    write_entry(tmp_path, 0, Entry(kind="batch", at_ms=1, topics=[FACT], added=[_file("a", 0, 4), _file("b", 5, 9)]))
-    write_entry(tmp_path, 1, Entry(kind="compaction", at_ms=2, added=[_file("c", 0, 9)], removed=["a", "b"]))
+    write_entry(
+        tmp_path, 0, CatalogEntry(kind="batch", at_ms=1, topics=[FACT], added=[_file("a", 0, 4), _file("b", 5, 9)])
+    )
+    write_entry(tmp_path, 1, CatalogEntry(kind="compaction", at_ms=2, added=[_file("c", 0, 9)], removed=["a", "b"]))
     catalog = Catalog.load(tmp_path)
     assert list(catalog.files) == ["c"]
     assert catalog.removed == {"a": 2, "b": 2}
@@ -97,7 +100,7 @@ def test_merged_files_give_way_and_a_topic_made_anew_is_another_generation(tmp_p
 
 
 def test_a_catalog_that_cannot_be_read_is_told_by_its_file(tmp_path: Path) -> None:
-    write_entry(tmp_path, 0, Entry(kind="batch", at_ms=1, version=2))
+    write_entry(tmp_path, 0, CatalogEntry(kind="batch", at_ms=1, version=2))
     with pytest.raises(InvalidLake, match="later version"):
         Catalog.load(tmp_path)
     (tmp_path / "_catalog" / "000000000000.json").write_text("{")
@@ -152,9 +155,9 @@ def test_what_no_entry_names_is_removed_in_time(tmp_path: Path) -> None:
         (directory / f"{name}.parquet").touch()
     place = "topic=orders/date=2026-01-01/hour=00"
     old = [_file("merged.parquet", 0, 0, hour=place)]
-    write_entry(tmp_path, 0, Entry(kind="batch", at_ms=1, added=[*old, _file("kept.parquet", 1, 1, hour=place)]))
+    write_entry(tmp_path, 0, CatalogEntry(kind="batch", at_ms=1, added=[*old, _file("kept.parquet", 1, 1, hour=place)]))
     now_ms = int(time.time() * 1000)
-    write_entry(tmp_path, 1, Entry(kind="compaction", at_ms=now_ms, removed=[old[0].path]))
+    write_entry(tmp_path, 1, CatalogEntry(kind="compaction", at_ms=now_ms, removed=[old[0].path]))
     catalog = Catalog.load(tmp_path)
     sweep(catalog, Limits(grace_ms=60_000), now_ms)
     assert len(list(directory.iterdir())) == 3

@@ -10,16 +10,14 @@ from click.testing import CliRunner
 
 from penstock.cli.pipeline import pipeline
 from penstock.errors import InvalidPipeline
-from penstock.pipelines.checking import definition_of
-from penstock.pipelines.definition import Definition
+from penstock.pipelines.definition import Definition, definition_of
 from penstock.pipelines.files import load
-from penstock.pipelines.lake.reading import Span
+from penstock.pipelines.lake.reading import ArchivedSpan
 from penstock.pipelines.ready import READY
-from penstock.pipelines.ready.charts import bars_by_name, bars_over_time
-from penstock.pipelines.ready.dead_letter_page import Group, Sample, page_of
+from penstock.pipelines.ready.dead_letters import FailureGroup, Sample, bars_by_name, bars_over_time, page_of
 from penstock.pipelines.ready.flows import FlowPipeline
-from penstock.pipelines.ready.restore_plan import portions_of
-from penstock.pipelines.text import Place, Text
+from penstock.pipelines.ready.restore import portions_of
+from penstock.pipelines.text import FilePlace, FileValue
 
 OPTIONS = {
     "aggregate": "topic: t, schema: a INT, window: 1 minute, measures: [count(*) AS n], by: a, to: x",
@@ -58,7 +56,7 @@ def test_a_flow_is_a_pipeline_like_any_other(tmp_path: Path, name: str) -> None:
     ready = READY[name]
     assert isinstance(ready, FlowPipeline)
     options = ready.check(loaded(tmp_path, name, OPTIONS[name]))
-    document = Text.of({"pipeline": "p", **ready.document(options)}, Place(1, 1))
+    document = FileValue.of({"pipeline": "p", **ready.document(options)}, FilePlace(1, 1))
     definition = definition_of(document, "p", ready.steps(options))
     (sink,) = definition.sinks.values()
     assert sink.rows in definition.steps
@@ -83,7 +81,12 @@ def test_where_it_goes_is_said_once(tmp_path: Path) -> None:
 
 
 def testportions_of_cover_everything_once_and_in_order() -> None:
-    spans = {("t", 0, 0): Span(0, 1000), ("t", 0, 1): Span(10, 13), ("t", 1, 0): Span(0, 5), ("u", 0, 0): Span(7, 7)}
+    spans = {
+        ("t", 0, 0): ArchivedSpan(0, 1000),
+        ("t", 0, 1): ArchivedSpan(10, 13),
+        ("t", 1, 0): ArchivedSpan(0, 5),
+        ("u", 0, 0): ArchivedSpan(7, 7),
+    }
     counts = {("t", 0, 0): 900, ("t", 0, 1): 3, ("t", 1, 0): 5, ("u", 0, 0): 0}
     portions = list(portions_of(spans, counts, 250))
     assert len(portions) == 5
@@ -98,7 +101,7 @@ def testportions_of_cover_everything_once_and_in_order() -> None:
 
 def test_the_page_of_dead_letters_needs_nothing_else_and_trusts_nobody() -> None:
     sample = Sample("0:1", "2026-01-01", "<k>", "<script>", "<b>", 3)
-    groups = [Group("orders", "g", f"<failure {at}>", at + 1, "a", "b", (sample,)) for at in range(9)]
+    groups = [FailureGroup("orders", "g", f"<failure {at}>", at + 1, "a", "b", (sample,)) for at in range(9)]
     times = {(f"0{at % 3}:00", f"<failure {at}>"): at + 1 for at in range(9)}
     page = page_of(groups, times)
     assert "45 messages in 9 groups" in page

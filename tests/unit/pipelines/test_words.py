@@ -7,6 +7,7 @@ import pytest
 from penstock.pipelines.run import _words_of
 
 _JAVA = "\n\tat org.apache.spark.Foo(Foo.scala:1)\nCaused by: java.lang.Exception\n"
+_PY4J = "An error occurred while calling o78.getFileSystem.\n: "
 _PYTHON = 'Traceback (most recent call last):\n  File "steps.py", line 3, in f\n    return 1 / 0\n'
 
 
@@ -15,8 +16,14 @@ _PYTHON = 'Traceback (most recent call last):\n  File "steps.py", line 3, in f\n
     [
         (f"[STREAM_FAILED] Query terminated: Job aborted{_JAVA}", "[STREAM_FAILED] Query terminated: Job aborted", ""),
         (f"Job aborted.\n{_PYTHON}ZeroDivisionError: division by zero\n", "ZeroDivisionError: division by zero", ""),
-        (f"x\n{_PYTHON}penstock.errors.client.NodesUnreachable: No node.\n{_JAVA}", "No node.", "nodes_unreachable"),
-        (f"x\n{_PYTHON}penstock.errors.requests.UnknownTopic: No topic t.\n", "No topic t.", "unknown_topic"),
+        (f"x\n{_PYTHON}penstock.errors.NodesUnreachable: No node.\n{_JAVA}", "No node.", "nodes_unreachable"),
+        (f"x\n{_PYTHON}penstock.errors.UnknownTopic: No topic t.\n", "No topic t.", "unknown_topic"),
+        (
+            f"{_PY4J}java.lang.RuntimeException: java.lang.NoClassFound: S3AFileSystem is missing{_JAVA}",
+            "S3AFileSystem is missing",
+            "",
+        ),
+        (f"{_PY4J}java.lang.Exception{_JAVA}", "java.lang.Exception", ""),
         ("[USER_RAISED_EXCEPTION] A row is wrong SQLSTATE: P0001\n", "A row is wrong", ""),
         ("", "RuntimeError", ""),
     ],

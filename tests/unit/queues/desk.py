@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.broker.coordination.messages import Request
-from penstock.broker.queues.core.config import QueueSettings
-from penstock.broker.queues.core.messages import Ack, Begin, Extend, Fate, Grant, Granted, Nack, Reject
-from penstock.broker.queues.core.queue import Queue
-from penstock.broker.queues.core.receipts import Receipt
-from penstock.broker.queues.core.records import Change, from_record, to_record
+from penstock.consensus.queue_config import QueueSettings
+from penstock.features.queues.core.messages import (
+    AckDeliveries,
+    BeginQueue,
+    ExtendLeases,
+    GrantedLease,
+    GrantLease,
+    NackDeliveries,
+    ReceiptOutcome,
+    RejectDeliveries,
+)
+from penstock.features.queues.core.queue import Queue
+from penstock.features.queues.core.receipts import Receipt
+from penstock.features.queues.core.records import QueueChange, from_record, to_record
+from penstock.machines.messages import Request
 from penstock.records import Record
 
 SECRET = bytes(range(16))
@@ -26,7 +35,7 @@ class Desk:
         self.now_ms = START_MS
         self.log: list[Record] = []
         self.queue = Queue("group", "orders", 0, self.settings)
-        self.ask(Begin(start, SECRET))
+        self.ask(BeginQueue(start, SECRET))
 
     def ask(self, request: Request[Any]) -> Any:
         answers: list[Any] = []
@@ -36,7 +45,7 @@ class Desk:
             reply(what)
         return answers[0]
 
-    def write(self, changes: list[Change]) -> None:
+    def write(self, changes: list[QueueChange]) -> None:
         for change in changes:
             self.log.append(to_record(change, len(self.log), self.now_ms))
             self.queue.apply(from_record(self.log[-1]), self.now_ms, self.now_ms)
@@ -52,24 +61,26 @@ class Desk:
             assert self.keys is not None, "a queue without order asks for no keys"
             self.queue.see(wanted.first, self.keys[wanted.first : wanted.last + 1])
         offered = self.queue.offer(consumer, limit, self.end, self.now_ms)
-        granted: Granted = self.ask(Grant(consumer=consumer, offered=offered, visibility_timeout_ms=timeout_ms))
+        granted: GrantedLease = self.ask(
+            GrantLease(consumer=consumer, offered=offered, visibility_timeout_ms=timeout_ms)
+        )
         return [Receipt("orders", 0, *each, granted.nonce) for each in granted.deliveries]
 
-    def ack(self, *receipts: Receipt) -> list[Fate]:
-        return self.fates(Ack(receipts))
+    def ack(self, *receipts: Receipt) -> list[ReceiptOutcome]:
+        return self.fates(AckDeliveries(receipts))
 
-    def nack(self, *receipts: Receipt, delay_ms: int | None = None) -> list[Fate]:
-        return self.fates(Nack(receipts, delay_ms))
+    def nack(self, *receipts: Receipt, delay_ms: int | None = None) -> list[ReceiptOutcome]:
+        return self.fates(NackDeliveries(receipts, delay_ms))
 
-    def reject(self, *receipts: Receipt, reason: str = "bad") -> list[Fate]:
-        return self.fates(Reject(receipts, reason))
+    def reject(self, *receipts: Receipt, reason: str = "bad") -> list[ReceiptOutcome]:
+        return self.fates(RejectDeliveries(receipts, reason))
 
-    def extend(self, *receipts: Receipt, timeout_ms: int | None = None) -> list[Fate]:
-        return self.fates(Extend(receipts, timeout_ms))
+    def extend(self, *receipts: Receipt, timeout_ms: int | None = None) -> list[ReceiptOutcome]:
+        return self.fates(ExtendLeases(receipts, timeout_ms))
 
-    def fates(self, request: Request[Any]) -> list[Fate]:
+    def fates(self, request: Request[Any]) -> list[ReceiptOutcome]:
         """What became of receipts, each of which has a single fate."""
-        fates: list[Fate] = []
+        fates: list[ReceiptOutcome] = []
         for parts in self.ask(request).receipts:
             (part,) = parts
             fates.append(part.fate)

@@ -13,11 +13,11 @@ from tests.support.virtual_time import surroundings
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.publishing import Message, Published, publish_each
-from penstock.broker.queues.leases import LeasedMessage
-from penstock.broker.queues.letters.letters import DeadMessage
-from penstock.broker.queues.redrives.records import Filter, Job
-from penstock.broker.reading import read_messages
+from penstock.features.dead_letters.letters import DeadMessage
+from penstock.features.messages.publishing import OutgoingMessage, PublishedAt, publish_each
+from penstock.features.messages.reading import read_messages
+from penstock.features.queues.leases import LeasedRecord
+from penstock.features.redrives.records import DeadLetterFilter, RedriveJob
 from penstock.records import Record
 from penstock.testing.files import MemoryFiles
 
@@ -49,11 +49,13 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def publish(broker: Broker, topic: str, *values: bytes, **fields: Any) -> None:
-    for outcome in await publish_each(broker, topic, [Message(value=value, **fields) for value in values]):
-        assert isinstance(outcome, Published), outcome
+    for outcome in await publish_each(
+        broker.ports, topic, [OutgoingMessage(value=value, **fields) for value in values]
+    ):
+        assert isinstance(outcome, PublishedAt), outcome
 
 
-async def receive(broker: Broker, topic: str, group: str = "g", limit: int = 100) -> list[LeasedMessage]:
+async def receive(broker: Broker, topic: str, group: str = "g", limit: int = 100) -> list[LeasedRecord]:
     leases = await broker.queues.receive(topic, group, consumer="c", max_messages=limit, wait_ms=2_000)
     return [message for lease in leases for message in lease.messages()]
 
@@ -61,7 +63,7 @@ async def receive(broker: Broker, topic: str, group: str = "g", limit: int = 100
 async def records(broker: Broker, topic: str, partition: int = 0) -> list[Record]:
     if topic not in broker.metadata.topics:
         return []
-    return (await read_messages(broker, topic, partition, "earliest", limit=100_000)).messages
+    return (await read_messages(broker.ports, topic, partition, "earliest", limit=100_000)).messages
 
 
 async def values(broker: Broker, topic: str, partition: int = 0) -> list[bytes | None]:
@@ -85,11 +87,11 @@ async def kill_all(broker: Broker, topic: str, count: int, reason: str = "bad", 
     await until(is_buried)
 
 
-async def listed(broker: Broker, topic: str, wanted: Filter | None = None, **how: Any) -> list[DeadMessage]:
+async def listed(broker: Broker, topic: str, wanted: DeadLetterFilter | None = None, **how: Any) -> list[DeadMessage]:
     return (await broker.dead_letters.page(topic, wanted, **how)).messages
 
 
-async def finished(broker: Broker, topic: str, job: Job) -> Job:
+async def finished(broker: Broker, topic: str, job: RedriveJob) -> RedriveJob:
     async def is_over() -> bool:
         return {each.id: each for each in await broker.dead_letters.redrives(topic)}[job.id].state.is_over
 

@@ -8,15 +8,12 @@ from tests.support.queue_nodes import NODES, QueueNodes
 from tests.support.virtual_time import run
 
 from penstock.broker.broker import Broker
-from penstock.broker.queues.attempts import Attempts
-from penstock.broker.queues.core.messages import Fate, Offered
-from penstock.broker.queues.leases import Lease, LeasedMessage
 from penstock.errors import InvalidRequest, UnknownTopic
+from penstock.features.queues.core.messages import OfferedSpan, ReceiptOutcome
+from penstock.features.queues.leases import Attempts, LeasedRecord, PartitionLease
 
 
-async def attempt(
-    broker: Broker, name: str, *, is_repeat: bool = False, max_messages: int = 100
-) -> list[LeasedMessage]:
+async def attempt(broker: Broker, name: str, *, is_repeat: bool = False, max_messages: int = 100) -> list[LeasedRecord]:
     await broker.queues.begin_attempt("orders", "workers", name, is_repeat=is_repeat)
     leases = await broker.queues.receive(
         "orders", "workers", consumer="ann", max_messages=max_messages, attempt=name, wait_ms=5_000
@@ -24,8 +21,10 @@ async def attempt(
     return [message for lease in leases for message in lease.messages()]
 
 
-def lease(partition: int = 0, spans: int = 1) -> Lease:
-    return Lease("orders", partition, "nonce", 0, tuple(Offered(at, at, 1) for at in range(spans)), b"batches")
+def lease(partition: int = 0, spans: int = 1) -> PartitionLease:
+    return PartitionLease(
+        "orders", partition, "nonce", 0, tuple(OfferedSpan(at, at, 1) for at in range(spans)), b"batches"
+    )
 
 
 @pytest.mark.parametrize("order", ["none", "key"])
@@ -40,7 +39,7 @@ def test_an_attempt_made_again_gets_the_same_messages_at_the_same_count(order: s
                 assert sorted(values(again)) == ["a", "b", "c"]
                 assert {message.delivery_count for message in again} == {1}
             assert await house.take() == [], "they are in flight"
-            assert await house.ack(*again) == [Fate.DONE] * 3
+            assert await house.ack(*again) == [ReceiptOutcome.DONE] * 3
 
     run(story)
 
@@ -54,7 +53,7 @@ def test_what_was_settled_meanwhile_stays_settled() -> None:
             await house.ack(first[0])
             again = await attempt(house.broker, "one")
             assert values(again) == ["b"]
-            assert await house.ack(first[1]) == [Fate.REDELIVERED], "the first attempt's lease is over"
+            assert await house.ack(first[1]) == [ReceiptOutcome.REDELIVERED], "the first attempt's lease is over"
 
     run(story)
 
@@ -66,7 +65,7 @@ def test_another_attempt_takes_nothing_away() -> None:
             house.put("a", "b")
             first = await attempt(house.broker, "one", max_messages=1)
             assert values(await attempt(house.broker, "two", is_repeat=True)) == ["b"]
-            assert await house.ack(*first) == [Fate.DONE]
+            assert await house.ack(*first) == [ReceiptOutcome.DONE]
 
     run(story)
 

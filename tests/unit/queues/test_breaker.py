@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.queues.graveyard import publish, receive, run, running, until
 
-from penstock.broker.queues.core.config import QueueSettings
-from penstock.broker.queues.core.tally import Tally
-from penstock.broker.queues.letters.breaker import Breaker, Breakers
-from penstock.cluster.controller import TopicSpec
+from penstock.consensus.controller import TopicSpec
+from penstock.consensus.queue_config import QueueSettings
 from penstock.errors import NotCoordinator
+from penstock.features.dead_letters.breaker import Breaker, Breakers
+from penstock.features.queues.core.state import QueueTally
+from penstock.supervision import Supervision
 
 WINDOW_MS = 1_000
 STEP_MS = WINDOW_MS // 20
@@ -75,15 +76,15 @@ def test_a_pause_that_fails_is_tried_again_with_the_next_failure(is_failing: boo
             if is_failing:
                 raise NotCoordinator("not now")
 
-        breakers = Breakers(_Clock(), pause)
+        breakers = Breakers(_Clock(), pause, Supervision(_Clock()))
         settings = QueueSettings(breaker_share=0.5, breaker_min=4)
-        breakers.note("t", "g", settings, Tally(acked=1, nacked=1, rejected=1, expired=1))
-        breakers.note("t", "g", settings, Tally(nacked=1))
+        breakers.note("t", "g", settings, QueueTally(acked=1, nacked=1, rejected=1, expired=1))
+        breakers.note("t", "g", settings, QueueTally(nacked=1))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert len(paused) == 1
         assert "3 of 4" in paused[0][2]
-        breakers.note("t", "g", settings, Tally(nacked=1))
+        breakers.note("t", "g", settings, QueueTally(nacked=1))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert len(paused) == (2 if is_failing else 1), "after a pause it counts from nothing"

@@ -1,5 +1,5 @@
-"""Burials while everything breaks: appends that fail before or after they are done, leaders that change, a log that is
-trimmed. Every message that died is a dead letter once, unless it was gone before it could be written.
+"""Dead letters written while everything breaks: appends that fail before or after they are done, leaders that change,
+a log that is trimmed. Every message that died is a dead letter once, unless it was gone before it could be written.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 from tests.unit.queues.graveyard import kill_all, publish, records, run, running, until_none_dies
 
 from penstock.broker.broker import Broker
-from penstock.broker.queues.core.messages import Fate
-from penstock.cluster.controller import TopicSpec
+from penstock.consensus.controller import TopicSpec
 from penstock.errors import PenstockError, RequestTimedOut, UnknownTopic
+from penstock.features.queues.core.messages import ReceiptOutcome
 from penstock.model import queue_state_topic
 from penstock.testing.files import MemoryFiles
 
@@ -35,7 +35,7 @@ class Story:
         self.start = 0
         self.end = 0
         self.late: list[asyncio.Future[Any]] = []  # appends on a long way
-        real = broker.remote.append
+        real = broker.partitions.append
 
         async def arrive(*args: Any, **how: Any) -> None:
             await asyncio.sleep(random.choice([0.001, 0.01, 0.03]))
@@ -56,7 +56,7 @@ class Story:
                 raise RequestTimedOut("The answer was lost.")
             return appended
 
-        broker.remote.append = append  # type: ignore[method-assign]
+        broker.partitions.append = append  # type: ignore[method-assign]
 
     async def reject(self) -> None:
         leases = await self.broker.queues.receive("t", "g", consumer="c", max_messages=self.random.randint(1, 6))
@@ -68,7 +68,7 @@ class Story:
             except PenstockError:
                 self.perhaps.add(message.offset)
             else:
-                told = self.died if verdict.error is None and verdict.fate is Fate.DONE else self.perhaps
+                told = self.died if verdict.error is None and verdict.fate is ReceiptOutcome.DONE else self.perhaps
                 told.add(message.offset)
 
     async def publish(self) -> None:
@@ -84,7 +84,7 @@ class Story:
         """The queue is read from its log again, while who led it before is still at its work."""
         coordinator = self.broker.queues.coordinator
         coordinator.on_leadership_gained(self.broker.partition(queue_state_topic("t"), 0))
-        await coordinator.await_shard("t", 0)
+        await coordinator.await_shard_at(("t", 0))
 
     async def change_luck(self) -> None:
         self.trouble = self.random.choice([0.0, 0.3, 0.8])
@@ -133,7 +133,7 @@ def test_a_write_that_comes_late_is_not_repeated_though_a_part_of_it_is_gone(is_
             await broker.create_topic(TopicSpec(name="t", partitions=1))
             await publish(broker, "t", *(b"%d" % at for at in range(10)))
             await kill_all(broker, "t", 1)
-            real, late = broker.remote.append, []
+            real, late = broker.partitions.append, []
 
             async def append(topic: str, *args: Any, **how: Any) -> Any:
                 if topic != "t.dlq":
@@ -149,7 +149,7 @@ def test_a_write_that_comes_late_is_not_repeated_though_a_part_of_it_is_gone(is_
                     await late[0]()
                 return appended
 
-            broker.remote.append = append  # type: ignore[method-assign]
+            broker.partitions.append = append  # type: ignore[method-assign]
             leases = await broker.queues.receive("t", "g", consumer="c", max_messages=6)
             await broker.queues.reject("g", [message.receipt for lease in leases for message in lease.messages()])
             await until_none_dies(broker, "t")

@@ -24,12 +24,12 @@ from tests.unit.queues.graveyard import (
 )
 
 from penstock.broker.broker import Broker
-from penstock.broker.queues.core.messages import Confirm
-from penstock.broker.queues.core.receipts import Receipt
-from penstock.broker.queues.letters.burial import ensure_dead_letter_topic
-from penstock.broker.queues.redrives.records import Filter
-from penstock.cluster.controller import TopicSpec
+from penstock.consensus.controller import TopicSpec
 from penstock.errors import DeadLetterNotFound, InvalidRequest, NotCoordinator, UnknownTopic
+from penstock.features.dead_letters.writer import ensure_dead_letter_topic
+from penstock.features.queues.core.messages import ConfirmDeadLetters
+from penstock.features.queues.core.receipts import Receipt
+from penstock.features.redrives.records import DeadLetterFilter
 from penstock.records import HEADER_BYTES, Codec, Record, encode_batch
 from penstock.records.header import seal
 from penstock.testing.files import MemoryFiles
@@ -85,7 +85,7 @@ def test_dead_letters_are_as_safe_as_their_messages() -> None:
         safety = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
         async with running() as broker:
             await broker.create_topic(TopicSpec(name="dear", partitions=1, configs=safety))
-            await ensure_dead_letter_topic(broker, "dear", "dear.dlq")
+            await ensure_dead_letter_topic(broker.ports, "dear", "dear.dlq")
             assert safety.items() <= broker.metadata.topic("dear.dlq").configs.items()
 
     run(story())
@@ -138,12 +138,12 @@ def test_a_dead_letter_is_written_once_even_if_nobody_heard_of_it(lost: str, mon
 
 
 def refuse_confirmations(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.broker.queues.leading.shard import QueueShard
+    from penstock.features.queues.leading.shard import QueueShard
 
     real = QueueShard.request
 
     async def request(self: Any, group: str, asked: Any, *more: Any) -> Any:
-        if isinstance(asked, Confirm) and asked.ids:
+        if isinstance(asked, ConfirmDeadLetters) and asked.ids:
             raise NotCoordinator("The node is gone.")
         return await real(self, group, asked, *more)
 
@@ -151,27 +151,27 @@ def refuse_confirmations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lose_answers(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = broker.remote.append
+    real = broker.partitions.append
 
     async def append(topic: str, *args: Any, **how: Any) -> Any:
         await real(topic, *args, **how)
         if topic.endswith(".dlq"):
             raise NotCoordinator("The node is gone.")
 
-    monkeypatch.setattr(broker.remote, "append", append)
+    monkeypatch.setattr(broker.partitions, "append", append)
 
 
 @asynccontextmanager
 async def held_up(broker: Broker) -> AsyncIterator[None]:
     """No dead letter can be written meanwhile."""
-    real = broker.remote.append
+    real = broker.partitions.append
 
     async def append(topic: str, *args: Any, **how: Any) -> Any:
         raise UnknownTopic("Not now.")
 
-    broker.remote.append = append  # type: ignore[method-assign]
+    broker.partitions.append = append  # type: ignore[method-assign]
     yield
-    broker.remote.append = real  # type: ignore[method-assign]
+    broker.partitions.append = real  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_batch_that_nobody_can_unpack_holds_up_no_other_dead_letter() -> None:
             batch = encode_batch([Record(0, 5, None, bytes(500)), Record(1, 5, None, b"x")], codec=Codec.GZIP)
             batch[HEADER_BYTES] ^= 0xFF
             seal(batch)
-            await broker.remote.append("t", 0, batch, timeout_ms=5_000)
+            await broker.partitions.append("t", 0, batch, timeout_ms=5_000)
             await publish(broker, "t", b"after")
             leases = await broker.queues.receive("t", "g", consumer="c", max_messages=10)
             spans = [(lease, span) for lease in leases for span in lease.deliveries]
@@ -243,8 +243,10 @@ def test_a_group_with_a_dead_letter_topic_of_its_own_is_found_by_its_name() -> N
             await until(lambda: are_buried(broker))
             await kill_all(broker, "t", 2, group="other")
             assert [each.origin.group for each in await listed(broker, "t")] == ["other"] * 2
-            assert [each.origin.group for each in await listed(broker, "t", Filter(group="other"))] == ["other"] * 2
-            mine = Filter(group="own")
+            assert [each.origin.group for each in await listed(broker, "t", DeadLetterFilter(group="other"))] == [
+                "other"
+            ] * 2
+            mine = DeadLetterFilter(group="own")
             assert [each.record.value for each in await listed(broker, "t", mine)] == [b"a", b"b"]
             assert [each.messages for each in (await broker.dead_letters.reasons("t", mine)).reasons] == [2]
             assert (await broker.dead_letters.get("t", 0, 1, group="own")).record.value == b"b"
@@ -256,7 +258,7 @@ def test_a_group_with_a_dead_letter_topic_of_its_own_is_found_by_its_name() -> N
             assert len(await listed(broker, "t")) == 2, "the other group's stay dead"
 
     async def are_buried(broker: Broker) -> bool:
-        return len(await listed(broker, "t", Filter(group="own"))) == 2
+        return len(await listed(broker, "t", DeadLetterFilter(group="own"))) == 2
 
     async def is_over(broker: Broker) -> bool:
         (job,) = await broker.dead_letters.redrives("t", group="own")
@@ -313,7 +315,7 @@ def test_dead_letters_are_listed_page_by_page_and_by_what_they_are() -> None:
             assert len(pages[0]) == 2
 
             async def found(**fields: Any) -> list[bytes | None]:
-                return [each.record.value for each in await listed(broker, "t", Filter(**fields))]
+                return [each.record.value for each in await listed(broker, "t", DeadLetterFilter(**fields))]
 
             assert await found(group="other") == [b"d", b"e"]
             assert await found(reason="no stock") == [b"d", b"e"]

@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.queues.core import intervals
-from penstock.broker.queues.core.deadlines import Deadlines
-from penstock.broker.queues.core.intervals import Interval, IntervalMap, IntervalSet
+from penstock.features.queues.core import intervals
+from penstock.features.queues.core.deliveries import OffsetDeadlines
+from penstock.features.queues.core.intervals import Interval, IntervalMap, IntervalSet
 
 SPACE = 60
 
@@ -103,7 +103,7 @@ times = st.one_of(st.integers(0, 100), st.integers(0, 100_000), st.integers(0, 5
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), times), max_size=40))
 def test_nothing_is_due_early_or_late(steps: list[tuple[bool, int]]) -> None:
-    deadlines = Deadlines()
+    deadlines = OffsetDeadlines()
     twin: list[tuple[int, int]] = []
     now = 0
     for number, (is_pop, time) in enumerate(steps):
@@ -121,7 +121,7 @@ def test_nothing_is_due_early_or_late(steps: list[tuple[bool, int]]) -> None:
 
 
 def test_what_is_near_is_known_to_the_millisecond() -> None:
-    deadlines = Deadlines()
+    deadlines = OffsetDeadlines()
     deadlines.add(7_200_123, 0, 0)
     while deadlines.next_ms < 7_200_123:
         assert deadlines.pop(int(deadlines.next_ms)) == []
@@ -129,7 +129,7 @@ def test_what_is_near_is_known_to_the_millisecond() -> None:
 
 
 def test_neighbours_that_are_due_come_as_one() -> None:
-    deadlines = Deadlines()
+    deadlines = OffsetDeadlines()
     for first, last in [(7, 9), (0, 3), (3, 4), (5, 5), (20, 20), (8, 8)]:
         deadlines.add(first, first, last)
     assert deadlines.pop(30) == [Interval(0, 5), Interval(7, 9), Interval(20, 20)]

@@ -6,10 +6,10 @@ import tracemalloc
 
 from tests.unit.queues.desk import Desk, spans
 
-from penstock.broker.queues.core.config import Order, QueueSettings
-from penstock.broker.queues.core.intervals import Interval
-from penstock.broker.queues.core.messages import Confirm, Skip, Trim
-from penstock.broker.queues.leading.labels import label_of
+from penstock.consensus.queue_config import Order, QueueSettings
+from penstock.features.queues.core.intervals import Interval
+from penstock.features.queues.core.messages import ConfirmDeadLetters, SkipGaps, TrimBefore
+from penstock.features.queues.leading.labels import label_of
 
 A, B, C = 1, 2, 3
 
@@ -54,7 +54,7 @@ def test_a_dead_letter_releases_its_key_once_it_is_written() -> None:
     desk = keyed(A, A)
     desk.reject(*desk.receive(10))
     assert desk.receive(10) == []
-    desk.ask(Confirm([1]))
+    desk.ask(ConfirmDeadLetters([1]))
     assert spans(desk.receive(10)) == [(1, 1, 1)]
 
 
@@ -72,11 +72,11 @@ def test_whoever_takes_over_looks_before_handing_out() -> None:
 def test_a_key_goes_on_over_messages_that_are_gone() -> None:
     desk = keyed(A, A, A, A, A)
     (held,) = desk.receive(1)
-    desk.ask(Skip([Interval(1, 2)]))
+    desk.ask(SkipGaps([Interval(1, 2)]))
     desk.ack(held)
     (held,) = desk.receive(1)
     assert spans([held]) == [(3, 3, 1)]
-    desk.ask(Trim(4))
+    desk.ask(TrimBefore(4))
     assert spans(desk.receive(1)) == [(4, 4, 1)]
 
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from penstock.broker.queues.core.config import Lanes, QueueSettings
-from penstock.broker.queues.core.intervals import Interval, IntervalMap
-from penstock.broker.queues.core.lanes import SharedSupply, pool_of
-from penstock.broker.queues.core.pool import Run
+from penstock.consensus.queue_config import Lanes, QueueSettings
+from penstock.features.queues.core.intervals import Interval, IntervalMap
+from penstock.features.queues.core.shares import LabelRun
+from penstock.features.queues.core.supply import SharedSupply, pool_of
 from penstock.priorities import NORMAL, lane_of
 
 FREE, LEASED, DONE = 0, 1, 2
@@ -43,12 +43,12 @@ class Desk:
     def undone(self, first: int, last: int) -> list[Interval]:
         return [Interval(offset, offset) for offset in range(first, last + 1) if self.states[offset] != DONE]
 
-    def run(self, label: int | None) -> Run:
+    def run(self, label: int | None) -> LabelRun:
         """A message's label as the kind has it: its lane, its tenant, or both at once."""
         if self.kind == "fair":
-            return Run(1, NORMAL, label)
+            return LabelRun(1, NORMAL, label)
         lane = NORMAL if label is None else label % 5
-        return Run(1, lane, None if self.kind == "lanes" else label)
+        return LabelRun(1, lane, None if self.kind == "lanes" else label)
 
     def publish(self, labels: Sequence[int | None]) -> None:
         self.labels += labels
@@ -119,7 +119,7 @@ def test_lanes_get_their_weights_under_saturation(limits: list[int]) -> None:
 def test_weights_can_be_chosen() -> None:
     rows = IntervalMap("b")
     supply = plain_supply(rows, (1, 1, 1, 1, 6))
-    supply.see(0, (), [Run(1_000, lane) for lane in range(5)])
+    supply.see(0, (), [LabelRun(1_000, lane) for lane in range(5)])
     sizes = [interval.size for interval in supply.choose(50, 0, 5_000)]
     assert sizes == [5, 5, 5, 5, 30]
 
@@ -155,7 +155,7 @@ def test_a_lane_that_trickles_gets_no_more_than_its_share() -> None:
 def test_a_few_kept_rows_hold_a_long_lane() -> None:
     supply = plain_supply(IntervalMap("b"))
     for batch in range(1_000):
-        supply.see(batch * 1_000, (), [Run(1_000, 2)])
+        supply.see(batch * 1_000, (), [LabelRun(1_000, 2)])
     assert len(supply.pool) == 1
 
 
@@ -394,7 +394,7 @@ def test_lanes_do_as_their_twin() -> None:
 def test_any_weights_are_kept_to(weights: list[int], limits: list[int]) -> None:
     rows = IntervalMap("b")
     supply = plain_supply(rows, tuple(weights))
-    supply.see(0, (), [Run(1_000_000, lane) for lane in range(5)])
+    supply.see(0, (), [LabelRun(1_000_000, lane) for lane in range(5)])
     served = [0] * 5
     for number in range(600):
         for first, last in supply.choose(limits[number % len(limits)], 0, 5_000_000):

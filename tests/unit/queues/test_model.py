@@ -23,35 +23,35 @@ from hypothesis.stateful import (
 )
 from tests.unit.queues.twin import Twin
 
-from penstock.broker.coordination.messages import ProducerIdentity, Request
-from penstock.broker.queues.core.config import Lanes, Order, QueueSettings
-from penstock.broker.queues.core.intervals import Interval
-from penstock.broker.queues.core.messages import (
-    Ack,
-    AssignProducer,
-    Begin,
-    Configure,
-    Confirm,
-    DeadLetter,
-    Extend,
-    Fate,
-    Grant,
-    Granted,
-    Judged,
-    Nack,
-    Offered,
-    Pause,
-    Purge,
-    Reject,
-    Release,
-    Seek,
-    Skip,
-    Trim,
+from penstock.consensus.queue_config import Lanes, Order, QueueSettings
+from penstock.features.queues.core.intervals import Interval
+from penstock.features.queues.core.messages import (
+    AckDeliveries,
+    AssignDeadLetterProducer,
+    BeginQueue,
+    ConfigureQueue,
+    ConfirmDeadLetters,
+    ExtendLeases,
+    GrantedLease,
+    GrantLease,
+    JudgedReceipts,
+    NackDeliveries,
+    OfferedSpan,
+    PauseQueue,
+    PendingDeadLetter,
+    PurgeBefore,
+    ReceiptOutcome,
+    RejectDeliveries,
+    ReleaseDeliveries,
+    SeekQueue,
+    SkipGaps,
+    TrimBefore,
 )
-from penstock.broker.queues.core.pool import Run
-from penstock.broker.queues.core.queue import EXPIRED, GAVE_UP, Queue
-from penstock.broker.queues.core.receipts import Receipt, parse_receipt
-from penstock.broker.queues.core.records import from_record, to_record
+from penstock.features.queues.core.queue import EXPIRED, GAVE_UP, Queue
+from penstock.features.queues.core.receipts import Receipt, parse_receipt
+from penstock.features.queues.core.records import from_record, to_record
+from penstock.features.queues.core.shares import LabelRun
+from penstock.machines.messages import ProducerIdentity, Request
 
 CONSUMERS = ["ann", "ben", ""]
 PRODUCERS = [7, 8, 9]  # those that ack in transactions
@@ -65,7 +65,7 @@ keys = st.sampled_from([None, 1, 2, 3, 4, 5])
 lanes_of_each = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 
 
-def expand(offered: list[Offered]) -> list[tuple[int, int]]:
+def expand(offered: list[OfferedSpan]) -> list[tuple[int, int]]:
     return [(offset, each.delivery_count) for each in offered for offset in range(each.first, each.last + 1)]
 
 
@@ -119,7 +119,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.from_snapshot = self.from_begin
         self.queue = self.new_queue()
         self.receipts: list[Receipt] = []  # all that were ever given out
-        self.ask(Begin(0, SECRET))
+        self.ask(BeginQueue(0, SECRET))
         self.publish(keys, [0, 4, 2, 1, 3])
 
     def new_queue(self) -> Queue:
@@ -165,7 +165,7 @@ class QueueMachine(RuleBasedStateMachine):
     def look(self, limit: int) -> None:
         while (wanted := self.queue.unseen(limit, self.twin.end)) is not None:
             seen = self.twin.messages[wanted.first : wanted.last + 1]
-            runs = [Run(1, message["lane"], message["key"]) for message in seen]
+            runs = [LabelRun(1, message["lane"], message["key"]) for message in seen]
             self.queue.see(wanted.first, [message["key"] for message in seen], runs)
 
     @rule(keys=st.lists(keys, min_size=1, max_size=12), lanes=lanes_of_each)
@@ -181,12 +181,12 @@ class QueueMachine(RuleBasedStateMachine):
         offered = self.queue.offer(consumer, limit, self.twin.end, self.now)
         self.twin.check_offer(expand(offered), consumer, limit, self.now)
         assert offered == self.queue.offer(consumer, limit, self.twin.end, self.now)
-        kept: list[Offered] = []
+        kept: list[OfferedSpan] = []
         for each in offered:
             if fits > 0:
                 kept.append(each._replace(last=min(each.last, each.first + fits - 1)))
             fits -= each.size
-        granted: Granted = self.ask(Grant(consumer=consumer, offered=kept, visibility_timeout_ms=timeout))
+        granted: GrantedLease = self.ask(GrantLease(consumer=consumer, offered=kept, visibility_timeout_ms=timeout))
         assert list(granted.deliveries) == kept
         assert granted.until_ms == self.now + (timeout or 30_000)
         for each in granted.deliveries:
@@ -204,7 +204,7 @@ class QueueMachine(RuleBasedStateMachine):
     def fail_all(self, consumer: str, limit: int) -> None:
         before = len(self.receipts)
         self.receive_all(consumer, limit)
-        for offset in self.judge(Nack(self.receipts[before:], 0)):
+        for offset in self.judge(NackDeliveries(self.receipts[before:], 0)):
             self.twin.fail(offset, self.now, 0, GAVE_UP)
 
     @rule(consumer=consumers, first=reaches, size=reaches, count=st.integers(1, 3))
@@ -217,7 +217,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.look(1_000)
         could = dict(self.twin.free(self.now))
         room = self.twin.room(consumer)
-        granted: Granted = self.ask(Grant(consumer=consumer, offered=[Offered(first, last, count)] * 2))
+        granted: GrantedLease = self.ask(GrantLease(consumer=consumer, offered=[OfferedSpan(first, last, count)] * 2))
         given = expand(list(granted.deliveries))
         assert len(given) <= room
         for offset, number in given:
@@ -241,8 +241,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     def judge(self, request: Any) -> list[int]:
         """Ask, compare what became of each message with what should, and return the offsets it was done for."""
-        asks_for: int | str | None = "more time" if isinstance(request, Extend) else None
-        if isinstance(request, Ack) and request.producer is not None:
+        asks_for: int | str | None = "more time" if isinstance(request, ExtendLeases) else None
+        if isinstance(request, AckDeliveries) and request.producer is not None:
             asks_for = request.producer.producer_id
         expected = [
             [
@@ -251,16 +251,19 @@ class QueueMachine(RuleBasedStateMachine):
             ]
             for each in request.receipts
         ]
-        judged: Judged = self.ask(request)
+        judged: JudgedReceipts = self.ask(request)
         answered = [
             [(offset, part.fate) for part in parts for offset in range(part.first, part.last + 1)]
             for parts in judged.receipts
         ]
-        done = [offset for fates in answered for offset, fate in fates if fate is Fate.DONE]
+        done = [offset for fates in answered for offset, fate in fates if fate is ReceiptOutcome.DONE]
         if asks_for is None:
             assert len(set(done)) == len(done), "what is named twice is done once"
         as_one = [
-            [(offset, Fate.DONE if fate is Fate.REPEATED and offset in done else fate) for offset, fate in fates]
+            [
+                (offset, ReceiptOutcome.DONE if fate is ReceiptOutcome.REPEATED and offset in done else fate)
+                for offset, fate in fates
+            ]
             for fates in answered
         ]
         assert as_one == expected
@@ -269,7 +272,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.receipts))
     @rule(picks=picks, begin=reaches, reach=reaches)
     def ack(self, picks: list[int], begin: int, reach: int) -> None:
-        for offset in self.judge(Ack(self.pick(picks, begin, reach))):
+        for offset in self.judge(AckDeliveries(self.pick(picks, begin, reach))):
             self.twin.ack(offset)
 
     @precondition(lambda self: bool(self.receipts))
@@ -277,7 +280,7 @@ class QueueMachine(RuleBasedStateMachine):
     def ack_one_by_one(self, picks: list[int], begin: int) -> None:
         whole = self.pick(picks, begin, 12)
         single = [each._replace(first=at, last=at) for each in whole for at in range(each.first, each.last + 1)]
-        for offset in self.judge(Ack(single)):
+        for offset in self.judge(AckDeliveries(single)):
             self.twin.ack(offset)
 
     @precondition(lambda self: bool(self.receipts))
@@ -289,19 +292,19 @@ class QueueMachine(RuleBasedStateMachine):
         why=st.sampled_from(["", "no"]),
     )
     def nack(self, picks: list[int], begin: int, reach: int, delay: int | None, why: str) -> None:
-        for offset in self.judge(Nack(self.pick(picks, begin, reach), delay, why)):
+        for offset in self.judge(NackDeliveries(self.pick(picks, begin, reach), delay, why)):
             self.twin.fail(offset, self.now, delay, why or GAVE_UP)
 
     @precondition(lambda self: bool(self.receipts))
     @rule(picks=picks, begin=reaches, reach=reaches)
     def reject(self, picks: list[int], begin: int, reach: int) -> None:
-        for offset in self.judge(Reject(self.pick(picks, begin, reach), "bad")):
+        for offset in self.judge(RejectDeliveries(self.pick(picks, begin, reach), "bad")):
             self.twin.bury(offset, "bad")
 
     @precondition(lambda self: bool(self.receipts))
     @rule(picks=picks, begin=reaches, reach=reaches)
     def release(self, picks: list[int], begin: int, reach: int) -> None:
-        for offset in self.judge(Release(self.pick(picks, begin, reach))):
+        for offset in self.judge(ReleaseDeliveries(self.pick(picks, begin, reach))):
             self.twin.release(offset, self.now)
 
     # -- transactions -------------------------------------------------------------------------------------------------
@@ -309,7 +312,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.receipts))
     @rule(picks=picks, begin=reaches, reach=reaches, producer=st.sampled_from(PRODUCERS))
     def ack_in_transaction(self, picks: list[int], begin: int, reach: int, producer: int) -> None:
-        request = Ack(self.pick(picks, begin, reach), ProducerIdentity(producer, 0))
+        request = AckDeliveries(self.pick(picks, begin, reach), ProducerIdentity(producer, 0))
         for offset in self.judge(request):
             self.twin.messages[offset]["held"] = producer
         before = len(self.log)
@@ -320,7 +323,7 @@ class QueueMachine(RuleBasedStateMachine):
     def work_in_transaction(self, consumer: str, limit: int, producer: int) -> None:
         before = len(self.receipts)
         self.receive_all(consumer, limit)
-        for offset in self.judge(Ack(self.receipts[before:], ProducerIdentity(producer, 0))):
+        for offset in self.judge(AckDeliveries(self.receipts[before:], ProducerIdentity(producer, 0))):
             self.twin.messages[offset]["held"] = producer
 
     @rule(producer=st.sampled_from(PRODUCERS), is_commit=st.booleans())
@@ -328,7 +331,7 @@ class QueueMachine(RuleBasedStateMachine):
         held = sum(message["held"] == producer for message in self.twin.messages)
         event = self.queue.end_transaction(producer, is_commit=is_commit)
         assert (event is not None) == (is_commit and held > 0)
-        assert not self.queue.holds_for(producer)
+        assert producer not in self.queue.producers_held()
         self.ends.setdefault(len(self.log), []).append((producer, is_commit))
         for reader in self.readers():
             reader.end_transaction(producer, is_commit=is_commit)
@@ -337,18 +340,18 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.receipts))
     @rule(picks=picks, begin=reaches, reach=reaches, timeout=st.sampled_from([None, 1, 2_000, 4_000_000]))
     def extend(self, picks: list[int], begin: int, reach: int, timeout: int | None) -> None:
-        for offset in self.judge(Extend(self.pick(picks, begin, reach), timeout)):
+        for offset in self.judge(ExtendLeases(self.pick(picks, begin, reach), timeout)):
             self.twin.messages[offset]["until"] = self.now + (timeout or 30_000)
 
     @precondition(lambda self: bool(self.receipts))
     @rule(picks=picks, count=st.integers(1, 4))
     def tamper(self, picks: list[int], count: int) -> None:
         honest = self.pick(picks, 0, 12)
-        self.judge(Ack([each._replace(nonce=FORGED) for each in honest]))
-        for offset in self.judge(Ack([each._replace(delivery_count=count) for each in honest])):
+        self.judge(AckDeliveries([each._replace(nonce=FORGED) for each in honest]))
+        for offset in self.judge(AckDeliveries([each._replace(delivery_count=count) for each in honest])):
             self.twin.ack(offset)  # it was right after all
-        judged: Judged = self.ask(Ack([each._replace(partition=4) for each in honest]))
-        assert all(part.fate is Fate.FOREIGN for parts in judged.receipts for part in parts)
+        judged: JudgedReceipts = self.ask(AckDeliveries([each._replace(partition=4) for each in honest]))
+        assert all(part.fate is ReceiptOutcome.FOREIGN for parts in judged.receipts for part in parts)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -384,12 +387,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.check_sequences(work)
         ids = {each.id for each in work}
         everything = self.queue.dead_letters(10_000)
-        self.ask(Confirm([*ids, *ids, 999_999]))
+        self.ask(ConfirmDeadLetters([*ids, *ids, 999_999]))
         for each in everything:
             for offset in range(each.first, each.last + 1) if each.id in ids else ():
                 self.twin.ack(offset)
 
-    def check_sequences(self, work: list[DeadLetter]) -> None:
+    def check_sequences(self, work: list[PendingDeadLetter]) -> None:
         """A sequence names one message for ever, so that what is written twice is recognised; letters come by it."""
         if self.queue.producer is None:
             return
@@ -405,7 +408,7 @@ class QueueMachine(RuleBasedStateMachine):
     def assign_producer(self) -> None:
         before = [offset for each in self.queue.dead_letters(10_000) for offset in range(each.first, each.last + 1)]
         self.producers += 1
-        self.ask(AssignProducer(ProducerIdentity(self.producers, 0)))
+        self.ask(AssignDeadLetterProducer(ProducerIdentity(self.producers, 0)))
         letters = self.queue.dead_letters(10_000)
         after = [offset for each in letters for offset in range(each.first, each.last + 1)]
         assert sorted(after) == sorted(before)
@@ -423,7 +426,7 @@ class QueueMachine(RuleBasedStateMachine):
         first += max(0, self.queue.committed - 3)
         last = min(first + size, self.twin.end - 1)
         if first <= last:
-            self.ask(Skip([Interval(first, last), Interval(first, first)]))
+            self.ask(SkipGaps([Interval(first, last), Interval(first, first)]))
             for offset in range(max(first, self.twin.start), last + 1):
                 self.twin.messages[offset].update(state="acked", held=None)
 
@@ -432,12 +435,12 @@ class QueueMachine(RuleBasedStateMachine):
         if chance < 7:
             return
         start = min(max(0, self.queue.committed + ahead), self.twin.end)
-        self.ask(Trim(start))
+        self.ask(TrimBefore(start))
         self.twin.finish_before(start)
 
     @rule(is_paused=st.booleans(), reason=st.sampled_from(["", "too many failures"]))
     def pause(self, is_paused: bool, reason: str = "") -> None:
-        self.ask(Pause(is_paused, reason))
+        self.ask(PauseQueue(is_paused, reason))
         self.twin.is_paused = is_paused
         self.twin.pause_reason = reason if is_paused else ""
 
@@ -456,7 +459,7 @@ class QueueMachine(RuleBasedStateMachine):
         )
     )
     def configure_group(self, values: dict[str, str]) -> None:
-        self.ask(Configure(values))
+        self.ask(ConfigureQueue(values))
         assert self.queue.own_settings == values
         self.twin.settings = self.topic_settings.with_values(values)
         assert self.queue.settings == self.twin.settings
@@ -473,14 +476,14 @@ class QueueMachine(RuleBasedStateMachine):
     def seek(self, chance: int, share: float) -> None:
         if chance > 6:
             offset = int(self.twin.end * share)
-            self.ask(Seek(offset))
+            self.ask(SeekQueue(offset))
             self.twin.seek(offset)
             self.moves += 1
 
     @rule(chance=st.integers(0, 9))
     def purge(self, chance: int) -> None:
         if chance == 9:
-            self.ask(Purge(self.twin.end))
+            self.ask(PurgeBefore(self.twin.end))
             self.twin.finish_before(self.twin.end)
 
     # -- faults -------------------------------------------------------------------------------------------------------
@@ -489,7 +492,7 @@ class QueueMachine(RuleBasedStateMachine):
     def refuse_to_write(self, picks: list[int], by: int) -> None:
         """The disk is full: what was decided did not happen."""
         self.now += by
-        self.queue.handle(Nack(self.pick(picks, 0, 12)), self.now, lambda _: None)
+        self.queue.handle(NackDeliveries(self.pick(picks, 0, 12)), self.now, lambda _: None)
         self.queue.tick(self.now)
         self.queue.offer("ann", 10, self.twin.end, self.now)
 
@@ -552,8 +555,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.look(1_000)
             offered = self.queue.offer("ann", 1_000, self.twin.end, self.now)
             if offered:
-                granted = self.ask(Grant(consumer="ann", offered=offered))
-                self.ask(Ack([Receipt("orders", 3, *each, granted.nonce) for each in granted.deliveries]))
+                granted = self.ask(GrantLease(consumer="ann", offered=offered))
+                self.ask(AckDeliveries([Receipt("orders", 3, *each, granted.nonce) for each in granted.deliveries]))
             elif self.queue.committed >= self.twin.end:
                 break
             else:

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.queues.core.config import QueueSettings
-from penstock.broker.queues.letters.origins import (
+from penstock.consensus.queue_config import QueueSettings
+from penstock.features.dead_letters.letters import (
     HEADERS_BYTES_MAX,
     Origin,
     dead_letter_topic,
-    inscribe,
     origin_of,
     queue_settings_for,
-    revive,
+    revived,
     times_redriven,
+    with_origin,
 )
 from penstock.model import check_topic_name
 from penstock.records import Record
@@ -29,13 +29,13 @@ origins = st.builds(Origin, texts, numbers, numbers, st.integers(-1, 2**62), tex
 @given(headers, origins, origins)
 def test_a_message_comes_back_as_it_was_however_often_it_died(headers: tuple, first: Origin, second: Origin) -> None:
     message = Record(7, 1, b"k", b"v", headers)
-    once = inscribe(message, first)
+    once = with_origin(message, first)
     assert origin_of(once.headers) == first
-    twice = inscribe(once, second)
+    twice = with_origin(once, second)
     assert origin_of(twice.headers) == second
-    again = revive(twice)
+    again = revived(twice)
     assert origin_of(again.headers) == first, "what was there stays there"
-    whole = revive(again)
+    whole = revived(again)
     assert [each for each in whole.headers if each[0] != "penstock-redriven"] == [
         each for each in headers if each[0] != "penstock-redriven"
     ]
@@ -53,7 +53,7 @@ def test_headers_that_somebody_else_wrote_do_no_harm(written: list[tuple[str, by
 
 def test_the_headers_take_no_more_than_is_left_for_them() -> None:
     origin = Origin("t" * 249, 2**31, 2**63, 2**63, "g" * 249, 10**6, "\U0001f600" * 1_000, 2**63)
-    told = inscribe(Record(0, 0, None, None), origin).headers
+    told = with_origin(Record(0, 0, None, None), origin).headers
     assert sum(len(name) + len(value or b"") + 20 for name, value in told) < HEADERS_BYTES_MAX
 
 

@@ -11,13 +11,14 @@ import pytest
 from tests.support.queue_house import QueueHouse
 from tests.support.virtual_time import run
 
-from penstock.broker.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit
-from penstock.broker.queues.leading.companions import ensure_companion
-from penstock.broker.queues.leading.progress import Progress
-from penstock.broker.queues.leading.retention import TrimAcked
-from penstock.cluster.controller import TopicSpec
+from penstock.clock import SystemClock
+from penstock.consensus.controller import TopicSpec
 from penstock.errors import InvalidTopicName, NotCoordinator, PenstockError, PolicyViolation, UnknownTopic
+from penstock.features.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit
+from penstock.features.queues.leading.coordinator import ensure_companion
+from penstock.features.queues.leading.progress import QueueProgress, TrimAcked
 from penstock.model import OFFSETS_TOPIC
+from penstock.supervision import Supervision
 
 
 def offsets(house: QueueHouse, group: str = "workers", topic: str = "orders") -> dict[int, int]:
@@ -198,7 +199,7 @@ def test_nothing_is_told_before_it_is_certain() -> None:
     async def story() -> None:
         shard, listener = Waiting(a=5), Listener()
         led = [shard]
-        progress = Progress(led, listener, listener)  # type: ignore[arg-type]
+        progress = QueueProgress(led, listener, listener, Supervision(SystemClock()))  # type: ignore[arg-type]
         await progress.step()
         await progress.step()
         assert (len(shard.waits), listener.told) == (1, [])
@@ -264,12 +265,12 @@ def test_two_that_ask_for_a_companion_at_once_get_the_same() -> None:
     async def story() -> None:
         async with QueueHouse() as house:
             await house.topic(partitions=3)
-            first, second = await asyncio.gather(*(ensure_companion(house.broker, "orders") for _ in range(2)))
+            first, second = await asyncio.gather(*(ensure_companion(house.broker.ports, "orders") for _ in range(2)))
             assert first.topic_id == second.topic_id
             assert len(first.partitions) == 3
             assert all(house.broker.replicas.has("__queue.orders", index) for index in range(3))
             await house.broker.add_partitions("orders", 5)
-            assert len((await ensure_companion(house.broker, "orders")).partitions) == 5
+            assert len((await ensure_companion(house.broker.ports, "orders")).partitions) == 5
 
     run(story)
 
@@ -286,6 +287,6 @@ def test_what_cannot_have_a_companion_says_why() -> None:
                 ("x" * 245, InvalidTopicName),
             ):
                 with pytest.raises(error):
-                    await ensure_companion(house.broker, topic)
+                    await ensure_companion(house.broker.ports, topic)
 
     run(story)

@@ -7,25 +7,26 @@ from typing import Any
 import pytest
 from tests.unit.queues.desk import SECRET, START_MS, Desk, spans
 
-from penstock.broker.coordination.messages import Request
-from penstock.broker.queues.core.config import QueueSettings
-from penstock.broker.queues.core.intervals import Interval
-from penstock.broker.queues.core.messages import (
-    Ack,
-    Begin,
-    Confirm,
-    DeadLetter,
-    Extend,
-    Fate,
-    Grant,
-    Nack,
-    Offered,
-    Part,
-    Pause,
-    Skip,
-)
-from penstock.broker.queues.core.queue import EXPIRED, GAVE_UP, Queue
+from penstock.consensus.queue_config import QueueSettings
 from penstock.errors import InvalidConfig, InvalidRequest
+from penstock.features.queues.core.intervals import Interval
+from penstock.features.queues.core.messages import (
+    AckDeliveries,
+    BeginQueue,
+    ConfigureQueue,
+    ConfirmDeadLetters,
+    ExtendLeases,
+    GrantLease,
+    NackDeliveries,
+    OfferedSpan,
+    PauseQueue,
+    PendingDeadLetter,
+    ReceiptOutcome,
+    ReceiptPart,
+    SkipGaps,
+)
+from penstock.features.queues.core.queue import EXPIRED, GAVE_UP, Queue
+from penstock.machines.messages import Request
 
 # -- handing out -------------------------------------------------------------------------------------------------------
 
@@ -41,7 +42,7 @@ def test_messages_go_out_in_order_and_once() -> None:
 def test_what_does_not_fit_is_offered_again() -> None:
     desk = Desk(end=10)
     (offered,) = desk.queue.offer("ann", 10, desk.end, desk.now_ms)
-    desk.ask(Grant(consumer="ann", offered=[offered._replace(last=2)]))
+    desk.ask(GrantLease(consumer="ann", offered=[offered._replace(last=2)]))
     assert spans(desk.receive(10)) == [(3, 9, 1)]
 
 
@@ -49,12 +50,12 @@ def test_an_offer_that_is_out_of_date_gives_nothing() -> None:
     desk = Desk(end=10)
     offered = desk.queue.offer("ann", 5, desk.end, desk.now_ms)
     desk.receive(3, "ben")
-    assert desk.ask(Grant(consumer="ann", offered=offered)).deliveries == ()
-    assert desk.ask(Grant(consumer="ann", offered=[Offered(0, 0, 2)])).deliveries == ()
-    assert desk.ask(Grant(consumer="ann", offered=[Offered(5, 6, 2)])).deliveries == ()
-    assert desk.ask(Grant(consumer="ann", offered=[Offered(5, 4, 1)])).deliveries == ()
-    twice = desk.ask(Grant(consumer="ann", offered=[Offered(5, 6, 1), Offered(6, 7, 1)]))
-    assert twice.deliveries == (Offered(5, 6, 1),)
+    assert desk.ask(GrantLease(consumer="ann", offered=offered)).deliveries == ()
+    assert desk.ask(GrantLease(consumer="ann", offered=[OfferedSpan(0, 0, 2)])).deliveries == ()
+    assert desk.ask(GrantLease(consumer="ann", offered=[OfferedSpan(5, 6, 2)])).deliveries == ()
+    assert desk.ask(GrantLease(consumer="ann", offered=[OfferedSpan(5, 4, 1)])).deliveries == ()
+    twice = desk.ask(GrantLease(consumer="ann", offered=[OfferedSpan(5, 6, 1), OfferedSpan(6, 7, 1)]))
+    assert twice.deliveries == (OfferedSpan(5, 6, 1),)
 
 
 def test_due_retries_go_before_what_is_new() -> None:
@@ -74,18 +75,18 @@ def test_limits_hold_for_a_consumer_and_for_the_group() -> None:
     desk.ack(mine[0]._replace(last=0))
     assert spans(desk.receive(10, "ann")) == [(5, 5, 1)]
     # An offer made before the limit was reached does not get round it.
-    assert desk.ask(Grant(consumer="ann", offered=[Offered(50, 60, 1)])).deliveries == ()
+    assert desk.ask(GrantLease(consumer="ann", offered=[OfferedSpan(50, 60, 1)])).deliveries == ()
 
 
 def test_a_paused_group_gets_nothing_and_can_ack() -> None:
     desk = Desk()
     held = desk.receive(2)
-    desk.ask(Pause(True))
+    desk.ask(PauseQueue(True))
     assert desk.receive(2) == []
-    assert desk.ack(*held) == [Fate.DONE]
+    assert desk.ack(*held) == [ReceiptOutcome.DONE]
     desk.fail_over()
     assert desk.queue.is_paused
-    desk.ask(Pause(False))
+    desk.ask(PauseQueue(False))
     assert spans(desk.receive(2)) == [(2, 3, 1)]
 
 
@@ -95,13 +96,13 @@ def test_a_paused_group_gets_nothing_and_can_ack() -> None:
 def test_a_receipt_that_a_power_cut_forgot_is_never_given_out_again() -> None:
     before, after = Desk(), Desk()
     after.queue = Queue("group", "orders", 0, QueueSettings(), era=1)
-    after.ask(Begin(0, SECRET))  # all that was synced
+    after.ask(BeginQueue(0, SECRET))  # all that was synced
     (forgotten,) = before.receive(1)
     (fresh,) = after.receive(1)
     assert (forgotten.first, forgotten.delivery_count) == (fresh.first, fresh.delivery_count)
     assert forgotten.nonce != fresh.nonce
-    assert after.ack(forgotten) != [Fate.DONE]
-    assert after.ack(fresh) == [Fate.DONE]
+    assert after.ack(forgotten) != [ReceiptOutcome.DONE]
+    assert after.ack(fresh) == [ReceiptOutcome.DONE]
 
 
 def test_every_kind_of_bad_receipt_has_its_own_answer() -> None:
@@ -114,21 +115,21 @@ def test_every_kind_of_bad_receipt_has_its_own_answer() -> None:
     desk.reject(rejected)
     stranger = Desk(end=100)
     stranger.queue = Queue("other group", "orders", 0, QueueSettings())
-    stranger.ask(Begin(0, bytes(16)))
+    stranger.ask(BeginQueue(0, bytes(16)))
     for _ in range(5):
         (foreign,) = stranger.receive(1)
     forged = live._replace(nonce=live.nonce[:-1] + ("0" if live.nonce[-1] != "0" else "1"))
     answers = {
-        acked: Fate.ALREADY_ACKED,
-        expired: Fate.LEASE_OVER,
-        taken: Fate.REDELIVERED,
-        rejected: Fate.DEAD_LETTERED,
-        forged: Fate.UNKNOWN,
-        foreign: Fate.UNKNOWN,
-        live._replace(delivery_count=2): Fate.UNKNOWN,
-        live._replace(first=50, last=50): Fate.UNKNOWN,
-        live._replace(partition=1): Fate.FOREIGN,
-        live._replace(topic="bills"): Fate.FOREIGN,
+        acked: ReceiptOutcome.ALREADY_ACKED,
+        expired: ReceiptOutcome.LEASE_OVER,
+        taken: ReceiptOutcome.REDELIVERED,
+        rejected: ReceiptOutcome.DEAD_LETTERED,
+        forged: ReceiptOutcome.UNKNOWN,
+        foreign: ReceiptOutcome.UNKNOWN,
+        live._replace(delivery_count=2): ReceiptOutcome.UNKNOWN,
+        live._replace(first=50, last=50): ReceiptOutcome.UNKNOWN,
+        live._replace(partition=1): ReceiptOutcome.FOREIGN,
+        live._replace(topic="bills"): ReceiptOutcome.FOREIGN,
     }
     before = len(desk.log)
     assert desk.ack(*answers) == list(answers.values())
@@ -136,7 +137,7 @@ def test_every_kind_of_bad_receipt_has_its_own_answer() -> None:
     assert desk.extend(*answers) == list(answers.values())
     assert desk.reject(*answers) == list(answers.values())
     assert len(desk.log) == before, "nothing came of any of them"
-    assert desk.ack(live, live) == [Fate.DONE, Fate.REPEATED]
+    assert desk.ack(live, live) == [ReceiptOutcome.DONE, ReceiptOutcome.REPEATED]
 
 
 def test_a_receipt_for_many_tells_what_became_of_each_part() -> None:
@@ -144,14 +145,14 @@ def test_a_receipt_for_many_tells_what_became_of_each_part() -> None:
     (whole,) = desk.receive(10)
     desk.ack(whole._replace(first=2, last=3))
     desk.nack(whole._replace(first=5, last=5))
-    (parts,) = desk.ask(Ack([whole._replace(last=12)])).receipts
+    (parts,) = desk.ask(AckDeliveries([whole._replace(last=12)])).receipts
     assert parts == (
-        Part(0, 1, Fate.DONE),
-        Part(2, 3, Fate.ALREADY_ACKED),
-        Part(4, 4, Fate.DONE),
-        Part(5, 5, Fate.LEASE_OVER),
-        Part(6, 9, Fate.DONE),
-        Part(10, 12, Fate.UNKNOWN),
+        ReceiptPart(0, 1, ReceiptOutcome.DONE),
+        ReceiptPart(2, 3, ReceiptOutcome.ALREADY_ACKED),
+        ReceiptPart(4, 4, ReceiptOutcome.DONE),
+        ReceiptPart(5, 5, ReceiptOutcome.LEASE_OVER),
+        ReceiptPart(6, 9, ReceiptOutcome.DONE),
+        ReceiptPart(10, 12, ReceiptOutcome.UNKNOWN),
     )
     assert desk.queue.committed == 5
 
@@ -161,7 +162,7 @@ def test_receipts_of_neighbours_are_one_record() -> None:
     (whole,) = desk.receive(500)
     singles = [whole._replace(first=at, last=at) for at in range(500)]
     before = len(desk.log)
-    assert desk.ack(*singles) == [Fate.DONE] * 500
+    assert desk.ack(*singles) == [ReceiptOutcome.DONE] * 500
     assert len(desk.log) == before + 1
     assert len(desk.log[-1].value or b"") < 20
     assert desk.queue.committed == 500
@@ -170,8 +171,8 @@ def test_receipts_of_neighbours_are_one_record() -> None:
 def test_a_range_without_end_costs_nothing() -> None:
     desk = Desk()
     (held,) = desk.receive(3)
-    (parts,) = desk.ask(Ack([held._replace(first=1, last=2**63 - 1)])).receipts
-    assert parts == (Part(1, 2, Fate.DONE), Part(3, 2**63 - 1, Fate.UNKNOWN))
+    (parts,) = desk.ask(AckDeliveries([held._replace(first=1, last=2**63 - 1)])).receipts
+    assert parts == (ReceiptPart(1, 2, ReceiptOutcome.DONE), ReceiptPart(3, 2**63 - 1, ReceiptOutcome.UNKNOWN))
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ def test_a_lease_ends_at_its_time_and_not_before() -> None:
     assert desk.receive(5) == []
     desk.wait(1)
     assert spans(desk.receive(5)) == [(0, 4, 2)]
-    assert desk.ack(old) == [Fate.REDELIVERED]
+    assert desk.ack(old) == [ReceiptOutcome.REDELIVERED]
 
 
 def test_what_was_acked_in_time_does_not_come_back() -> None:
@@ -213,9 +214,21 @@ def test_an_ack_that_comes_late_counts_until_somebody_noticed() -> None:
     desk = Desk(end=1)
     (held,) = desk.receive(1)
     desk.now_ms += 31_000
-    assert desk.ack(held) == [Fate.DONE]
+    assert desk.ack(held) == [ReceiptOutcome.DONE]
     desk.wait(0)
     assert desk.queue.committed == 1
+
+
+def test_without_retries_the_first_failure_makes_a_dead_letter() -> None:
+    desk = Desk(end=2)
+    desk.ask(ConfigureQueue({"max.retries": "0"}))
+    first, second = desk.receive(1), desk.receive(1)
+    desk.nack(*first)
+    assert [letter.first for letter in desk.queue.dead_letters()] == [0]
+    desk.wait(30_000)
+    assert len(desk.queue.dead_letters()) == len([*first, *second])
+    desk.wait(3_600_000)
+    assert desk.receive(2) == []
 
 
 def test_retries_wait_longer_each_time_up_to_a_cap() -> None:
@@ -245,8 +258,8 @@ def test_timeouts_that_make_no_sense_are_refused(timeout_ms: int) -> None:
     desk = Desk()
     (held,) = desk.receive(1)
     refused: list[Request[Any]] = [
-        Grant(consumer="ann", offered=[Offered(1, 1, 1)], visibility_timeout_ms=timeout_ms),
-        Extend([held], timeout_ms),
+        GrantLease(consumer="ann", offered=[OfferedSpan(1, 1, 1)], visibility_timeout_ms=timeout_ms),
+        ExtendLeases([held], timeout_ms),
     ]
     for request in refused:
         with pytest.raises(InvalidRequest, match="between 1 and 43200000 ms"):
@@ -257,7 +270,7 @@ def test_timeouts_that_make_no_sense_are_refused(timeout_ms: int) -> None:
 def test_delays_that_make_no_sense_are_refused(delay_ms: int) -> None:
     desk = Desk()
     with pytest.raises(InvalidRequest, match="A delay is between 0 and"):
-        desk.ask(Nack(desk.receive(1), delay_ms))
+        desk.ask(NackDeliveries(desk.receive(1), delay_ms))
 
 
 @pytest.mark.parametrize(
@@ -318,11 +331,11 @@ def test_after_the_last_try_a_message_becomes_a_dead_letter() -> None:
         assert held.delivery_count == delivery_count
         desk.nack(held, delay_ms=0)
     assert desk.receive(1) == []
-    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 0, 3, GAVE_UP, 0)]
+    assert desk.queue.dead_letters() == [PendingDeadLetter(1, 0, 0, 3, GAVE_UP, 0)]
     desk.wait(10_000_000)
     assert desk.receive(1) == []
     assert desk.queue.committed == 0, "it is not done before it is written"
-    desk.ask(Confirm([1]))
+    desk.ask(ConfirmDeadLetters([1]))
     assert desk.queue.committed == 1
     assert desk.queue.dead_letters() == []
 
@@ -332,7 +345,7 @@ def test_consumers_that_vanish_use_up_the_tries_as_well() -> None:
     for _ in range(3):
         desk.receive(3)
         desk.wait(30_000)
-    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 2, 3, EXPIRED, 0)]
+    assert desk.queue.dead_letters() == [PendingDeadLetter(1, 0, 2, 3, EXPIRED, 0)]
 
 
 def test_rejected_neighbours_are_one_dead_letter() -> None:
@@ -340,11 +353,11 @@ def test_rejected_neighbours_are_one_dead_letter() -> None:
     one, two, three = (desk.receive(2)[0] for _ in range(3))
     desk.reject(three, one, reason="cannot be read")
     assert desk.queue.dead_letters() == [
-        DeadLetter(1, 0, 1, 1, "cannot be read", 0),
-        DeadLetter(2, 4, 5, 1, "cannot be read", 2),
+        PendingDeadLetter(1, 0, 1, 1, "cannot be read", 0),
+        PendingDeadLetter(2, 4, 5, 1, "cannot be read", 2),
     ]
     desk.reject(two, reason="")
-    assert desk.queue.dead_letters()[2] == DeadLetter(3, 2, 3, 1, "The consumer rejected it.", 4)
+    assert desk.queue.dead_letters()[2] == PendingDeadLetter(3, 2, 3, 1, "The consumer rejected it.", 4)
 
 
 def test_a_dead_letter_keeps_its_number_across_a_crash_and_is_confirmed_once() -> None:
@@ -353,12 +366,12 @@ def test_a_dead_letter_keeps_its_number_across_a_crash_and_is_confirmed_once() -
     before = desk.queue.dead_letters()
     desk.fail_over()
     assert desk.queue.dead_letters() == before
-    desk.ask(Confirm([1, 1, 7]))
+    desk.ask(ConfirmDeadLetters([1, 1, 7]))
     size = len(desk.log)
-    desk.ask(Confirm([1]))
+    desk.ask(ConfirmDeadLetters([1]))
     assert len(desk.log) == size
     desk.reject(*desk.receive(1))
-    assert desk.queue.dead_letters() == [DeadLetter(2, 2, 2, 1, "bad", 2)], "numbers are not used again"
+    assert desk.queue.dead_letters() == [PendingDeadLetter(2, 2, 2, 1, "bad", 2)], "numbers are not used again"
 
 
 def test_a_lease_that_was_to_end_twice_makes_one_dead_letter() -> None:
@@ -369,20 +382,20 @@ def test_a_lease_that_was_to_end_twice_makes_one_dead_letter() -> None:
         desk.now_ms += by_ms
         assert desk.queue.offer("ben", 1, desk.end, desk.now_ms) == []
     desk.wait(0)
-    assert desk.queue.dead_letters() == [DeadLetter(1, 0, 9, 1, EXPIRED, 0)]
+    assert desk.queue.dead_letters() == [PendingDeadLetter(1, 0, 9, 1, EXPIRED, 0)]
 
 
 def test_a_dead_letter_with_a_hole_comes_in_pieces_also_from_a_snapshot() -> None:
     desk = Desk()
     desk.reject(*desk.receive(5))
-    desk.ask(Skip([Interval(2, 2)]))
-    pieces = [DeadLetter(1, 0, 1, 1, "bad", 0), DeadLetter(1, 3, 4, 1, "bad", 3)]
+    desk.ask(SkipGaps([Interval(2, 2)]))
+    pieces = [PendingDeadLetter(1, 0, 1, 1, "bad", 0), PendingDeadLetter(1, 3, 4, 1, "bad", 3)]
     assert desk.queue.dead_letters() == pieces
     desk.write([desk.queue.snapshot()])
     del desk.log[:-1]
     desk.fail_over()
     assert desk.queue.dead_letters() == pieces
-    desk.ask(Confirm([1]))
+    desk.ask(ConfirmDeadLetters([1]))
     assert desk.queue.committed == 5
 
 

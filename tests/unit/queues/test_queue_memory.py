@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 from tests.unit.queues.desk import SECRET, START_MS, Desk, spans
 
-from penstock.broker.queues.core.intervals import Interval
-from penstock.broker.queues.core.messages import (
-    Ack,
-    Begin,
-    Confirm,
-    Fate,
-    Forget,
-    Grant,
-    Offered,
-    Pause,
-    Purge,
-    Seek,
-    Skip,
-    Trim,
-)
-from penstock.broker.queues.core.receipts import Receipt
 from penstock.errors import GroupNotFound, InvalidRequest
+from penstock.features.queues.core.intervals import Interval
+from penstock.features.queues.core.messages import (
+    AckDeliveries,
+    BeginQueue,
+    ConfirmDeadLetters,
+    ForgetQueue,
+    GrantLease,
+    OfferedSpan,
+    PauseQueue,
+    PurgeBefore,
+    ReceiptOutcome,
+    SeekQueue,
+    SkipGaps,
+    TrimBefore,
+)
+from penstock.features.queues.core.receipts import Receipt
 
 # -- how far the group is ----------------------------------------------------------------------------------------------
 
@@ -40,15 +40,17 @@ def test_committed_is_the_end_of_the_longest_acked_prefix() -> None:
 def test_offsets_without_messages_count_as_acked() -> None:
     desk = Desk(end=10)
     offered = desk.queue.offer("ann", 10, desk.end, desk.now_ms)
-    assert offered == [Offered(0, 9, 1)]
+    assert offered == [OfferedSpan(0, 9, 1)]
     granted = desk.ask(
-        Grant(consumer="ann", offered=[Offered(0, 2, 1), Offered(6, 9, 1)], gaps=[Interval(3, 5), Interval(4, 4)])
+        GrantLease(
+            consumer="ann", offered=[OfferedSpan(0, 2, 1), OfferedSpan(6, 9, 1)], gaps=[Interval(3, 5), Interval(4, 4)]
+        )
     )
     assert len(desk.log) == 2, "one record for all of it"
     desk.ack(*(Receipt("orders", 0, *each, granted.nonce) for each in granted.deliveries))
     assert desk.queue.committed == 10
     desk.end = 20
-    desk.ask(Skip([Interval(10, 14)]))
+    desk.ask(SkipGaps([Interval(10, 14)]))
     assert spans(desk.receive(10)) == [(15, 19, 1)]
 
 
@@ -57,22 +59,22 @@ def test_what_retention_removed_is_done_whatever_it_was() -> None:
     (held,) = desk.receive(4)
     desk.reject(held._replace(last=0))
     desk.nack(held._replace(first=1, last=1))
-    desk.ask(Trim(3))
+    desk.ask(TrimBefore(3))
     assert desk.queue.committed == 3
     assert desk.queue.dead_letters() == []
     assert desk.queue.in_flight == 1
-    assert desk.ack(held._replace(first=2, last=2)) == [Fate.ALREADY_ACKED]
+    assert desk.ack(held._replace(first=2, last=2)) == [ReceiptOutcome.ALREADY_ACKED]
     size = len(desk.log)
-    desk.ask(Trim(2))
+    desk.ask(TrimBefore(2))
     assert len(desk.log) == size
 
 
 def test_a_purged_group_is_done_with_all_there_was() -> None:
     desk = Desk(end=10)
     (held,) = desk.receive(5)
-    desk.ask(Purge(10))
+    desk.ask(PurgeBefore(10))
     assert desk.queue.committed == 10
-    assert desk.ack(held) == [Fate.ALREADY_ACKED]
+    assert desk.ack(held) == [ReceiptOutcome.ALREADY_ACKED]
     desk.end = 12
     assert spans(desk.receive(5)) == [(10, 11, 1)]
 
@@ -81,29 +83,29 @@ def test_a_group_that_seeks_reads_again_and_old_receipts_mean_nothing() -> None:
     desk = Desk(end=10)
     (held,) = desk.receive(5)
     desk.ack(held._replace(last=2))
-    desk.ask(Seek(1))
+    desk.ask(SeekQueue(1))
     assert desk.queue.committed == 1
-    assert desk.ack(held._replace(first=3)) == [Fate.UNKNOWN]
+    assert desk.ack(held._replace(first=3)) == [ReceiptOutcome.UNKNOWN]
     assert spans(desk.receive(5)) == [(1, 5, 1)]
-    assert desk.ack(held._replace(first=3)) == [Fate.REDELIVERED]
+    assert desk.ack(held._replace(first=3)) == [ReceiptOutcome.REDELIVERED]
     with pytest.raises(InvalidRequest):
-        desk.ask(Seek(-1))
+        desk.ask(SeekQueue(-1))
 
 
 def test_a_group_begins_once_where_it_is_told_and_can_be_forgotten() -> None:
     desk = Desk(end=10, start=7)
-    desk.ask(Begin(0, SECRET))
+    desk.ask(BeginQueue(0, SECRET))
     (held,) = desk.receive(5)
     assert spans([held]) == [(7, 9, 1)]
-    desk.ask(Forget())
+    desk.ask(ForgetQueue())
     assert desk.queue.is_forgettable
-    for request in (Ack([held]), Pause(True), Confirm([1])):
+    for request in (AckDeliveries([held]), PauseQueue(True), ConfirmDeadLetters([1])):
         with pytest.raises(GroupNotFound):
             desk.ask(request)
     with pytest.raises(GroupNotFound):
         desk.receive(1)
-    desk.ask(Begin(0, bytes(16)))
-    assert desk.ack(held) == [Fate.UNKNOWN]
+    desk.ask(BeginQueue(0, bytes(16)))
+    assert desk.ack(held) == [ReceiptOutcome.UNKNOWN]
 
 
 # -- what survives -----------------------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ def test_receipts_and_counts_survive_a_failover() -> None:
     desk.fail_over()
     assert desk.receive(4, "ben") == []
     assert desk.queue.held_by("ann") == 4
-    assert desk.ack(held[0]) == [Fate.DONE]
+    assert desk.ack(held[0]) == [ReceiptOutcome.DONE]
     desk.wait(30_000)
     assert spans(desk.receive(4)) == [(2, 3, 2)]
 
@@ -140,7 +142,7 @@ def test_a_clock_that_was_ahead_makes_no_lease_longer(ahead_ms: int) -> None:
 def test_a_write_that_was_refused_did_not_happen() -> None:
     desk = Desk(end=2)
     (held,) = desk.receive(2)
-    desk.queue.handle(Ack([held]), desk.now_ms, lambda _: None)
+    desk.queue.handle(AckDeliveries([held]), desk.now_ms, lambda _: None)
     assert desk.queue.committed == 0
     desk.now_ms += 30_000
     assert desk.queue.tick(desk.now_ms).changes

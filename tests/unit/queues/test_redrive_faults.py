@@ -11,17 +11,17 @@ import pytest
 from tests.unit.queues.graveyard import kill_all, listed, publish, records, run, running, until
 
 from penstock.broker.broker import Broker
-from penstock.broker.coordination.coordinator import shard_of
-from penstock.broker.queues.redrives.records import Filter
-from penstock.cluster.controller import TopicSpec
+from penstock.consensus.controller import TopicSpec
 from penstock.errors import PenstockError, RequestTimedOut, UnknownTopic
+from penstock.features.redrives.records import DeadLetterFilter
+from penstock.machines.leaders import shard_of
 from penstock.model import REDRIVES_TOPIC
 
 MESSAGES = 60
 
 
 def spoil_appends(broker: Broker, random: Random, luck: dict[str, float]) -> None:
-    real = broker.remote.append
+    real = broker.partitions.append
 
     async def append(topic: str, *args: Any, **how: Any) -> Any:
         await asyncio.sleep(random.choice([0, 0, 0.002]))
@@ -32,7 +32,7 @@ def spoil_appends(broker: Broker, random: Random, luck: dict[str, float]) -> Non
             raise RequestTimedOut("The answer was lost.")
         return appended
 
-    broker.remote.append = append  # type: ignore[method-assign]
+    broker.partitions.append = append  # type: ignore[method-assign]
 
 
 async def change_leader(broker: Broker) -> None:
@@ -57,7 +57,7 @@ def test_every_dead_letter_that_is_meant_goes_back_once(seed: int) -> None:
             for begin in range(0, MESSAGES, 20):
                 await publish(broker, "t", *(b"%d" % at for at in range(begin, begin + 20)))
                 await kill_all(broker, "t", 20, f"reason {begin // 20}")
-            await broker.dead_letters.redrive("t", Filter(reason="nothing"))
+            await broker.dead_letters.redrive("t", DeadLetterFilter(reason="nothing"))
             spoil_appends(broker, random, luck)
             meant: set[str] = set()
             for _ in range(25):
@@ -67,7 +67,7 @@ def test_every_dead_letter_that_is_meant_goes_back_once(seed: int) -> None:
                         reason = f"reason {random.randrange(2)}"
                         rate = random.choice([None, 300.0, 2_000.0])
                         try:
-                            await broker.dead_letters.redrive("t", Filter(reason=reason), rate=rate)
+                            await broker.dead_letters.redrive("t", DeadLetterFilter(reason=reason), rate=rate)
                             meant.add(reason)
                         except PenstockError:
                             pass  # another one is under way
@@ -81,7 +81,7 @@ def test_every_dead_letter_that_is_meant_goes_back_once(seed: int) -> None:
             luck["bad"] = 0.0
             await until(lambda: is_idle(broker))
             for reason in sorted(meant):
-                await broker.dead_letters.redrive("t", Filter(reason=reason))
+                await broker.dead_letters.redrive("t", DeadLetterFilter(reason=reason))
                 await until(lambda: is_idle(broker))
             back = Counter(int(record.value or b"") for record in (await records(broker, "t"))[MESSAGES:])
             expected = {at: 1 for at in range(MESSAGES) if f"reason {at // 20}" in meant}
@@ -100,14 +100,14 @@ def test_a_target_that_is_gone_is_not_waited_for() -> None:
             await broker.create_topic(TopicSpec(name="other", partitions=1))
             await publish(broker, "t", b"a", b"b")
             await kill_all(broker, "t", 2)
-            real = broker.remote.append
+            real = broker.partitions.append
 
             async def append(topic: str, *args: Any, **how: Any) -> Any:
-                broker.remote.append = real  # type: ignore[method-assign]
+                broker.partitions.append = real  # type: ignore[method-assign]
                 await broker.delete_topic("other")
                 raise UnknownTopic("It is gone.")
 
-            broker.remote.append = append  # type: ignore[method-assign]
+            broker.partitions.append = append  # type: ignore[method-assign]
             await broker.dead_letters.redrive("t", target="other")
             await until(lambda: is_idle(broker))
             (job,) = await broker.dead_letters.redrives("t")

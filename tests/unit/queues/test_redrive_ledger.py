@@ -8,29 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.queues.redrives import records as redrive_records
-from penstock.broker.queues.redrives.ledger import (
-    CancelJob,
-    EndJob,
-    Ledger,
-    LookedAt,
-    MakePlan,
-    OpenJob,
-    SettlePlan,
-)
-from penstock.broker.queues.redrives.records import BUCKET_OFFSETS, Change, Filter, Job, JobState, Plan, Target
 from penstock.errors import CorruptRecords, InvalidRequest, RedriveNotFound, RedriveRunning
+from penstock.features.redrives import records as redrive_records
+from penstock.features.redrives.ledger import CancelJob, EndJob, LookedAt, MakePlan, OpenJob, RedriveLedger, SettlePlan
+from penstock.features.redrives.records import (
+    BUCKET_OFFSETS,
+    DeadLetterFilter,
+    JobState,
+    MovePlan,
+    RedriveChange,
+    RedriveJob,
+    RedriveTarget,
+)
 from penstock.records import Record
 
 
-def job(name: str = "j1", topic_id: str = "id-1") -> Job:
-    return Job(
+def job(name: str = "j1", topic_id: str = "id-1") -> RedriveJob:
+    return RedriveJob(
         id=name,
         topic="t",
         dead_letters="t.dlq",
         topic_id=topic_id,
         by="me",
-        filter=Filter(reason="x", key=b"\xff", places=[(0, 1)]),
+        filter=DeadLetterFilter(reason="x", key=b"\xff", places=[(0, 1)]),
         target=None,
         rate=2.5,
         limit=None,
@@ -39,15 +39,15 @@ def job(name: str = "j1", topic_id: str = "id-1") -> Job:
     )
 
 
-def plan(*offsets: int) -> Plan:
-    return Plan(0, 77, offsets[-1] + 1, [Target("t", "id-t", 0, list(offsets))])
+def plan(*offsets: int) -> MovePlan:
+    return MovePlan(0, 77, offsets[-1] + 1, [RedriveTarget("t", "id-t", 0, list(offsets))])
 
 
 class Desk:
     """A ledger, and the log that it writes: compacted, as the real one is."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger("t.dlq")
+        self.ledger = RedriveLedger("t.dlq")
         self.log: dict[bytes, Record] = {}
         self.now_ms = 0
 
@@ -64,8 +64,8 @@ class Desk:
         ((_, answer),) = outcome.replies
         return answer
 
-    def reread(self) -> Ledger:
-        found = Ledger("t.dlq")
+    def reread(self) -> RedriveLedger:
+        found = RedriveLedger("t.dlq")
         for record in self.log.values():
             found.apply(redrive_records.from_record(record), 0)
         return found
@@ -131,7 +131,7 @@ def test_marks_are_those_that_were_moved_and_the_log_gives_them_back(steps: list
     moved: set[tuple[int, int]] = set()
     desk.ask(OpenJob(job()))
     for chosen, partition in steps:
-        desk.ask(MakePlan("j1", Plan(partition, 1, chosen[-1] + 1, [Target("t", "i", 0, chosen)]), 1))
+        desk.ask(MakePlan("j1", MovePlan(partition, 1, chosen[-1] + 1, [RedriveTarget("t", "i", 0, chosen)]), 1))
         desk.ask(SettlePlan("j1", chosen, 0, None))
         moved |= {(partition, offset) for offset in chosen}
     for ledger in (desk.ledger, desk.reread()):
@@ -146,7 +146,7 @@ def test_marks_are_those_that_were_moved_and_the_log_gives_them_back(steps: list
 
 
 def test_what_is_not_about_a_redrive_is_told_from_it() -> None:
-    record = redrive_records.to_record(Change(redrive_records.JobKey("t.dlq", "j1"), job()), 0, 5)
+    record = redrive_records.to_record(RedriveChange(redrive_records.JobKey("t.dlq", "j1"), job()), 0, 5)
     assert redrive_records.from_record(record).value == job()
     for bad in (record._replace(key=b"x"), record._replace(value=b"\x01"), record._replace(key=None)):
         with pytest.raises(CorruptRecords):

@@ -18,10 +18,10 @@ from tests.unit.queues.graveyard import (
     values,
 )
 
-from penstock.broker.queues.redrives.ledger import SettlePlan
-from penstock.broker.queues.redrives.records import Filter, JobState
-from penstock.cluster.controller import TopicSpec
+from penstock.consensus.controller import TopicSpec
 from penstock.errors import InvalidRequest, NotCoordinator, RedriveRunning, UnknownTopic
+from penstock.features.redrives.ledger import SettlePlan
+from penstock.features.redrives.records import DeadLetterFilter, JobState
 from penstock.testing.files import MemoryFiles
 
 
@@ -33,10 +33,12 @@ def test_a_redrive_sends_back_what_is_meant_and_only_once() -> None:
             await kill_all(broker, "t", 3, "one")
             await publish(broker, "t", b"d", partition=0)
             await kill_all(broker, "t", 1, "two")
-            rehearsal = await broker.dead_letters.rehearse("t", Filter(reason="one"))
+            rehearsal = await broker.dead_letters.rehearse("t", DeadLetterFilter(reason="one"))
             assert (rehearsal.matched, rehearsal.targets, rehearsal.stranded) == (3, {"t": 3}, 0)
             assert await values(broker, "t", 1) == [b"a", b"b", b"c"], "nothing was sent"
-            job = await finished(broker, "t", await broker.dead_letters.redrive("t", Filter(reason="one"), by="me"))
+            job = await finished(
+                broker, "t", await broker.dead_letters.redrive("t", DeadLetterFilter(reason="one"), by="me")
+            )
             assert (job.state, job.moved, job.failed, job.by) == (JobState.DONE, 3, 0, "me")
             sent = (await records(broker, "t", 1))[3:]
             assert [(each.value, each.headers) for each in sent] == [
@@ -46,15 +48,17 @@ def test_a_redrive_sends_back_what_is_meant_and_only_once() -> None:
             assert len(await listed(broker, "t", has_redriven=True)) == 4
             count = await broker.dead_letters.count("t")
             assert (count.total, count.redriven, count.dead) == (4, 3, 1)
-            again = await finished(broker, "t", await broker.dead_letters.redrive("t", Filter(reason="one")))
+            again = await finished(broker, "t", await broker.dead_letters.redrive("t", DeadLetterFilter(reason="one")))
             assert again.moved == 0
             # What dies again can be sent back again, and tells of it.
             await kill_all(broker, "t", 3, "still")
-            await finished(broker, "t", await broker.dead_letters.redrive("t", Filter(reason="still"), limit=2))
+            await finished(
+                broker, "t", await broker.dead_letters.redrive("t", DeadLetterFilter(reason="still"), limit=2)
+            )
             assert [dict(each.headers)["penstock-redriven"] for each in (await records(broker, "t", 1))[6:]] == [
                 b"2"
             ] * 2
-            assert len(await listed(broker, "t", Filter(reason="still"))) == 1
+            assert len(await listed(broker, "t", DeadLetterFilter(reason="still"))) == 1
 
     run(story())
 
@@ -84,7 +88,7 @@ def test_a_redrive_that_a_crash_interrupts_goes_on_and_sends_nothing_twice(
 
                 monkeypatch.setattr(broker._redrives, "ask", ask)
             else:
-                append = broker.remote.append
+                append = broker.partitions.append
 
                 async def lose(*args: Any, **how: Any) -> Any:
                     nonlocal sent
@@ -94,7 +98,7 @@ def test_a_redrive_that_a_crash_interrupts_goes_on_and_sends_nothing_twice(
                         raise NotCoordinator("The node is gone.")
                     return appended
 
-                monkeypatch.setattr(broker.remote, "append", lose)
+                monkeypatch.setattr(broker.partitions, "append", lose)
             await broker.dead_letters.redrive("t")
             await until_count(broker, "t", count + 400)
             await asyncio.sleep(0.7)  # long enough for a second attempt
@@ -145,7 +149,7 @@ def test_a_redrive_to_another_topic_and_one_that_has_nowhere_to_go() -> None:
                 await broker.dead_letters.redrive("t", target="t.dlq")
             with pytest.raises(InvalidRequest):
                 await broker.dead_letters.redrive("t", rate=0)
-            places = Filter(places=[(0, 1)])
+            places = DeadLetterFilter(places=[(0, 1)])
             await finished(broker, "t", await broker.dead_letters.redrive("t", places, target="elsewhere"))
             assert [value for at in range(3) for value in await values(broker, "elsewhere", at)] == [b"b"]
             await broker.delete_topic("t")

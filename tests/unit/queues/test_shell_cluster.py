@@ -10,16 +10,16 @@ from tests.support.queue_nodes import NODES, QueueNodes, until
 from tests.support.virtual_time import run
 
 from penstock.broker.broker import Broker
-from penstock.broker.queues.core.messages import Fate
-from penstock.broker.queues.leases import LeasedMessage
+from penstock.features.queues.core.messages import ReceiptOutcome
+from penstock.features.queues.leases import LeasedRecord
 
 
-async def take(broker: Broker, max_messages: int = 100, **options: Any) -> list[LeasedMessage]:
+async def take(broker: Broker, max_messages: int = 100, **options: Any) -> list[LeasedRecord]:
     leases = await broker.queues.receive("orders", "workers", consumer="ann", max_messages=max_messages, **options)
     return [message for lease in leases for message in lease.messages()]
 
 
-async def ack(broker: Broker, *messages: LeasedMessage) -> list[Fate]:
+async def ack(broker: Broker, *messages: LeasedRecord) -> list[ReceiptOutcome]:
     verdicts = await broker.queues.ack("workers", [message.receipt for message in messages])
     assert [verdict.error for verdict in verdicts if verdict.error is not None] == []
     return [verdict.fate for verdict in verdicts]
@@ -36,7 +36,7 @@ def test_every_node_hands_out_and_settles_whatever_it_leads() -> None:
                 taken = await take(nodes.brokers[node_id], 2, wait_ms=5_000)
                 seen += values(taken)
                 others = nodes.brokers[node_id % 3 + 1]
-                assert set(await ack(others, *taken)) == {Fate.DONE}
+                assert set(await ack(others, *taken)) == {ReceiptOutcome.DONE}
             assert sorted(seen) == ["a0", "a1", "a2", "b0", "b1", "b2"]
             for broker in nodes.brokers.values():
                 (stats,) = await broker.queues.stats("orders", "workers")
@@ -85,8 +85,12 @@ def test_leases_and_acks_survive_their_leader() -> None:
             await until(lambda: all(each.leader_of("__queue.orders", 0) not in {-1, leader_id} for each in left))
             again = await take(left[0], wait_ms=10_000)
             assert values(again) == ["d"], "what is leased stays leased"
-            assert await ack(left[1], *taken) == [Fate.ALREADY_ACKED, Fate.DONE, Fate.DONE]
-            assert await ack(left[0], *again) == [Fate.DONE]
+            assert await ack(left[1], *taken) == [
+                ReceiptOutcome.ALREADY_ACKED,
+                ReceiptOutcome.DONE,
+                ReceiptOutcome.DONE,
+            ]
+            assert await ack(left[0], *again) == [ReceiptOutcome.DONE]
             nodes.exchange.heal()
             await until(lambda: nodes.brokers[leader_id].leader_of("__queue.orders", 0) != leader_id)
             (stats,) = await nodes.brokers[leader_id].queues.stats("orders", "workers")

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from tests.support.queue_house import QueueHouse, values
 from tests.support.virtual_time import run, run_in_real_time
 
-from penstock.broker.config import Fsync
-from penstock.broker.coordination.journal import Written
-from penstock.broker.queues.core.messages import Fate
-from penstock.broker.queues.core.records import Begun, Change, Leased, Settled, Snapshot
-from penstock.broker.queues.leading import upkeep
-from penstock.broker.queues.leading.shard import QueueShard
-from penstock.broker.queues.leading.upkeep import trim_companion
-from penstock.broker.queues.leases import LeasedMessage
+from penstock.config.settings import Fsync, StorageSettings
+from penstock.features.queues.core.messages import ReceiptOutcome
+from penstock.features.queues.core.records import LeaseGranted, LeasesSettled, QueueBegun, QueueChange, QueueSnapshot
+from penstock.features.queues.leading import shard as queue_shard
+from penstock.features.queues.leading.shard import QueueShard, trim_companion
+from penstock.features.queues.leases import LeasedRecord
+from penstock.machines.journal import Written
+from penstock.partitions.config import PartitionsConfig
 from penstock.records import Record, encode_batch
 from penstock.testing.files import MemoryFiles
 
@@ -34,19 +34,19 @@ def test_leases_and_acks_survive_a_restart() -> None:
             (stats,) = await again.queues.stats("orders", "workers")
             of_first = stats.partitions[0]
             assert (of_first.in_flight, of_first.waiting, of_first.acked_ahead) == (2, 1, 1)
-            assert await again.ack(taken[0]) == [Fate.DONE], "the receipt is of before the restart"
-            assert await again.ack(taken[1]) == [Fate.ALREADY_ACKED]
-            assert await again.ack(taken[2]) == [Fate.LEASE_OVER]
+            assert await again.ack(taken[0]) == [ReceiptOutcome.DONE], "the receipt is of before the restart"
+            assert await again.ack(taken[1]) == [ReceiptOutcome.ALREADY_ACKED]
+            assert await again.ack(taken[2]) == [ReceiptOutcome.LEASE_OVER]
 
     run(story)
 
 
 def test_a_power_cut_may_end_leases_but_loses_no_ack() -> None:
     files = MemoryFiles()
-    taken: list[LeasedMessage] = []
+    taken: list[LeasedRecord] = []
 
     async def before() -> None:
-        house = QueueHouse(files, fsync=Fsync.EVERY)
+        house = QueueHouse(files, partitions=PartitionsConfig(storage=StorageSettings(fsync=Fsync.EVERY)))
         await house.broker.start()
         await house.topic()
         house.put(*"abcd")
@@ -56,9 +56,14 @@ def test_a_power_cut_may_end_leases_but_loses_no_ack() -> None:
         await house.take(2)
 
     async def after() -> None:
-        async with QueueHouse(files.successor(keeps_unsynced=False), fsync=Fsync.EVERY) as again:
+        async with QueueHouse(
+            files.successor(keeps_unsynced=False),
+            partitions=PartitionsConfig(storage=StorageSettings(fsync=Fsync.EVERY)),
+        ) as again:
             assert "a" not in values(await again.take()), "an ack that was answered is for ever"
-            assert await again.ack(*taken) == [Fate.ALREADY_ACKED, Fate.DONE], "so is the lease that came before it"
+            assert await again.ack(*taken) == [ReceiptOutcome.ALREADY_ACKED, ReceiptOutcome.DONE], (
+                "so is the lease that came before it"
+            )
 
     run(before, after)  # and nothing is closed
 
@@ -127,7 +132,7 @@ def test_what_compaction_removed_is_stepped_over() -> None:
             kept = [value for value in values(taken) if value.startswith("kept")]
             assert kept == [f"kept {at}" for at in range(30)]
             assert len(taken) < 60, "compaction has removed something"
-            assert set(await house.ack(*taken)) == {Fate.DONE}
+            assert set(await house.ack(*taken)) == {ReceiptOutcome.DONE}
             (stats,) = await house.queues.stats("orders", "workers")
             assert stats.partitions[0].committed == stats.partitions[0].end == 60
 
@@ -142,7 +147,7 @@ def test_retention_that_removes_messages_ends_what_is_known_of_them() -> None:
             taken = await house.take(2)
             await house.broker.trim("orders", 0, 4)
             assert values(await house.take()) == ["e", "f"]
-            assert await house.ack(*taken) == [Fate.ALREADY_ACKED] * 2
+            assert await house.ack(*taken) == [ReceiptOutcome.ALREADY_ACKED] * 2
             (stats,) = await house.queues.stats("orders", "workers")
             assert (stats.partitions[0].committed, stats.partitions[0].in_flight) == (4, 2)
 
@@ -214,10 +219,10 @@ def test_a_companion_log_is_cut_before_the_oldest_snapshot() -> None:
             for _ in range(400):
                 await house.ack(*await house.take(5))
             assert log.end_offset > 800
-            await trim_companion(shard, house.broker.replicas)
+            await trim_companion(shard, house.broker.topics)
             assert log.start_offset == 0, "that is not worth it yet"
-            upkeep._TRIM_RECORDS_MIN, upkeep._RESTING_RECORDS = 100, 200  # type: ignore[misc]
-            await trim_companion(shard, house.broker.replicas)
+            queue_shard._TRIM_RECORDS_MIN, queue_shard._RESTING_RECORDS = 100, 200  # type: ignore[misc]
+            await trim_companion(shard, house.broker.topics)
             assert log.start_offset > 800, "the group that rests got a snapshot too"
             await house.take(1)
         async with QueueHouse(house.files) as again:
@@ -226,11 +231,11 @@ def test_a_companion_log_is_cut_before_the_oldest_snapshot() -> None:
             (stats,) = await again.queues.stats("orders", "workers")
             assert (stats.partitions[0].committed, stats.partitions[0].in_flight) == (2_000, 1)
 
-    before = upkeep._TRIM_RECORDS_MIN, upkeep._RESTING_RECORDS
+    before = queue_shard._TRIM_RECORDS_MIN, queue_shard._RESTING_RECORDS
     try:
         run(story)
     finally:
-        upkeep._TRIM_RECORDS_MIN, upkeep._RESTING_RECORDS = before  # type: ignore[misc]
+        queue_shard._TRIM_RECORDS_MIN, queue_shard._RESTING_RECORDS = before  # type: ignore[misc]
 
 
 def test_pause_resume_seek_purge_forget_and_peek() -> None:
@@ -256,7 +261,7 @@ def test_pause_resume_seek_purge_forget_and_peek() -> None:
             await house.queues.resume("orders", "workers")
             assert sorted(values(await waiting) + values(await house.take())) == ["b", "c", "d"]
             await house.queues.seek("orders", "workers", "earliest")
-            assert await house.ack(first) == [Fate.UNKNOWN]
+            assert await house.ack(first) == [ReceiptOutcome.UNKNOWN]
             assert sorted(values(await house.take())) == ["a", "b", "c", "d"]
             await house.queues.purge("orders", "workers")
             (stats,) = await house.queues.stats("orders", "workers")
@@ -298,7 +303,7 @@ def test_a_topic_made_again_has_no_groups_of_the_old_one() -> None:
             assert await house.queues.groups("orders") == []
             house.put("b")
             assert values(await house.take()) == ["b"]
-            assert await house.ack(taken) == [Fate.UNKNOWN]
+            assert await house.ack(taken) == [ReceiptOutcome.UNKNOWN]
 
     run(story)
 
@@ -308,7 +313,7 @@ def slow_snapshot(shard: QueueShard, group: str) -> tuple[asyncio.Future[None], 
     go_on = threading.Event()
     prepare = shard._prepare
 
-    def wait_and_prepare(finish: Callable[[], Change], at_ms: int) -> Change:
+    def wait_and_prepare(finish: Callable[[], QueueChange], at_ms: int) -> QueueChange:
         assert go_on.wait(60)
         return prepare(finish, at_ms)
 
@@ -329,7 +334,7 @@ def test_a_snapshot_stands_for_what_was_before_it_began_and_others_go_on_meanwhi
             making, go_on = slow_snapshot(shard, "workers")
             await asyncio.sleep(0)
             verdicts = await house.queues.reject("workers", [taken[2].receipt], reason="bad")
-            assert [verdict.fate for verdict in verdicts] == [Fate.DONE]
+            assert [verdict.fate for verdict in verdicts] == [ReceiptOutcome.DONE]
             await house.ack(taken[1])
             await house.nack(taken[3], delay_ms=0)
             assert not making.done()
@@ -337,10 +342,10 @@ def test_a_snapshot_stands_for_what_was_before_it_began_and_others_go_on_meanwhi
             await making
             assert shard.journal.needed["workers"] == began
             events = [entry.change.event for entry in shard.journal.replay() if isinstance(entry, Written)]
-            assert isinstance(events[0], Snapshot)
+            assert isinstance(events[0], QueueSnapshot)
             assert events[0].upto == began
-            assert sum(isinstance(event, Settled) for event in events[1:]) >= 3
-            assert not any(isinstance(event, Snapshot) for event in events[1:])
+            assert sum(isinstance(event, LeasesSettled) for event in events[1:]) >= 3
+            assert not any(isinstance(event, QueueSnapshot) for event in events[1:])
             before = queue._state.snapshot()
             read = shard.read_log()["workers"]._state.snapshot()
             assert read.rows == before.rows
@@ -383,10 +388,10 @@ def test_only_what_comes_after_the_last_snapshot_is_read() -> None:
             await house.take(1, group="others")
             read = [entry.change for entry in shard.journal.replay() if isinstance(entry, Written)]
             assert [(change.group, type(change.event)) for change in read] == [
-                ("workers", Snapshot),
-                ("workers", Settled),
-                ("others", Begun),
-                ("others", Leased),
+                ("workers", QueueSnapshot),
+                ("workers", LeasesSettled),
+                ("others", QueueBegun),
+                ("others", LeaseGranted),
             ]
         async with QueueHouse(house.files) as again:
             assert values(await again.take()) == ["c", "d", "e", "f"]

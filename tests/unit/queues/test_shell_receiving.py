@@ -8,9 +8,10 @@ import pytest
 from tests.support.queue_house import QueueHouse, values
 from tests.support.virtual_time import run
 
-from penstock.broker.config import Fsync
-from penstock.broker.queues.core.messages import Fate
+from penstock.config.settings import Fsync, StorageSettings
 from penstock.errors import GroupNotFound, InvalidGroupId, InvalidRequest, PolicyViolation, UnknownTopic
+from penstock.features.queues.core.messages import ReceiptOutcome
+from penstock.partitions.config import PartitionsConfig
 
 
 def test_messages_are_received_acked_and_gone() -> None:
@@ -22,8 +23,8 @@ def test_messages_are_received_acked_and_gone() -> None:
             assert values(taken) == ["a", "b", "c"]
             assert [message.delivery_count for message in taken] == [1, 1, 1]
             assert await house.take() == [], "they are in flight"
-            assert await house.ack(*taken) == [Fate.DONE] * 3
-            assert await house.ack(*taken) == [Fate.ALREADY_ACKED] * 3
+            assert await house.ack(*taken) == [ReceiptOutcome.DONE] * 3
+            assert await house.ack(*taken) == [ReceiptOutcome.ALREADY_ACKED] * 3
             (stats,) = await house.queues.stats("orders", "workers")
             assert (stats.partitions[0].committed, stats.partitions[0].in_flight) == (3, 0)
             assert stats.partitions[0].oldest_ms is None
@@ -114,8 +115,8 @@ def test_whoever_waits_hears_of_retries_and_of_ended_leases() -> None:
             assert [message.delivery_count for message in again] == [2]
             (third,) = await house.take(wait_ms=5_000)
             assert third.delivery_count == 3
-            assert await house.ack(*again) == [Fate.REDELIVERED]
-            assert await house.ack(third) == [Fate.DONE]
+            assert await house.ack(*again) == [ReceiptOutcome.REDELIVERED]
+            assert await house.ack(third) == [ReceiptOutcome.DONE]
 
     run(story)
 
@@ -177,7 +178,7 @@ def test_a_wait_that_is_cancelled_takes_nothing_and_passes_the_turn_on() -> None
 
 def test_what_is_granted_to_somebody_who_is_gone_by_then_is_given_back() -> None:
     async def story() -> None:
-        async with QueueHouse(fsync=Fsync.EVERY) as house:
+        async with QueueHouse(partitions=PartitionsConfig(storage=StorageSettings(fsync=Fsync.EVERY))) as house:
             await house.topic()
             await house.queues.declare("orders", "workers")
             house.put("a", "b")
@@ -238,6 +239,11 @@ def test_what_makes_no_sense_is_refused() -> None:
                 "workers",
                 ["rubbish", "other:0:0:1:1aaaaaaaaaaaaaaaa", "orders:7:0:1:1aaaaaaaaaaaaaaaa", taken[0].receipt],
             )
-            assert [verdict.fate for verdict in verdicts] == [Fate.MALFORMED, Fate.FOREIGN, Fate.FOREIGN, Fate.DONE]
+            assert [verdict.fate for verdict in verdicts] == [
+                ReceiptOutcome.MALFORMED,
+                ReceiptOutcome.FOREIGN,
+                ReceiptOutcome.FOREIGN,
+                ReceiptOutcome.DONE,
+            ]
 
     run(story)

@@ -7,16 +7,15 @@ import asyncio
 from tests.support.queue_house import QueueHouse, values
 from tests.support.virtual_time import run
 
-from penstock.broker.queues.core.messages import Fate
-from penstock.broker.queues.leading.cutting import DecodedBatches
-from penstock.broker.queues.leading.sources import LedSource, RemoteSource, Source
+from penstock.features.queues.core.messages import ReceiptOutcome
+from penstock.features.queues.leading.sources import DecodedBatches, LedSource, MessageSource, RemoteSource
 
 
 def lead_elsewhere(house: QueueHouse) -> None:
     """Have the queues find their messages as if another node had them."""
-    remote, decoded = house.broker.remote, DecodedBatches()
+    remote, decoded = house.broker.partitions, DecodedBatches()
 
-    def source_of(topic: str, partition: int, earlier: Source | None) -> Source:
+    def source_of(topic: str, partition: int, earlier: MessageSource | None) -> MessageSource:
         if isinstance(earlier, RemoteSource):
             return earlier
         return RemoteSource(topic, partition, remote, decoded)
@@ -32,7 +31,7 @@ def test_messages_of_another_leader_are_handed_out_and_waited_for() -> None:
             house.put(*"abc")
             taken = await house.take(2)
             assert values(taken) == ["a", "b"]
-            assert await house.ack(*taken) == [Fate.DONE, Fate.DONE]
+            assert await house.ack(*taken) == [ReceiptOutcome.DONE, ReceiptOutcome.DONE]
             assert values(await house.take()) == ["c"]
             waiting = asyncio.ensure_future(house.take(wait_ms=20_000))
             await asyncio.sleep(0.3)

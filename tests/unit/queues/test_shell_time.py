@@ -7,7 +7,7 @@ import asyncio
 from tests.support.queue_house import QueueHouse, values
 from tests.support.virtual_time import run
 
-from penstock.broker.queues.leading.steady import SteadyClock
+from penstock.machines.clocks import SteadyClock
 
 
 class JumpingClock:

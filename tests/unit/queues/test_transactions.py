@@ -12,17 +12,7 @@ from tests.support.queue_house import QueueHouse, values
 from tests.support.virtual_time import run
 from tests.unit.queues.desk import SECRET
 
-from penstock.broker.coordination.messages import ProducerIdentity, Request
-from penstock.broker.publishing import Message
-from penstock.broker.queues.core import records
-from penstock.broker.queues.core.config import QueueSettings
-from penstock.broker.queues.core.messages import Ack, Begin, Extend, Fate, Grant, Judged, Offered
-from penstock.broker.queues.core.queue import Queue
-from penstock.broker.queues.core.receipts import Receipt
-from penstock.broker.queues.core.records import Change
-from penstock.broker.queues.leading.undecided import UndecidedAcks
-from penstock.broker.queues.leases import LeasedMessage
-from penstock.broker.transactions.joint.publishing import Ticket, publish_into
+from penstock.consensus.queue_config import QueueSettings
 from penstock.errors import (
     GroupNotFound,
     InvalidRequest,
@@ -30,6 +20,24 @@ from penstock.errors import (
     TransactionEnded,
     TransactionNotFound,
 )
+from penstock.features.messages.publishing import OutgoingMessage
+from penstock.features.queues.core import records
+from penstock.features.queues.core.messages import (
+    AckDeliveries,
+    BeginQueue,
+    ExtendLeases,
+    GrantLease,
+    JudgedReceipts,
+    OfferedSpan,
+    ReceiptOutcome,
+)
+from penstock.features.queues.core.queue import Queue
+from penstock.features.queues.core.receipts import Receipt
+from penstock.features.queues.core.records import QueueChange
+from penstock.features.queues.leases import LeasedRecord
+from penstock.features.transactions.joint.publishing import Ticket, publish_into
+from penstock.machines.messages import ProducerIdentity, Request
+from penstock.machines.shard import TransactionalShard
 
 
 async def opened(house: QueueHouse, timeout_ms: int = 60_000) -> str:
@@ -37,16 +45,16 @@ async def opened(house: QueueHouse, timeout_ms: int = 60_000) -> str:
 
 
 async def ack_in(
-    house: QueueHouse, transaction: str, messages: Sequence[LeasedMessage], writer: str = "main"
-) -> list[Fate | PenstockError]:
+    house: QueueHouse, transaction: str, messages: Sequence[LeasedRecord], writer: str = "main"
+) -> list[ReceiptOutcome | PenstockError]:
     receipts = [message.receipt for message in messages]
     verdicts = await house.queues.ack("workers", receipts, transaction=transaction, writer=writer)
     return [verdict.error or verdict.fate for verdict in verdicts]
 
 
 async def publish_in(house: QueueHouse, ticket: Ticket, *texts: str) -> None:
-    messages = [Message(value=text.encode(), partition=0) for text in texts]
-    outcomes = await publish_into(house.broker, ticket, "results", messages)
+    messages = [OutgoingMessage(value=text.encode(), partition=0) for text in texts]
+    outcomes = await publish_into(house.broker.ports, house.broker.joint, ticket, "results", messages)
     assert not [outcome for outcome in outcomes if isinstance(outcome, PenstockError)]
 
 
@@ -76,14 +84,14 @@ def test_acks_and_messages_are_committed_together() -> None:
             await prepare(house)
             taken = await house.take(3)
             name = await opened(house)
-            assert await ack_in(house, name, taken) == [Fate.DONE] * 3
+            assert await ack_in(house, name, taken) == [ReceiptOutcome.DONE] * 3
             await publish_in(house, Ticket(name), "A", "B", "C")
             assert await figures(house) == (0, 3, 0), "nothing is decided"
             assert await results(house) == []
             await house.broker.joint.commit(name)
             assert await figures(house) == (3, 0, 3)
             assert await results(house) == ["A", "B", "C"]
-            assert await house.ack(*taken) == [Fate.ALREADY_ACKED] * 3
+            assert await house.ack(*taken) == [ReceiptOutcome.ALREADY_ACKED] * 3
             assert values(await house.take()) == ["d"]
 
     run(story)
@@ -101,7 +109,7 @@ def test_an_abort_leaves_messages_with_who_has_them() -> None:
             assert await results(house) == []
             assert await figures(house) == (0, 3, 0)
             assert values(await house.take()) == ["d"]
-            assert await house.ack(*taken) == [Fate.DONE] * 3
+            assert await house.ack(*taken) == [ReceiptOutcome.DONE] * 3
 
     run(story)
 
@@ -112,14 +120,14 @@ def test_a_lease_does_not_end_while_a_transaction_is_open_and_at_once_after_its_
             await prepare(house)
             name = await opened(house)
             taken = await house.take(2, visibility_timeout_ms=500)
-            assert await ack_in(house, name, taken) == [Fate.DONE] * 2
+            assert await ack_in(house, name, taken) == [ReceiptOutcome.DONE] * 2
             await asyncio.sleep(0.7)
             assert values(await house.take()) == ["c", "d"]
             await house.broker.joint.abort(name)
             again = await house.take(wait_ms=5_000)
             assert values(again) == ["a", "b"]
             assert [message.delivery_count for message in again] == [2, 2]
-            assert await house.ack(*taken) == [Fate.REDELIVERED] * 2
+            assert await house.ack(*taken) == [ReceiptOutcome.REDELIVERED] * 2
 
     run(story)
 
@@ -130,7 +138,7 @@ def test_a_transaction_that_is_open_for_too_long_gives_its_messages_back() -> No
             await prepare(house)
             name = await opened(house, timeout_ms=1_000)
             taken = await house.take(4, visibility_timeout_ms=500)
-            assert await ack_in(house, name, taken) == [Fate.DONE] * 4
+            assert await ack_in(house, name, taken) == [ReceiptOutcome.DONE] * 4
             assert values(await house.take(wait_ms=10_000)) == list("abcd")
             with pytest.raises(TransactionEnded):
                 await house.broker.joint.commit(name)
@@ -144,13 +152,13 @@ def test_what_is_acked_in_a_transaction_is_nobody_elses() -> None:
             await prepare(house)
             taken = await house.take(2)
             name, other = await opened(house), await opened(house)
-            assert await ack_in(house, name, taken[:1]) == [Fate.DONE]
-            assert await ack_in(house, name, taken) == [Fate.DONE] * 2, "again is as good as once"
-            assert await ack_in(house, other, taken) == [Fate.IN_TRANSACTION] * 2
-            assert await house.ack(*taken) == [Fate.IN_TRANSACTION] * 2
-            assert await house.nack(*taken) == [Fate.IN_TRANSACTION] * 2
+            assert await ack_in(house, name, taken[:1]) == [ReceiptOutcome.DONE]
+            assert await ack_in(house, name, taken) == [ReceiptOutcome.DONE] * 2, "again is as good as once"
+            assert await ack_in(house, other, taken) == [ReceiptOutcome.IN_TRANSACTION] * 2
+            assert await house.ack(*taken) == [ReceiptOutcome.IN_TRANSACTION] * 2
+            assert await house.nack(*taken) == [ReceiptOutcome.IN_TRANSACTION] * 2
             receipts = [message.receipt for message in taken]
-            assert [each.fate for each in await house.queues.extend("workers", receipts)] == [Fate.DONE] * 2
+            assert [each.fate for each in await house.queues.extend("workers", receipts)] == [ReceiptOutcome.DONE] * 2
             await house.broker.joint.abort(other)
             await house.broker.joint.commit(name)
             assert (await figures(house))[0] == 2
@@ -167,7 +175,7 @@ def test_only_chosen_writers_acks_count() -> None:
             await ack_in(house, name, mine, "mine")
             await ack_in(house, name, yours, "yours")
             await house.broker.joint.commit(name, writers=("yours",))
-            assert await house.ack(*mine, *yours) == [Fate.DONE] * 2 + [Fate.ALREADY_ACKED] * 2
+            assert await house.ack(*mine, *yours) == [ReceiptOutcome.DONE] * 2 + [ReceiptOutcome.ALREADY_ACKED] * 2
 
     run(story)
 
@@ -178,9 +186,9 @@ def test_a_writer_that_numbers_its_calls_acks_without_a_number() -> None:
             await prepare(house)
             taken = await house.take(3)
             name = await opened(house)
-            assert await ack_in(house, name, taken[:1]) == [Fate.DONE]
+            assert await ack_in(house, name, taken[:1]) == [ReceiptOutcome.DONE]
             await publish_in(house, Ticket(name, sequence=0), "A")
-            assert await ack_in(house, name, taken[1:]) == [Fate.DONE] * 2
+            assert await ack_in(house, name, taken[1:]) == [ReceiptOutcome.DONE] * 2
             await publish_in(house, Ticket(name, sequence=1), "B", "C")
             await publish_in(house, Ticket(name, sequence=1), "B", "C")
             await house.broker.joint.commit(name)
@@ -202,9 +210,9 @@ def test_no_ack_gets_into_a_transaction_that_has_ended() -> None:
             with pytest.raises(TransactionEnded):
                 await ack_in(house, name, taken[1:])
             # One that was on its way when the transaction ended is fenced by the marker.
-            late = Ack([_receipt(taken[1])], ProducerIdentity(producer, 0))
+            late = AckDeliveries([_receipt(taken[1])], ProducerIdentity(producer, 0))
             with pytest.raises(PenstockError, match="epoch"):
-                await house.queues.coordinator.find("orders", 0).request("workers", late)
+                await house.queues.coordinator.shard_at(("orders", 0)).request("workers", late)
             with pytest.raises(TransactionNotFound):
                 await ack_in(house, "f" * 32, taken)
             with pytest.raises(InvalidRequest):
@@ -214,7 +222,7 @@ def test_no_ack_gets_into_a_transaction_that_has_ended() -> None:
     run(story)
 
 
-def _receipt(message: LeasedMessage) -> Receipt:
+def _receipt(message: LeasedRecord) -> Receipt:
     nonce = message.receipt.rsplit(":", 1)[1]
     return Receipt(message.topic, message.partition, message.offset, message.offset, message.delivery_count, nonce)
 
@@ -229,9 +237,13 @@ def test_receipts_that_are_no_good_take_nothing_into_a_transaction() -> None:
             (taken,) = await house.take(1)
             bad = ["nonsense", f"nowhere:0:0:1:1{'0' * 16}", f"orders:0:0:1:1{'0' * 16}"]
             verdicts = await house.queues.ack("workers", bad, transaction=name)
-            assert [verdict.fate for verdict in verdicts] == [Fate.MALFORMED, Fate.FOREIGN, Fate.UNKNOWN]
+            assert [verdict.fate for verdict in verdicts] == [
+                ReceiptOutcome.MALFORMED,
+                ReceiptOutcome.FOREIGN,
+                ReceiptOutcome.UNKNOWN,
+            ]
             await house.broker.joint.commit(name)
-            assert await house.ack(taken) == [Fate.DONE]
+            assert await house.ack(taken) == [ReceiptOutcome.DONE]
 
     run(story)
 
@@ -245,10 +257,10 @@ def test_a_crash_loses_nothing_of_an_open_transaction(is_commit: bool, has_snaps
             await prepare(house)
             name = await opened(house)
             taken = await house.take(2, visibility_timeout_ms=500)
-            assert await ack_in(house, name, taken) == [Fate.DONE] * 2
+            assert await ack_in(house, name, taken) == [ReceiptOutcome.DONE] * 2
             await publish_in(house, Ticket(name), "A", "B")
             if has_snapshot:
-                shard = house.queues.coordinator.find("orders", 0)
+                shard = house.queues.coordinator.shard_at(("orders", 0))
                 await shard.snapshot(shard.machines["workers"])
         async with QueueHouse(first.files) as house:
             await asyncio.sleep(0.6)
@@ -257,7 +269,7 @@ def test_a_crash_loses_nothing_of_an_open_transaction(is_commit: bool, has_snaps
                 await house.broker.joint.commit(name)
                 assert await results(house) == ["A", "B"]
                 assert await house.take() == []
-                assert await house.ack(*taken) == [Fate.ALREADY_ACKED] * 2
+                assert await house.ack(*taken) == [ReceiptOutcome.ALREADY_ACKED] * 2
             else:
                 await house.broker.joint.abort(name)
                 assert await results(house) == []
@@ -293,11 +305,11 @@ def test_a_crash_after_the_decision_ends_in_what_was_decided() -> None:
 # -- at the shard ------------------------------------------------------------------------------------------------------
 
 
-class Queues(UndecidedAcks):
+class Queues(TransactionalShard[Queue, QueueChange]):
     def make(self, name: str) -> Queue:
         return Queue(name, "orders", 0, QueueSettings())
 
-    def name_of(self, change: Change) -> str:
+    def name_of(self, change: QueueChange) -> str:
         return change.group
 
 
@@ -308,8 +320,8 @@ class House:
         self.shard = self.loading()
         self.shard.open(self.shard.read_log())
         for group in ("red", "blue"):
-            self.ask(group, Begin(0, SECRET))
-        granted = self.ask("red", Grant(consumer="ann", offered=[Offered(0, 9, 1)]))
+            self.ask(group, BeginQueue(0, SECRET))
+        granted = self.ask("red", GrantLease(consumer="ann", offered=[OfferedSpan(0, 9, 1)]))
         self.receipt = Receipt("orders", 0, 0, 9, 1, granted.nonce)
 
     def loading(self) -> Queues:
@@ -320,9 +332,9 @@ class House:
         self.shard.ask(group, request, answers.append)
         return answers[0]
 
-    def ack(self, first: int, last: int, producer_id: int) -> list[Fate]:
+    def ack(self, first: int, last: int, producer_id: int) -> list[ReceiptOutcome]:
         receipt = self.receipt._replace(first=first, last=last)
-        judged: Judged = self.ask("red", Ack([receipt], ProducerIdentity(producer_id, 0)))
+        judged: JudgedReceipts = self.ask("red", AckDeliveries([receipt], ProducerIdentity(producer_id, 0)))
         return [part.fate for part in judged.receipts[0]]
 
 
@@ -341,13 +353,13 @@ def test_an_end_that_is_written_while_the_log_is_read_is_not_missed() -> None:
         shard.open(found or shard.read_log())
         assert shard.machines["red"].committed == 4
         assert shard.machines["red"].in_flight == 6
-        assert not shard.machines["red"].holds_for(8)
+        assert 8 not in shard.machines["red"].producers_held()
 
 
 def test_more_time_for_what_is_in_a_transaction_counts_after_its_abort() -> None:
     house = House()
-    assert house.ack(0, 9, 7) == [Fate.DONE]
-    house.ask("red", Extend([house.receipt], 90_000))
+    assert house.ack(0, 9, 7) == [ReceiptOutcome.DONE]
+    house.ask("red", ExtendLeases([house.receipt], 90_000))
     house.now_ms += 60_000
     house.shard.tick()
     house.journal.end_transaction(7, is_commit=False)
@@ -362,8 +374,8 @@ def test_more_time_for_what_is_in_a_transaction_counts_after_its_abort() -> None
 
 def test_transactions_share_a_lease_each_with_its_own_part() -> None:
     house = House()
-    assert house.ack(0, 4, 7) == [Fate.DONE]
-    assert house.ack(3, 9, 8) == [Fate.IN_TRANSACTION, Fate.DONE]
+    assert house.ack(0, 4, 7) == [ReceiptOutcome.DONE]
+    assert house.ack(3, 9, 8) == [ReceiptOutcome.IN_TRANSACTION, ReceiptOutcome.DONE]
     house.shard.end_transaction(8, is_commit=True)
     queue = house.shard.machines["red"]
     assert (queue.committed, queue.in_flight) == (0, 5)

@@ -10,8 +10,8 @@ from tests.support.poison import poisoned
 from tests.support.queue_house import QueueHouse, values
 from tests.support.virtual_time import run
 
-from penstock.broker.queues.unpacking import reject_unreadable, unpack
 from penstock.errors import NotLeader, UnknownTopic
+from penstock.features.queues.leases import reject_unreadable, unpack
 from penstock.records import Record, decode_records, iter_batches
 
 
@@ -52,7 +52,7 @@ def test_what_cannot_be_unpacked_goes_to_the_dead_letters_and_the_rest_is_delive
             put_poison(house)
             house.put("c")
             leases = await house.queues.receive("orders", "workers", consumer="", max_messages=100)
-            messages, unreadable = unpack(leases)
+            messages, unreadable, _ = unpack(leases, 1 << 20)
             assert values(messages) == ["a", "b", "c"]
             assert sum(each.size for each in unreadable) == 3
             await reject_unreadable(house.queues, "workers", unreadable)
@@ -80,7 +80,7 @@ def test_one_message_of_a_large_batch_is_not_held_up_by_what_cannot_be_cut() -> 
             assert len(batch) >= 4096, "else nobody would cut it"
             house.broker.partition("orders", 0).append(memoryview(batch), now_ms, is_durable=False)
             leases = await house.queues.receive("orders", "workers", consumer="", max_messages=1)
-            messages, unreadable = unpack(leases)
+            messages, unreadable, _ = unpack(leases, 1 << 20)
             assert (messages, [each.size for each in unreadable]) == ([], [1])
             assert unreadable[0].receipt.startswith("orders:0:0:1:")
 
@@ -110,7 +110,7 @@ def test_what_could_not_be_rejected_comes_again_after_its_lease() -> None:
             leases = await house.queues.receive(
                 "orders", "workers", consumer="", max_messages=1, visibility_timeout_ms=30
             )
-            _, unreadable = unpack(leases)
+            _, unreadable, _ = unpack(leases, 1 << 20)
             await asyncio.sleep(0.1)
             await reject_unreadable(house.queues, "workers", unreadable)
             (again,) = await house.queues.receive("orders", "workers", consumer="", max_messages=1, wait_ms=1_000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.broker.queues.core.config import Lanes, Order, QueueSettings
-from penstock.broker.queues.core.messages import Fate
+from penstock.consensus.queue_config import Lanes, Order, QueueSettings
+from penstock.features.queues.core.messages import ReceiptOutcome
 
 Message = dict[str, Any]
 
@@ -100,28 +100,30 @@ class Twin:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def fate(self, offset: int, count: int, nonce: str, is_genuine: bool, asks_for: int | str | None = None) -> Fate:
+    def fate(
+        self, offset: int, count: int, nonce: str, is_genuine: bool, asks_for: int | str | None = None
+    ) -> ReceiptOutcome:
         """What becomes of a receipt, told to who asks for a transaction, or only for "more time"."""
         if not is_genuine:
-            return Fate.UNKNOWN
+            return ReceiptOutcome.UNKNOWN
         if offset < self.committed_or(self.end):
-            return Fate.ALREADY_ACKED
+            return ReceiptOutcome.ALREADY_ACKED
         if offset >= self.end:
-            return Fate.UNKNOWN
+            return ReceiptOutcome.UNKNOWN
         message = self.messages[offset]
         if message["state"] == "leased":
             if message["nonce"] != nonce:
-                return Fate.REDELIVERED
+                return ReceiptOutcome.REDELIVERED
             if message["count"] != count:
-                return Fate.UNKNOWN
+                return ReceiptOutcome.UNKNOWN
             if message["held"] is None or message["held"] == asks_for or asks_for == "more time":
-                return Fate.DONE
-            return Fate.IN_TRANSACTION
+                return ReceiptOutcome.DONE
+            return ReceiptOutcome.IN_TRANSACTION
         return {
-            "ready": Fate.UNKNOWN,
-            "waiting": Fate.LEASE_OVER,
-            "dying": Fate.DEAD_LETTERED,
-            "acked": Fate.ALREADY_ACKED,
+            "ready": ReceiptOutcome.UNKNOWN,
+            "waiting": ReceiptOutcome.LEASE_OVER,
+            "dying": ReceiptOutcome.DEAD_LETTERED,
+            "acked": ReceiptOutcome.ALREADY_ACKED,
         }[message["state"]]
 
     def ack(self, offset: int) -> None:

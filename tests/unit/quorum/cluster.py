@@ -13,28 +13,29 @@ from random import Random
 from typing import Any
 
 from penstock.clock import Clock, SystemClock
-from penstock.cluster.raft.messages import Member, Members
-from penstock.cluster.raft.pace import Pace
-from penstock.cluster.records import ClusterCreated, MetadataRecord, ProducerIdsReserved
+from penstock.consensus.quorum.driver import Quorum
+from penstock.consensus.quorum.formation import Formation, FormationPlan
+from penstock.consensus.quorum.store import QuorumStore
+from penstock.consensus.raft.leading import RaftTiming
+from penstock.consensus.raft.messages import Member, Members
+from penstock.consensus.records import ClusterCreated, MetadataRecord, ProducerIdsReserved
 from penstock.errors import ControllerUnavailable, NotController
-from penstock.quorum.driver import Quorum
-from penstock.quorum.formation import Formation, Plan
-from penstock.quorum.store import QuorumStore
+from penstock.supervision import Supervision
+from penstock.testing.clock import SimulatedClock
 from penstock.testing.files import MemoryFiles
-from penstock.testing.peers import Exchange
-from penstock.testing.simulation.cluster.clock import SimulatedClock
-from penstock.testing.simulation.cluster.loop import SimulatedLoop, simulated_loop
+from penstock.testing.loop import SimulatedLoop, simulated_loop
+from penstock.testing.peers import PeerExchange
 
-QUICK = Pace(election_ms=100, heartbeat_ms=20, piece_bytes=64)
-PATIENT = Pace(election_ms=60_000, heartbeat_ms=20)
+QUICK = RaftTiming(election_ms=100, heartbeat_ms=20, piece_bytes=64)
+PATIENT = RaftTiming(election_ms=60_000, heartbeat_ms=20)
 DIRECTORY = Path("/data/metadata")
 
 
-def run(story: Coroutine[Any, Any, None], *, is_real: bool = False) -> None:
+def run(story: Coroutine[Any, Any, None], *, is_real: bool = False, limit_s: float = 60.0) -> None:
     """Run on virtual time, however slow the machine is; or on a real loop, with real threads."""
 
     async def limited() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(limit_s):
             await story
 
     if is_real:
@@ -55,7 +56,13 @@ class Node:
     """A node with its disk; `start` it, `kill` it, and start it again."""
 
     def __init__(
-        self, exchange: Exchange, node_id: int, plan: Plan, *, pace: Pace = QUICK, snapshot_every: int = 10_000
+        self,
+        exchange: PeerExchange,
+        node_id: int,
+        plan: FormationPlan,
+        *,
+        pace: RaftTiming = QUICK,
+        snapshot_every: int = 10_000,
     ) -> None:
         self.exchange = exchange
         self.pace = pace
@@ -77,11 +84,13 @@ class Node:
         self.lives += 1
         loop = asyncio.get_running_loop()
         clock: Clock = SimulatedClock(loop) if isinstance(loop, SimulatedLoop) else SystemClock()
-        store = QuorumStore.open(self.files, DIRECTORY, self.member, clock)
+        another = f"{self.member.directory_id}-again-{self.lives}"
+        replace_id = (lambda: another) if self.plan.has_others(self.id) else None
+        store = QuorumStore.open(self.files, DIRECTORY, self.member, clock, replace_id=replace_id)
         peers = self.exchange.join(self.id)
         random = Random(self.id * 1000 + self.lives)
         self.quorum = Quorum(store, peers, clock, random, self.pace, snapshot_every=self.snapshot_every)
-        self.formation = Formation(self.quorum, peers, self.plan, random)
+        self.formation = Formation(self.quorum, peers, self.plan, random, clock, Supervision(clock))
         self.heard = []
         self.quorum.listen(
             lambda index, records: self.heard.append((index, list(records))),
@@ -120,22 +129,22 @@ class Node:
 class Cluster:
     """Nodes that were told of each other, and any that come later."""
 
-    def __init__(self, size: int, *, pace: Pace = QUICK, snapshot_every: int = 10_000) -> None:
-        self.exchange = Exchange()
+    def __init__(self, size: int, *, pace: RaftTiming = QUICK, snapshot_every: int = 10_000) -> None:
+        self.exchange = PeerExchange()
         self.pace = pace
         self.snapshot_every = snapshot_every
         self.first = {node_id: ("memory", node_id) for node_id in range(1, size + 1)}
         self.nodes: dict[int, Node] = {}
         self.proposed = 0
         for node_id in self.first:
-            self.add(node_id, Plan(first=self.first, address=("memory", node_id)))
+            self.add(node_id, FormationPlan(first=self.first, address=("memory", node_id)))
 
-    def add(self, node_id: int, plan: Plan) -> Node:
+    def add(self, node_id: int, plan: FormationPlan) -> Node:
         self.nodes[node_id] = Node(self.exchange, node_id, plan, pace=self.pace, snapshot_every=self.snapshot_every)
         return self.nodes[node_id]
 
     def add_joiner(self, node_id: int, by: int) -> Node:
-        return self.add(node_id, Plan(join=("memory", by), address=("memory", node_id)))
+        return self.add(node_id, FormationPlan(join=("memory", by), address=("memory", node_id)))
 
     async def start(self) -> Node:
         await asyncio.gather(*(node.start() for node in self.nodes.values()))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.clock import SystemClock
-from penstock.cluster.raft.effects import Effects
-from penstock.cluster.raft.messages import Entry, HardState, Kind, Member, Members, Snapshot
-from penstock.cluster.records import ClusterCreated, ProducerIdsReserved, encode_records
-from penstock.quorum.store import QuorumStore
+from penstock.consensus.quorum.store import QuorumStore
+from penstock.consensus.raft.core import Effects
+from penstock.consensus.raft.messages import Entry, EntryKind, HardState, Member, Members, Snapshot
+from penstock.consensus.records import ClusterCreated, ProducerIdsReserved, encode_records
 from penstock.testing.files import MemoryFiles
 
 DIRECTORY = Path("/data/metadata")
@@ -21,7 +21,7 @@ def open_store(files: MemoryFiles, member: Member = ME) -> QuorumStore:
 
 
 def command(index: int, term: int = 1, text: str = "") -> Entry:
-    return Entry(index, term, Kind.COMMAND, encode_records([ClusterCreated(cluster_id=text or f"{term}/{index}")]))
+    return Entry(index, term, EntryKind.COMMAND, encode_records([ClusterCreated(cluster_id=text or f"{term}/{index}")]))
 
 
 def entries(first: int, last: int, term: int = 1) -> list[Entry]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from penstock.clock import SystemClock
-from penstock.peers.tcp import TcpPeers
-from penstock.quorum.addresses import Addresses
-from penstock.quorum.greetings import GREET, Greet
+from penstock.consensus.quorum.formation import Addresses
+from penstock.consensus.quorum.wire import GREET, Greet
+from penstock.network.tcp import TcpPeers
 
 
 def test_a_node_that_was_removed_is_found_again_at_the_same_address() -> None:

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.quorum.cluster import Cluster, run, until
 
-from penstock.cluster.commands import (
+from penstock.consensus.commands import (
     AddPartitions,
     Admitted,
     ChangeInSync,
@@ -31,7 +31,10 @@ from penstock.cluster.commands import (
     ReserveProducerIds,
     TransferControl,
 )
-from penstock.cluster.records import NO_LEADER, PartitionAssigned
+from penstock.consensus.quorum.client import ControllerClient
+from penstock.consensus.quorum.controller import ControllerConfig, ControllerShell
+from penstock.consensus.quorum.registration import NodeDescription, Registration, SoundDisk
+from penstock.consensus.records import NO_LEADER, PartitionAssigned
 from penstock.errors import (
     ControllerUnavailable,
     DuplicateNode,
@@ -43,12 +46,10 @@ from penstock.errors import (
     TopicExists,
     UnknownTopic,
 )
-from penstock.quorum.client import ControllerClient
-from penstock.quorum.controller import ControllerConfig, ControllerShell
-from penstock.quorum.registration import Identity, Registration, SoundDisk
-from penstock.testing.simulation.cluster.clock import SimulatedClock
+from penstock.supervision import Supervision
+from penstock.testing.clock import SimulatedClock
 
-CONFIG = ControllerConfig(session_ms=600, duties_interval_ms=50, settling_ms=300)
+CONFIG = ControllerConfig(session_ms=600, maintenance_interval_ms=50, settling_ms=300)
 
 
 class TestDisk(SoundDisk):
@@ -61,7 +62,7 @@ class TestDisk(SoundDisk):
         self.doubtful = doubtful
         self.told: list[tuple[DoubtedReplica, ...]] = []
 
-    def on_told(self, doubtful: tuple[DoubtedReplica, ...]) -> None:
+    def on_reported(self, doubtful: tuple[DoubtedReplica, ...]) -> None:
         self.told.append(doubtful)
         self.doubtful = ()
 
@@ -87,19 +88,20 @@ class Controlled:
         node.build()
         peers = self.cluster.exchange.nodes[node_id]
         clock, random = SimulatedClock(asyncio.get_running_loop()), Random(node_id)
-        shell = ControllerShell(node_id, node.quorum, peers, clock, random, CONFIG)
+        shell = ControllerShell(node_id, node.quorum, peers, clock, random, CONFIG, supervision=Supervision(clock))
         shell.start()
         await node.formation.begin()
         client = ControllerClient(node.quorum, peers, clock, random)
         self.told[node_id] = []
         self.disks[node_id] = TestDisk(has_lost_writes, doubtful)
         registration = Registration(
-            Identity(node_id=node_id, directory_id=node.member.directory_id),
+            NodeDescription(node_id=node_id, directory_id=node.member.directory_id),
             node.quorum,
             client,
             clock,
             session_ms=CONFIG.session_ms,
             heartbeat_ms=100,
+            supervision=Supervision(clock),
             disk=self.disks[node_id],
             on_quorum=self.told[node_id].append,
         )
@@ -282,7 +284,7 @@ def test_a_node_that_left_in_good_order_is_not_missed(caplog: pytest.LogCaptureF
         assert here.cluster.nodes[stays].quorum.metadata.nodes[leaver].is_fenced
         await here.stop()
 
-    with caplog.at_level(logging.WARNING, "penstock.quorum"):
+    with caplog.at_level(logging.WARNING, "penstock.consensus.quorum"):
         run(story())
     assert not [record.getMessage() for record in caplog.records if "No heartbeat" in record.getMessage()]
 
@@ -396,11 +398,11 @@ def test_control_is_handed_over_on_request() -> None:
     async def story() -> None:
         here = Controlled(3)
         await here.start()
-        heir = (await here.others())[0]
-        assert await here.clients[heir].submit(TransferControl(node_id=heir)) == Done()
-        await until(lambda: here.shells[heir].is_active)
-        await here.clients[heir].submit(TransferControl())
-        assert await here.leader_id() != heir
+        successor = (await here.others())[0]
+        assert await here.clients[successor].submit(TransferControl(node_id=successor)) == Done()
+        await until(lambda: here.shells[successor].is_active)
+        await here.clients[successor].submit(TransferControl())
+        assert await here.leader_id() != successor
         await here.stop()
 
     run(story())

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from sim.cluster.entropy import seeded_entropy
+from sim.driver_mutants import DRIVER
+from sim.driver_stories import STORIES
+from sim.driver_swarm import run_driver_seed
+from sim.drivers import Drivers
+from sim.planting import Mutant, hunt
 from tests.unit.quorum.samples import DIRECTORY, TRIO, entries, open_store, work
 
-from penstock.quorum.store import QuorumStore
+from penstock.consensus.quorum.store import QuorumStore
 from penstock.testing.files import MemoryFiles
-from penstock.testing.simulation.cluster.entropy import seeded_entropy
-from penstock.testing.simulation.cluster.loop import simulated_loop
-from penstock.testing.simulation.driver_mutants import DRIVER
-from penstock.testing.simulation.driver_stories import STORIES
-from penstock.testing.simulation.driver_swarm import run_driver_seed
-from penstock.testing.simulation.drivers import Drivers
-from penstock.testing.simulation.planting import Mutant, hunt
+from penstock.testing.loop import simulated_loop
 
 
 def formed(files: MemoryFiles) -> QuorumStore:
@@ -88,7 +88,7 @@ def test_a_history_is_its_seed() -> None:
 )
 def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
     names = (
-        "penstock.testing.simulation.driver_stories:STORIES",
-        "penstock.testing.simulation.driver_swarm:run_driver_seed",
+        "sim.driver_stories:STORIES",
+        "sim.driver_swarm:run_driver_seed",
     )
     assert hunt(mutant, range(4, 7), *names).is_caught

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from tests.unit.quorum.cluster import PATIENT, Cluster, cluster_id, run, until
 
-from penstock.cluster.raft.messages import Append, Member
+from penstock.consensus.quorum.wire import RAFT_MESSAGE, pack
+from penstock.consensus.raft.messages import AppendEntries, Member
 from penstock.errors import ControllerUnavailable, InvalidRequest, NotController
-from penstock.quorum.wire import RAFT_MESSAGE, pack
 
 
 @pytest.mark.parametrize("is_real", [True, False])
@@ -119,7 +119,7 @@ def test_what_was_said_to_another_disk_is_not_heard() -> None:
         cluster = Cluster(3)
         leader = await cluster.start()
         term = leader.quorum.term
-        message = Append(
+        message = AppendEntries(
             sender=Member(2, "disk-2-1"),
             to=leader.id,
             term=term + 50,
@@ -160,18 +160,18 @@ def test_leadership_is_handed_over_and_by_a_stop_as_well() -> None:
     async def story() -> None:
         cluster = Cluster(3)
         first = await cluster.start()
-        heir = next(node for node in cluster.here() if node is not first)
+        successor = next(node for node in cluster.here() if node is not first)
         await cluster.agree()
-        await first.quorum.transfer(heir.id)
-        assert await cluster.leader() is heir
+        await first.quorum.transfer(successor.id)
+        assert await cluster.leader() is successor
         with pytest.raises(NotController):
-            await first.quorum.transfer(heir.id)
+            await first.quorum.transfer(successor.id)
         with pytest.raises(InvalidRequest):
-            await heir.quorum.transfer(9)
+            await successor.quorum.transfer(9)
         await cluster.agree()
-        before = heir.quorum.term
-        heard = [node for node in cluster.here() if node is not heir]
-        await cluster.stop(heir.id)
+        before = successor.quorum.term
+        heard = [node for node in cluster.here() if node is not successor]
+        await cluster.stop(successor.id)
         assert any(node.quorum.leader_id == node.id and node.quorum.term == before + 1 for node in heard)
         await cluster.stop()
 

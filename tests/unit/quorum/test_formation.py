@@ -8,10 +8,10 @@ from itertools import permutations
 import pytest
 from tests.unit.quorum.cluster import Cluster, Node, cluster_id, run, until, voters
 
-from penstock.cluster.raft.messages import Members
+from penstock.consensus.quorum.formation import Formation, FormationPlan
+from penstock.consensus.quorum.wire import GREET, JOIN, Greet, Greeting, Join, Joined
+from penstock.consensus.raft.messages import Members
 from penstock.errors import PolicyViolation
-from penstock.quorum.formation import Plan
-from penstock.quorum.greetings import GREET, JOIN, Greet, Greeting, Join, Joined
 from penstock.testing.files import Crash
 
 
@@ -175,7 +175,7 @@ def test_whoever_told_a_new_founder_that_it_is_free_does_not_follow_the_old_one(
 def test_nodes_that_were_told_of_different_others_do_not_form() -> None:
     async def story() -> None:
         cluster = Cluster(2)
-        cluster.nodes[2].plan = Plan(first={**cluster.first, 3: ("memory", 3)}, address=("memory", 2))
+        cluster.nodes[2].plan = FormationPlan(first={**cluster.first, 3: ("memory", 3)}, address=("memory", 2))
         starts = [asyncio.ensure_future(node.start()) for node in cluster.nodes.values()]
         await asyncio.sleep(0.3)
         assert not any(node.quorum.store.is_formed for node in cluster.nodes.values())
@@ -309,6 +309,26 @@ def test_a_node_greets_and_joins_in_its_own_name_and_does_not_move_one_that_is_r
         moved = Greet(node_id=victim.id, directory_id="another", address=("evil", 1), first=())
         greeting: Greeting = (await victim.quorum._peers.call(leader.id, GREET, moved)).reply
         assert ("evil", 1) not in greeting.addresses.values()
+        await cluster.stop()
+
+    run(story())
+
+
+def test_a_bug_while_settling_does_not_keep_a_replaced_node_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        cluster = Cluster(3)
+        await cluster.start()
+        await cluster.agree()
+        await cluster.stop(3)
+        with monkeypatch.context() as patch:
+            patch.setattr(Formation, "_greet_all", lambda *_: 1 // 0)
+            await cluster.nodes[3].start()
+            failures = cluster.nodes[3].formation._supervision.failures
+            await until(lambda: failures["settling in the quorum"])
+        settling = cluster.nodes[3].formation._settling
+        assert settling is not None
+        await until(settling.done)
+        assert settling.exception() is None
         await cluster.stop()
 
     run(story())

@@ -9,16 +9,16 @@ import pytest
 from tests.unit.quorum.samples import DIRECTORY, ME, TRIO, command, entries, open_store, snapshot, work
 
 from penstock.clock import SystemClock
-from penstock.cluster.raft.messages import Entry, HardState, Kind, Members
-from penstock.cluster.records import ClusterCreated, decode_records, encode_record, encode_records
+from penstock.consensus.quorum.store import QuorumStore
+from penstock.consensus.raft.messages import Entry, EntryKind, HardState, Members
+from penstock.consensus.records import ClusterCreated, decode_records, encode_records
 from penstock.errors import DataDirectoryError, DiskFull, LogFailed, StorageError
-from penstock.quorum.store import QuorumStore
 from penstock.records import Record, accept_batch, encode_batch
-from penstock.storage.checked import encode_checked
 from penstock.storage.config import LogConfig
 from penstock.storage.files import read_file, replace_file
 from penstock.storage.inspect import dump_records
 from penstock.storage.log import Log
+from penstock.storage.state_files import encode_checked
 from penstock.testing.files import Crash, MemoryFiles
 
 
@@ -47,9 +47,9 @@ def test_what_was_written_is_there_again() -> None:
     files = MemoryFiles()
     store = formed(files)
     kept = [
-        Entry(1, 1, Kind.NOTHING, b""),
+        Entry(1, 1, EntryKind.NOTHING, b""),
         command(2),
-        Entry(3, 1, Kind.MEMBERS, b"", Members({1: "disk-1"}, {4: "disk-4"})),
+        Entry(3, 1, EntryKind.MEMBERS, b"", Members({1: "disk-1"}, {4: "disk-4"})),
         command(4, term=7),
     ]
     store.write([work(*kept[:2], term=1), work(*kept[2:], hard_state=HardState(7, 3))])
@@ -74,7 +74,7 @@ def test_a_leader_s_entries_take_the_place_of_others() -> None:
 def test_a_person_can_read_the_entries() -> None:
     files = MemoryFiles()
     store = formed(files)
-    store.write([work(Entry(1, 5, Kind.NOTHING, b""), command(2, 5, "abc"), term=5)])
+    store.write([work(Entry(1, 5, EntryKind.NOTHING, b""), command(2, 5, "abc"), term=5)])
     found = list(dump_records(files, DIRECTORY))
     assert [facts.record.offset for facts in found] == [0, 1]
     assert [facts.batch.header.leader_epoch for facts in found] == [5, 5]
@@ -413,7 +413,7 @@ def test_a_sync_that_fails_is_told() -> None:
 def write_old(files: MemoryFiles, *batches: list[ClusterCreated]) -> None:
     log = Log.open(files, DIRECTORY, LogConfig())
     for records in batches:
-        values = [Record(at, 5, None, encode_record(record)) for at, record in enumerate(records)]
+        values = [Record(at, 5, None, encode_records([record])[1:-1]) for at, record in enumerate(records)]
         batch = memoryview(encode_batch(values))
         log.append(batch, accept_batch(batch), leader_epoch=0)
     log.close()

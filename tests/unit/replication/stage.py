@@ -8,33 +8,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from penstock.broker.config import BrokerConfig, ClusterConfig, Fsync, ScrubConfig
-from penstock.broker.in_step import InStep
-from penstock.broker.partition import Partition
-from penstock.broker.replicas import Replicas
-from penstock.broker.replication.replication import Replication
-from penstock.broker.scrub import Scrub
-from penstock.broker.stats import BrokerStats
-from penstock.cluster.commands import Admitted, Answer, Command, CreateTopic, RegisterNode
-from penstock.cluster.controller import Draft, Rules, decide
-from penstock.cluster.controller.nodes import fence, unfence
-from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import MetadataRecord, PartitionAssigned
-from penstock.cluster.topic_config import TopicSettings
+from penstock.config.settings import ClusterSettings, Fsync, ScrubSettings, StorageSettings
+from penstock.consensus.commands import Admitted, Answer, Command, CreateTopic, RegisterNode
+from penstock.consensus.controller import MetadataDraft, Rules, decide
+from penstock.consensus.controller.nodes import fence, unfence
+from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.records import MetadataRecord, PartitionAssigned
+from penstock.consensus.topic_config import TopicSettings
 from penstock.errors import ControllerUnavailable, PenstockError
+from penstock.partitions.config import PartitionsConfig
+from penstock.partitions.metadata_applier import MetadataApplier
+from penstock.partitions.partition import Partition
+from penstock.partitions.replicas import Replicas
+from penstock.partitions.replication.replication import Replication
+from penstock.partitions.scrub import Scrub
+from penstock.partitions.stats import BrokerStats
 from penstock.records import Record, decode_records, encode_batch, iter_batches
 from penstock.storage.data_directory import DataDirectory
 from penstock.supervision import Supervision
+from penstock.testing.clock import SimulatedClock
+from penstock.testing.disk import SimulatedCommit, Spindle
 from penstock.testing.files import MemoryFiles
-from penstock.testing.peers import Exchange
-from penstock.testing.simulation.cluster.clock import SimulatedClock
-from penstock.testing.simulation.cluster.disk import SimulatedCommit, Spindle
-from penstock.testing.simulation.cluster.loop import Life, SimulatedLoop, simulated_loop
+from penstock.testing.loop import Life, SimulatedLoop, simulated_loop
+from penstock.testing.peers import PeerExchange
 
 TOPIC = "t"
 TOPIC_ID = UUID(int=7)
@@ -69,13 +71,7 @@ class Node:
         self.metadata = ClusterMetadata()
         self.applied = 0
         self.stats = BrokerStats()
-        config = BrokerConfig(
-            node_id=self.id,
-            data_dir=DATA,
-            fsync=stage.fsync,
-            topic_defaults=TopicSettings(min_insync_replicas=0),
-            cluster=stage.config,
-        )
+        config = replace(stage.config, storage=StorageSettings(fsync=stage.fsync))
         self.peers = stage.exchange.join(self.id)
         life, serve = self.life, self.peers.serve
         # What comes from another node is done by this one, and goes on when the other dies.
@@ -95,17 +91,18 @@ class Node:
             open_commit,  # type: ignore[arg-type]
             stage.clock,
         )
+        self.supervision = supervision = Supervision(stage.clock)
         self.replication = Replication(
             self.id,
             self.replicas,
             self.peers,
             self,
             stage.clock,
-            stage.config,
+            config,
             self.stats.replication,
-            Supervision(stage.clock),
+            supervision,
         )
-        self.in_step = InStep(self.metadata, self.replicas, self.peers)
+        self.in_step = MetadataApplier(self.metadata, self.replicas, self.peers, supervision)
         self.replicas.attach(stage.loop)
         self.in_step.start()
         self.replication.start()
@@ -152,6 +149,11 @@ class Node:
         return self.replicas.get(topic, index)
 
 
+CONFIG = PartitionsConfig(
+    topic_defaults=TopicSettings(min_insync_replicas=0), cluster=ClusterSettings(replica_lag_ms=2_000)
+)
+
+
 class Stage:
     """The nodes, the network between them, and what was decided."""
 
@@ -160,9 +162,9 @@ class Stage:
         self.random = Random(seed)
         self.clock = SimulatedClock(loop)
         self.fsync = fsync
-        self.config = ClusterConfig(replica_lag_ms=2_000)
-        self.scrub = ScrubConfig()
-        self.exchange = Exchange()
+        self.config = CONFIG
+        self.scrub = ScrubSettings()
+        self.exchange = PeerExchange()
         self.metadata = ClusterMetadata()
         self.decided: list[list[MetadataRecord]] = []
         self.nodes = {node_id: Node(self, node_id) for node_id in range(1, nodes + 1)}
@@ -176,8 +178,8 @@ class Stage:
         self.commit(decision.records)
         return decision.answer
 
-    def draft(self, change: Callable[[Draft], None]) -> None:
-        draft = Draft(self.metadata, Rules())
+    def draft(self, change: Callable[[MetadataDraft], None]) -> None:
+        draft = MetadataDraft(self.metadata, Rules())
         change(draft)
         self.commit(draft.records())
 
@@ -216,12 +218,12 @@ class Stage:
         )
         admitted = self.decide(command)
         assert isinstance(admitted, Admitted)
-        node.replicas.on_told(command.doubtful)
+        node.replicas.on_reported(command.doubtful)
         self.draft(lambda draft: unfence(draft, node_id))
         await self.settle()
         node.replicas.node_epoch = admitted.epoch
         assert node.life is not None
-        node.life.run(node.in_step.look_at_all)
+        node.life.run(node.in_step.apply_all)
 
     def fence(self, *node_ids: int) -> None:
         self.draft(lambda draft: fence(draft, node_ids))
@@ -323,6 +325,6 @@ def tell(story: Story, nodes: int = 3, *, seed: int = 0, fsync: Fsync = Fsync.EV
     with simulated_loop(Random(seed)) as loop:
         stage = Stage(loop, nodes, seed=seed, fsync=fsync)
         if config:
-            stage.config = ClusterConfig(**{"replica_lag_ms": 2_000, **config})  # type: ignore[arg-type]
+            stage.config = replace(CONFIG, cluster=replace(CONFIG.cluster, **config))
         loop.run_until_complete(story(stage))
         assert not loop.failures, loop.failures

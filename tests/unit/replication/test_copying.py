@@ -7,10 +7,11 @@ import asyncio
 import pytest
 from tests.unit.replication.stage import TOPIC, Stage, tell, values_of
 
-from penstock.broker.config import Fsync
-from penstock.cluster.commands import ConfigureTopic, DeleteTopic, Move, Reassign
-from penstock.cluster.records import NO_LEADER
+from penstock.config.settings import Fsync
+from penstock.consensus.commands import ConfigureTopic, DeleteTopic, Move, Reassign
+from penstock.consensus.records import NO_LEADER
 from penstock.errors import DamagedRecords, NotEnoughReplicas, NotLeader
+from penstock.partitions.replication.fetcher import Fetcher
 
 
 async def three(stage: Stage, **configs: str) -> None:
@@ -324,8 +325,8 @@ def test_replicas_move_to_another_node_and_their_files_go() -> None:
         assert values_of(stage.nodes[4].partition()) == [b"x"]
         gone = stage.nodes[1]
         assert not gone.replicas.has(TOPIC, 0)
-        assert gone.files.directories(gone.replicas._shelf._data.logs / TOPIC) == [
-            gone.replicas._shelf._data.logs / TOPIC / "1"
+        assert gone.files.directories(gone.replicas._directories._data.logs / TOPIC) == [
+            gone.replicas._directories._data.logs / TOPIC / "1"
         ] or not gone.replicas.has(TOPIC, 1)
         stage.write(b"z")
         await stage.until(lambda: b"z" in stage.acked[0])
@@ -342,7 +343,7 @@ def test_a_deleted_topic_leaves_nothing_on_any_node() -> None:
         await stage.settle()
         for node in stage.nodes.values():
             assert len(node.replicas) == 0
-            data = node.replicas._shelf._data
+            data = node.replicas._directories._data
             assert node.files.directories(data.logs) in ([], [data.deleted])
             assert node.files.directories(data.deleted) == []
 
@@ -528,5 +529,26 @@ def test_an_idle_cluster_says_next_to_nothing() -> None:
         await asyncio.sleep(10)
         # Six pairs of nodes, two fetches a second each, and their answers.
         assert stage.exchange.delivered - before <= 6 * 2 * 2 * 10 + 12
+
+    tell(story)
+
+
+def test_a_bug_while_copying_is_noted_and_copying_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.start()
+        await stage.create()
+        follower = stage.followers()[0]
+        name = f"copying from node {stage.leader().id}"
+        failures = follower.supervision.failures
+        for method in ("_take", "_next_fetch"):  # within what the loop minds, and outside of it
+            before = failures[name]
+            with monkeypatch.context() as patch:
+                patch.setattr(Fetcher, method, lambda *_: 1 // 0)
+                stage.write(b"meanwhile")
+                await stage.until(lambda before=before: failures[name] > before)  # type: ignore[misc]
+        stage.write(b"after")
+        await stage.until(lambda: len(stage.acked.get(0, [])) == 3)
+        await stage.in_sync(3)
+        stage.check_agreement()
 
     tell(story)

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.broker.replication.followers import Assigned, Followers, Proposal
-from penstock.broker.replication.following import (
+from penstock.partitions.replication.followers import Followers, Proposal, ReplicaAssignment
+from penstock.partitions.replication.following import (
     GOOD,
-    Answer,
     Append,
     Following,
-    Local,
-    Position,
+    LeaderAnswer,
+    LocalLog,
+    LogPosition,
     Truncate,
-    judge,
+    check_history,
 )
 from penstock.storage.epochs import LeaderEpochs
 from penstock.testing.files import MemoryFiles
@@ -48,7 +48,7 @@ class Asked(NamedTuple):
     number: int
     leader_epoch: int
     slot: int
-    position: Position
+    position: LogPosition
     stable: int
 
 
@@ -58,7 +58,7 @@ class Answered(NamedTuple):
     target: int
     node_epoch: int
     number: int
-    answer: Answer
+    answer: LeaderAnswer
     entries: tuple[Entry, ...]
 
 
@@ -145,7 +145,7 @@ class World:
     def learn(self, node_id: int) -> None:
         """A node applies what was decided."""
         node, state = self.nodes[node_id], self.state
-        assigned = Assigned(NODES, state.in_sync, state.partition_epoch)
+        assigned = ReplicaAssignment(NODES, state.in_sync, state.partition_epoch)
         if state.leader_epoch > node.leader_epoch:
             node.leader_epoch = state.leader_epoch
             node.followers = node.following = None
@@ -252,7 +252,7 @@ class World:
         for leader in self.leaders():
             followers = leader.followers
             assert followers is not None
-            followers.look(len(leader.log), leader.high_watermark, self.now)
+            followers.check_lag(len(leader.log), leader.high_watermark, self.now)
             proposal = followers.propose(leader.node_epoch, leader.high_watermark, self.now)
             if proposal is not None:
                 self.changes.append(
@@ -291,24 +291,24 @@ class World:
             return
         if leader.followers is None or leader.leader_epoch != asked.leader_epoch:
             return
-        judgement = judge(asked.position, leader.epochs, 0, len(leader.log))
+        history = check_history(asked.position, leader.epochs, 0, len(leader.log))
         entries: tuple[Entry, ...] = ()
         leader.good.pop(asked.source, None)
-        if judgement is GOOD:
+        if history is GOOD:
             leader.good[asked.source] = asked.slot
             leader.followers.report(
                 asked.source, asked.node_epoch, asked.position.offset, asked.stable, len(leader.log), self.now
             )
             self.advance(leader)
             entries = tuple(leader.log[asked.position.offset :][: 1 + pick % 3])
-        answer = Answer(
+        answer = LeaderAnswer(
             leader.leader_epoch,
-            judgement.problem,
+            history.problem,
             leader.high_watermark,
             0,
             len(leader.log),
             len(entries),
-            judgement.parting,
+            history.parting,
         )
         self.answers.append(Answered(asked.source, asked.node_epoch, asked.number, answer, entries))
 
@@ -319,7 +319,7 @@ class World:
         if node.following is None or found.node_epoch != node.node_epoch or found.number != node.open_number:
             return
         node.open_number = -1
-        local = Local(0, len(node.log), node.high_watermark, node.epochs)
+        local = LocalLog(0, len(node.log), node.high_watermark, node.epochs)
         match node.following.on_answer(found.answer, local):
             case Append(high_watermark, _):
                 for entry in found.entries:
@@ -354,7 +354,7 @@ class World:
         if is_doubled or not change.is_answered:
             change.followers.lose(proposal)
         elif verdict == "granted":
-            change.followers.grant(proposal, Assigned(NODES, state.in_sync, state.partition_epoch), self.now)
+            change.followers.grant(proposal, ReplicaAssignment(NODES, state.in_sync, state.partition_epoch), self.now)
         elif verdict == "refused":
             change.followers.refuse(proposal)
         else:

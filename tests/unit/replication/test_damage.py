@@ -8,7 +8,7 @@ import contextlib
 import pytest
 from tests.unit.replication.stage import Node, Stage, tell, values_of
 
-from penstock.cluster.records import NO_LEADER
+from penstock.consensus.records import NO_LEADER
 from penstock.errors import DamagedRecords
 from penstock.records import decode_records, iter_batches
 
@@ -59,6 +59,34 @@ def test_a_follower_damaged_at_its_end_is_not_elected_when_the_leader_dies_next(
         await write(stage, 3)
 
     tell(story, seed=seed)
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_replica_that_lost_a_segment_without_a_trace_does_not_lead_and_is_copied_anew(
+    which: int, is_leader: bool
+) -> None:
+    async def story(stage: Stage) -> None:
+        await three(stage, segment_bytes="1024")
+        await write(stage, 40)
+        damaged = stage.leader() if is_leader else stage.followers()[0]
+        for node in stage.nodes.values():
+            node.end()
+        stage.fence(*stage.nodes)
+        found = sorted(path for path in damaged.files.paths() if path.suffix == ".log" and "t" in path.parts)
+        assert len(found) > 3
+        for path in (found[which], found[which].with_suffix(".index")):
+            damaged.files.remove(path)
+        await stage.start(damaged.id)
+        assert stage.assigned().leader == NO_LEADER, "it lacks what the others have"
+        await stage.start(*(node_id for node_id in stage.nodes if node_id != damaged.id))
+        assert stage.assigned().leader not in {NO_LEADER, damaged.id}
+        await stage.in_sync(3)
+        stage.check_acked()
+        stage.check_agreement()
+        await write(stage, 3)
+
+    tell(story)
 
 
 @pytest.mark.parametrize("seed", range(10))

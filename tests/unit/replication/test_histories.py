@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.broker.replication.followers import NO_LIMIT, STOPPED, Assigned, Followers
-from penstock.broker.replication.following import (
+from penstock.partitions.replication.followers import NO_LIMIT, STOPPED, Followers, ReplicaAssignment
+from penstock.partitions.replication.following import (
     GOOD,
-    Answer,
     Append,
     BeginAt,
+    FetchProblem,
     Following,
     Ignore,
-    Local,
-    Position,
-    Problem,
+    LeaderAnswer,
+    LocalLog,
+    LogPosition,
     Truncate,
     Wait,
+    check_history,
     cut_at,
-    judge,
 )
 from penstock.storage.epochs import EpochStart, LeaderEpochs
 from penstock.testing.files import MemoryFiles
@@ -35,11 +35,11 @@ def converge(leader: LeaderEpochs, leader_end: int, follower: LeaderEpochs, end:
     """Where the follower cuts, round by round, until the leader finds its history good."""
     cuts = []
     for _ in range(20):
-        judgement = judge(Position(end, follower.latest), leader, 0, leader_end)
-        if judgement is GOOD:
+        history = check_history(LogPosition(end, follower.latest), leader, 0, leader_end)
+        if history is GOOD:
             return cuts
-        assert judgement.parting is not None
-        end = cut_at(judgement.parting, follower, end)
+        assert history.parting is not None
+        end = cut_at(history.parting, follower, end)
         follower.cut(end)
         cuts.append(end)
     raise AssertionError("it never ends")
@@ -69,12 +69,14 @@ def test_nothing_in_common_leaves_nothing() -> None:
     assert converge(history((5, 0)), 3, history((1, 0)), 7) == [0]
 
 
-def local_of(epochs: LeaderEpochs, end: int, high_watermark: int = 0, start: int = 0) -> Local:
-    return Local(start, end, high_watermark, epochs)
+def local_of(epochs: LeaderEpochs, end: int, high_watermark: int = 0, start: int = 0) -> LocalLog:
+    return LocalLog(start, end, high_watermark, epochs)
 
 
-def answer(epoch: int, parting: EpochStart | None = None, problem: Problem = Problem.NONE, start: int = 0) -> Answer:
-    return Answer(epoch, problem, 0, start, 10, parting=parting)
+def answer(
+    epoch: int, parting: EpochStart | None = None, problem: FetchProblem = FetchProblem.NONE, start: int = 0
+) -> LeaderAnswer:
+    return LeaderAnswer(epoch, problem, 0, start, 10, parting=parting)
 
 
 def test_an_answer_is_taken_only_for_what_was_asked() -> None:
@@ -113,18 +115,18 @@ def test_an_unclean_leader_of_a_later_epoch_may_cut_what_was_committed() -> None
 
 def test_a_follower_older_than_all_that_its_leader_has_begins_anew() -> None:
     epochs = history((0, 0))
-    assert judge(Position(3, 0), history((0, 0)), 5, 9).problem is Problem.TRIMMED
+    assert check_history(LogPosition(3, 0), history((0, 0)), 5, 9).problem is FetchProblem.TRIMMED
     following = Following(2, 4)
     following.ask(3, epochs)
-    assert following.on_answer(answer(4, problem=Problem.TRIMMED, start=5), local_of(epochs, 3)) == BeginAt(5)
-    assert isinstance(following.on_answer(answer(4, problem=Problem.TRIMMED, start=2), local_of(epochs, 3)), Wait)
+    assert following.on_answer(answer(4, problem=FetchProblem.TRIMMED, start=5), local_of(epochs, 3)) == BeginAt(5)
+    assert isinstance(following.on_answer(answer(4, problem=FetchProblem.TRIMMED, start=2), local_of(epochs, 3)), Wait)
 
 
 def test_a_good_answer_is_appended() -> None:
     epochs = history((0, 0))
     following = Following(2, 0)
     following.ask(3, epochs)
-    assert following.on_answer(Answer(0, Problem.NONE, 2, 1, 10), local_of(epochs, 3)) == Append(2, 1)
+    assert following.on_answer(LeaderAnswer(0, FetchProblem.NONE, 2, 1, 10), local_of(epochs, 3)) == Append(2, 1)
 
 
 # -- who is in sync ----------------------------------------------------------------------------------------------------
@@ -133,7 +135,7 @@ def test_a_good_answer_is_appended() -> None:
 def three(in_sync: tuple[int, ...] = (1, 2, 3), *, needed: int = 2, epoch_start: int = 0) -> Followers:
     return Followers(
         1,
-        Assigned((1, 2, 3), in_sync, 0),
+        ReplicaAssignment((1, 2, 3), in_sync, 0),
         lambda node_id, epoch: True,
         min_in_sync=needed,
         epoch_start=epoch_start,
@@ -181,9 +183,9 @@ def test_nobody_joins_before_the_leader_s_epoch_began() -> None:
 def test_a_follower_that_is_not_heard_falls_out_after_a_while_and_only_then() -> None:
     followers = three()
     followers.report(2, 0, 10, 10, 10, 0.0)
-    assert not followers.look(10, 0, 0.0)
-    assert not followers.look(10, 0, 9.0)
-    assert followers.look(10, 0, 10.0)
+    assert not followers.check_lag(10, 0, 0.0)
+    assert not followers.check_lag(10, 0, 9.0)
+    assert followers.check_lag(10, 0, 10.0)
     proposal = followers.propose(0, 0, 10.0)
     assert proposal is not None
     assert proposal.node_ids == (1, 2)
@@ -194,10 +196,10 @@ def test_a_follower_of_a_quiet_partition_is_in_sync_for_ever_and_gets_its_time_w
     followers = three()
     for node_id in (2, 3):
         followers.report(node_id, 0, 10, 10, 10, 0.0)
-    assert not followers.look(10, 10, 1_000.0)
-    assert not followers.look(11, 10, 1_001.0)
-    assert not followers.look(11, 10, 1_010.0)
-    assert followers.look(11, 10, 1_011.0)
+    assert not followers.check_lag(10, 10, 1_000.0)
+    assert not followers.check_lag(11, 10, 1_001.0)
+    assert not followers.check_lag(11, 10, 1_010.0)
+    assert followers.check_lag(11, 10, 1_011.0)
 
 
 def test_a_lost_answer_leaves_the_change_pending_until_metadata_comes() -> None:
@@ -212,7 +214,7 @@ def test_a_lost_answer_leaves_the_change_pending_until_metadata_comes() -> None:
     assert again is not None
     followers.refuse(again)
     assert 3 in followers.maximal, "an earlier copy may have been granted, or may be yet"
-    followers.assign(Assigned((1, 2, 3), (1, 2), 1), 2.0)
+    followers.assign(ReplicaAssignment((1, 2, 3), (1, 2), 1), 2.0)
     assert followers.maximal == (1, 2)
 
 
@@ -252,7 +254,7 @@ def test_a_follower_that_has_less_than_it_said_has_to_go_until_it_has_it_again()
     proposal = followers.propose(0, 10, 0.0)
     assert proposal is not None
     assert proposal.node_ids == (1, 3)
-    followers.assign(Assigned((1, 2, 3), (1, 3), 1), 0.0)
+    followers.assign(ReplicaAssignment((1, 2, 3), (1, 3), 1), 0.0)
     assert followers.propose(0, 10, 0.0) is None
     followers.report(2, 1, 10, 10, 10, 0.0)
     proposal = followers.propose(0, 10, 0.0)
@@ -268,19 +270,19 @@ def test_a_follower_that_cannot_write_has_to_go_until_it_reports_again() -> None
     proposal = followers.propose(0, 10, 0.0)
     assert proposal is not None
     assert proposal.node_ids == (1, 3)
-    followers.assign(Assigned((1, 2, 3), (1, 3), 1), 0.0)
-    assert not followers.look(10, 10, 5.0)
+    followers.assign(ReplicaAssignment((1, 2, 3), (1, 3), 1), 0.0)
+    assert not followers.check_lag(10, 10, 5.0)
     followers.report(2, 3, 10, 10, 10, 6.0)
-    assert followers.look(10, 10, 6.0)
+    assert followers.check_lag(10, 10, 6.0)
 
 
 def test_who_lagged_is_not_taken_back_for_what_it_said_before() -> None:
     followers = three()
     followers.report(2, 0, 10, 10, 10, 0.0)
-    followers.look(12, 10, 0.0)
-    assert followers.look(12, 10, 10.0)
-    followers.assign(Assigned((1, 2, 3), (1,), 1), 10.0)
-    assert not followers.look(12, 10, 11.0)
+    followers.check_lag(12, 10, 0.0)
+    assert followers.check_lag(12, 10, 10.0)
+    followers.assign(ReplicaAssignment((1, 2, 3), (1,), 1), 10.0)
+    assert not followers.check_lag(12, 10, 11.0)
     assert followers.propose(0, 10, 11.0) is None
     followers.report(2, 0, 12, 12, 12, 12.0)
     proposal = followers.propose(0, 10, 12.0)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.test_partition import NOW_MS, ManualSyncer, Stage, batch_of
 
-from penstock.broker.partition import Partition
-from penstock.broker.replication.followers import Assigned, Followers
-from penstock.broker.stats import TopicStats
-from penstock.cluster.topic_config import TopicSettings
+from penstock.consensus.topic_config import TopicSettings
 from penstock.errors import CorruptRecords, NotEnoughReplicas, NotLeader
 from penstock.model import TopicPartition
+from penstock.partitions.partition import Partition
+from penstock.partitions.replication.followers import Followers, ReplicaAssignment
+from penstock.partitions.stats import TopicStats
 from penstock.records import Record, assign, encode_batch, encode_marker
 from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
@@ -145,7 +145,7 @@ def led_by_three(stage: Stage) -> Partition:
     partition.resign()
     followers = Followers(
         1,
-        Assigned((1, 2, 3), (1, 2, 3), 0),
+        ReplicaAssignment((1, 2, 3), (1, 2, 3), 0),
         lambda node_id, epoch: True,
         min_in_sync=2,
         epoch_start=partition.log.end_offset,

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from tests.unit.replication.stage import Node, Stage, tell, values_of
 
-from penstock.broker.config import ScrubConfig
-from penstock.cluster.records import NO_LEADER
+from penstock.config.settings import ScrubSettings
+from penstock.consensus.records import NO_LEADER
 
-OFTEN = ScrubConfig(interval_ms=1_000)
-SLOW = ScrubConfig(bytes_per_second=512)  # and once a day
-NEVER = ScrubConfig(interval_ms=0)
+OFTEN = ScrubSettings(interval_ms=1_000)
+SLOW = ScrubSettings(bytes_per_second=512)  # and once a day
+NEVER = ScrubSettings(interval_ms=0)
 
 
-async def filled(stage: Stage, scrub: ScrubConfig, *, factor: int = 3, count: int = 60, **configs: str) -> None:
+async def filled(stage: Stage, scrub: ScrubSettings, *, factor: int = 3, count: int = 60, **configs: str) -> None:
     """Nodes with several sealed segments each."""
     stage.scrub = scrub
     await stage.start()
@@ -121,7 +121,7 @@ def test_a_log_that_is_cut_back_while_it_is_checked_is_checked_again() -> None:
 
 def test_what_this_process_wrote_is_not_read_before_an_interval_is_over() -> None:
     async def story(stage: Stage) -> None:
-        await filled(stage, ScrubConfig(interval_ms=30_000))
+        await filled(stage, ScrubSettings(interval_ms=30_000))
         follower = stage.followers()[0]
         await asyncio.sleep(20)
         assert follower.stats.scrub.bytes == 0
@@ -149,7 +149,7 @@ def test_a_scrub_that_is_off_reads_nothing_until_it_is_asked_to() -> None:
 
 def test_reading_keeps_to_the_rate_and_leaves_the_active_segment_alone() -> None:
     async def story(stage: Stage) -> None:
-        await filled(stage, ScrubConfig(interval_ms=0, bytes_per_second=1_024))
+        await filled(stage, ScrubSettings(interval_ms=0, bytes_per_second=1_024))
         node = stage.leader()
         log = node.partition().log
         sealed_bytes = sum(segment.size for segment in log.settled_segments)
@@ -171,7 +171,7 @@ def test_reading_keeps_to_the_rate_and_leaves_the_active_segment_alone() -> None
 
 def test_a_scrub_ends_in_the_middle_of_a_slow_round_when_the_node_stops() -> None:
     async def story(stage: Stage) -> None:
-        await filled(stage, ScrubConfig(interval_ms=1_000, bytes_per_second=100))
+        await filled(stage, ScrubSettings(interval_ms=1_000, bytes_per_second=100))
         node = stage.leader()
         await stage.until(lambda: node.scrub.progress.is_running)
         await asyncio.sleep(2)

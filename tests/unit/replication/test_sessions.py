@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.replication.stage import TOPIC_ID
 
-from penstock.broker.replication.messages import Added, Fetch, Fetched
-from penstock.broker.replication.sessions import FollowerSession, LeaderSession
-from penstock.broker.replication.throttle import Throttle
+from penstock.partitions.replication.messages import Added, Fetch, Fetched
+from penstock.partitions.replication.sessions import FollowerSession, LeaderSession
+from penstock.partitions.throttle import Throttle
 
 
 def describe(key: str, slot: int) -> Added:

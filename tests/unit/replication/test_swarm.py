@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 from tests.unit.replication.stage import Node, Stage, tell, values_of
 
-from penstock.broker.config import Fsync
-from penstock.cluster.records import NO_LEADER
+from penstock.config.settings import Fsync
+from penstock.consensus.records import NO_LEADER
 from penstock.errors import PenstockError
 
 STEPS = 60

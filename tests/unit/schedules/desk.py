@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.broker.coordination.messages import Request
-from penstock.broker.schedules.config import ScheduleSettings
-from penstock.broker.schedules.messages import (
-    Add,
-    AssignProducer,
-    Cancel,
-    Candidate,
-    Carry,
-    Confirm,
-    Fail,
-    Fate,
+from penstock.config.settings import ScheduleSettings
+from penstock.features.schedules.machine import ScheduleMachine
+from penstock.features.schedules.messages import (
+    AddAll,
+    AssignScheduleProducer,
+    CancelNamed,
+    CarryForward,
+    ConfirmFiring,
+    DueSchedule,
+    FailSchedules,
     Fire,
-    Judged,
-    Named,
-    New,
-    Placed,
-    Refuse,
-    Reschedule,
+    JudgedSchedule,
+    MoveSchedule,
+    NamedSchedule,
+    PlacedSchedule,
+    RefuseFiring,
     RunNow,
+    ScheduleOutcome,
+    ScheduleRequest,
 )
-from penstock.broker.schedules.records import Change, Firing, Message, Put, Schedule, anchor_of, from_record, to_record
-from penstock.broker.schedules.schedules import Schedules
+from penstock.features.schedules.records import (
+    Firing,
+    Put,
+    ScheduleChange,
+    ScheduledMessage,
+    StoredSchedule,
+    anchor_of,
+    from_record,
+    to_record,
+)
+from penstock.machines.messages import Request
 from penstock.records import Record
 
 START_MS = 1_790_000_000_000
@@ -75,7 +84,7 @@ class Desk:
         self.topics: dict[tuple[str, int], Topic] = {}
         self.producers = 100
         self.dies_in = -1
-        self.machine = Schedules(3, self.settings)
+        self.machine = ScheduleMachine(3, self.settings)
 
     def step(self) -> None:
         self.dies_in -= 1
@@ -94,7 +103,7 @@ class Desk:
             reply(what)
         return answers[0]
 
-    def write(self, changes: list[Change]) -> None:
+    def write(self, changes: list[ScheduleChange]) -> None:
         if changes:
             self.step()
         for change in changes:
@@ -102,15 +111,15 @@ class Desk:
             self.log.append(to_record(change, change.offset, self.now_ms, self.anchor))
             self.machine.apply(change, self.now_ms, self.now_ms)
 
-    def read(self, offset: int) -> Schedule:
+    def read(self, offset: int) -> StoredSchedule:
         assert offset >= self.start, "something that is needed was cut off the log"
         event = from_record(self.log[offset]).event
         assert isinstance(event, Put)
         return event.schedule
 
-    def replayed(self, begin: int | None = None) -> Schedules:
+    def replayed(self, begin: int | None = None) -> ScheduleMachine:
         """Somebody who knows nothing but the log: from its anchor on, or one record at a time from somewhere else."""
-        machine = Schedules(3, self.settings)
+        machine = ScheduleMachine(3, self.settings)
         if begin is None:
             records = self.log[anchor_of(self.log[-1]) :] if self.log else []
             machine.read((record.offset, record.timestamp, from_record(record).event) for record in records)
@@ -143,46 +152,46 @@ class Desk:
             if isinstance(event := from_record(record).event, Put)
             if self.machine.is_live(event.schedule.id, record.offset)
         ]
-        if self.ask(Carry(found)) == 0:
+        if self.ask(CarryForward(found)) == 0:
             self.start = end
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def add(self, value: str, topic: str = "orders", **facts: Any) -> Placed:
-        message = Message(topic, facts.pop("partition", 0), b"key", value.encode())
-        (placed,) = self.ask(Add([New(message=message, **facts)]))
-        assert isinstance(placed, Placed)
+    def add(self, value: str, topic: str = "orders", **facts: Any) -> PlacedSchedule:
+        message = ScheduledMessage(topic, facts.pop("partition", 0), b"key", value.encode())
+        (placed,) = self.ask(AddAll([ScheduleRequest(message=message, **facts)]))
+        assert isinstance(placed, PlacedSchedule)
         return placed
 
-    def find(self, schedule_id: str) -> tuple[int, Schedule] | None:
+    def find(self, schedule_id: str) -> tuple[int, StoredSchedule] | None:
         for offset in self.machine.where(schedule_id):
             schedule = self.read(offset)
             if schedule.id == schedule_id:
                 return offset, schedule
         return None
 
-    def cancel(self, schedule_id: str) -> Fate:
-        (judged,) = self.ask(Cancel([Named(schedule_id)]))
-        if judged.fate is Fate.LOOK:
+    def cancel(self, schedule_id: str) -> ScheduleOutcome:
+        (judged,) = self.ask(CancelNamed([NamedSchedule(schedule_id)]))
+        if judged.fate is ScheduleOutcome.LOOK:
             found = self.find(schedule_id)
             if found is None:
-                return Fate.NOT_FOUND
-            (judged,) = self.ask(Cancel([Named(schedule_id, found[0])]))
-        assert isinstance(judged, Judged)
+                return ScheduleOutcome.NOT_FOUND
+            (judged,) = self.ask(CancelNamed([NamedSchedule(schedule_id, found[0])]))
+        assert isinstance(judged, JudgedSchedule)
         return judged.fate
 
-    def reschedule(self, schedule_id: str, **facts: Any) -> Fate:
+    def reschedule(self, schedule_id: str, **facts: Any) -> ScheduleOutcome:
         found = self.find(schedule_id)
         if found is None:
-            return Fate.NOT_FOUND
-        fate: Fate = self.ask(Reschedule(found[1], found[0], **facts)).fate
+            return ScheduleOutcome.NOT_FOUND
+        fate: ScheduleOutcome = self.ask(MoveSchedule(found[1], found[0], **facts)).fate
         return fate
 
-    def run_now(self, schedule_id: str) -> Fate:
+    def run_now(self, schedule_id: str) -> ScheduleOutcome:
         found = self.find(schedule_id)
         if found is None:
-            return Fate.NOT_FOUND
-        fate: Fate = self.ask(RunNow(found[1], found[0])).fate
+            return ScheduleOutcome.NOT_FOUND
+        fate: ScheduleOutcome = self.ask(RunNow(found[1], found[0])).fate
         return fate
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -200,15 +209,15 @@ class Desk:
             self.machine.loaded(period)
         if self.machine.producer_id is None:
             self.producers += 1
-            self.ask(AssignProducer(self.producers))
+            self.ask(AssignScheduleProducer(self.producers))
         for firing in self.machine.unfinished():
             self.finish(firing)
         while candidates := self.machine.due(100):
             self.fire([(candidate, self.read(candidate.offset)) for candidate in candidates])
 
-    def fire(self, found: list[tuple[Candidate, Schedule]]) -> None:
+    def fire(self, found: list[tuple[DueSchedule, StoredSchedule]]) -> None:
         """Fire by partition; who was refused before goes alone."""
-        groups: dict[tuple[str, int, int], list[tuple[Candidate, Schedule]]] = {}
+        groups: dict[tuple[str, int, int], list[tuple[DueSchedule, StoredSchedule]]] = {}
         for candidate, schedule in found:
             alone = candidate.offset if self.machine.tries_of(candidate) else -1
             index = schedule.message.partition or 0
@@ -219,7 +228,7 @@ class Desk:
                 exhausted = self.machine.put_off(candidates, self.now_ms, is_refusal=True)
                 lost = [each for each in group if each[0] in exhausted]
                 if lost:
-                    self.ask(Fail(lost, "There is no such topic."))
+                    self.ask(FailSchedules(lost, "There is no such topic."))
                 continue
             if self.machine.producer_id is None:
                 return
@@ -237,9 +246,9 @@ class Desk:
         written = topic.append(firing.producer_id, firing.epoch, firing.sequence, values, self.now_ms)
         self.step()
         if written == len(values):
-            self.ask(Confirm(firing.number, schedules))
+            self.ask(ConfirmFiring(firing.number, schedules))
         else:
-            self.ask(Refuse(firing.number, written, "It is too large.", schedules))
+            self.ask(RefuseFiring(firing.number, written, "It is too large.", schedules))
 
     def values(self, topic: str = "orders", index: int = 0) -> list[str]:
         return [value.decode() for value, _ in self.topic(topic, index).messages]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.schedules.cron import MACROS, Cron
 from penstock.errors import InvalidRequest
+from penstock.features.schedules.recurrence import MACROS, Cron
 
 BERLIN = "Europe/Berlin"
 

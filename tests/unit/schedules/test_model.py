@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from tests.unit.schedules.desk import START_MS, Desk, Died
 
-from penstock.broker.schedules.messages import Fate
-from penstock.broker.schedules.recurrence import Every, Missed
-from penstock.broker.schedules.wheel import PERIOD_MS, TICK_MS
+from penstock.features.schedules.messages import ScheduleOutcome
+from penstock.features.schedules.recurrence import Every, Missed
+from penstock.features.schedules.wheel import PERIOD_MS, TICK_MS
 
 HOUR, DAY = 3_600_000, 86_400_000
 
@@ -50,6 +50,11 @@ class ScheduleMachine(RuleBasedStateMachine):
             return None
         finally:
             self.desk.dies_in = -1
+
+    def being_fired(self) -> set[str]:
+        """What is to come, and may have come, whatever happens."""
+        entries = [entry for firing in self.desk.machine.unfinished() for entry in firing.entries]
+        return {(self.desk.read(offset).message.value or b"").decode() for _, offset, _ in entries}
 
     def pick(self, number: int) -> dict[str, Any] | None:
         found = list(self.twin.values())
@@ -105,12 +110,12 @@ class ScheduleMachine(RuleBasedStateMachine):
             return
         is_firing = bool(self.desk.machine.unfinished())
         fate = self.attempt(dies, lambda: self.desk.cancel(known["id"]))
-        if fate is Fate.DONE:
+        if fate is ScheduleOutcome.DONE:
             assert known["is_live"]
             known["is_live"] = False
             # One that is being fired may come yet, or has come and that is not written down.
             known["most"] = len(self.came().get(known["value"], ())) + (known["every"] is not None and is_firing)
-        elif fate is Fate.NOT_FOUND:
+        elif fate is ScheduleOutcome.NOT_FOUND:
             assert not known["is_live"] or known["value"] in self.came()
 
     @rule(number=picks, span=spans, dies=deaths)
@@ -120,9 +125,9 @@ class ScheduleMachine(RuleBasedStateMachine):
             return
         due = max(0, self.desk.now_ms + span)
         fate = self.attempt(dies, lambda: self.desk.reschedule(known["id"], due_ms=due))
-        if fate is Fate.DONE:
+        if fate is ScheduleOutcome.DONE:
             known["due"] = known["earliest"] = due
-        elif fate is Fate.NOT_FOUND:
+        elif fate is ScheduleOutcome.NOT_FOUND:
             assert not known["is_live"] or known["value"] in self.came()
 
     @rule(number=picks, dies=deaths)
@@ -130,7 +135,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         known = self.pick(number)
         if known is None:
             return
-        if self.attempt(dies, lambda: self.desk.run_now(known["id"])) is Fate.DONE:
+        if self.attempt(dies, lambda: self.desk.run_now(known["id"])) is ScheduleOutcome.DONE:
             known["runs"] += 1
             known["earliest"] = min(known["earliest"], self.desk.now_ms)
             if known["every"] is None:
@@ -156,6 +161,8 @@ class ScheduleMachine(RuleBasedStateMachine):
     def fail_over(self, back: int) -> None:
         self.setbacks += back
         self.desk.fail_over(max(0, self.desk.now_ms - back))
+        for value in self.being_fired():  # it was due by the clock that said so, and comes by this one
+            self.twin[value]["earliest"] = min(self.twin[value]["earliest"], self.desk.now_ms)
 
     @rule(dies=deaths)
     def snapshot(self, dies: int) -> None:
@@ -233,7 +240,7 @@ class ScheduleMachine(RuleBasedStateMachine):
             return
         for known in self.twin.values():
             if known["every"] is not None and known["is_live"]:
-                assert self.desk.cancel(known["id"]) is Fate.DONE
+                assert self.desk.cancel(known["id"]) is ScheduleOutcome.DONE
         for _ in range(12):
             self.desk.wait(20 * DAY)
         came = self.came()

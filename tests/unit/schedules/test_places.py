@@ -7,9 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.schedules.far import Far
-from penstock.broker.schedules.identities import Identities, digest_of, shard_of_id
-from penstock.broker.schedules.periods import Periods
+from penstock.features.schedules.far import Far, Identities, Periods, digest_of, shard_of_id
 
 
 @settings(max_examples=30, deadline=None)

@@ -8,13 +8,22 @@ import msgspec
 import pytest
 from tests.unit.schedules.desk import START_MS, Desk, Died
 
-from penstock.broker.schedules.config import ScheduleSettings
-from penstock.broker.schedules.entering import DUE_MS_MAX, made, stands_for
-from penstock.broker.schedules.messages import Add, AssignProducer, Fate, Fire, FireAll, New
-from penstock.broker.schedules.records import Change, Fired, Message, State, from_record
-from penstock.broker.schedules.recurrence import ByCron, Every, Missed
-from penstock.broker.schedules.wheel import PERIOD_MS
+from penstock.config.settings import ScheduleSettings
 from penstock.errors import CorruptRecords, InvalidRequest
+from penstock.features.schedules.messages import (
+    DUE_MS_MAX,
+    AddAll,
+    AssignScheduleProducer,
+    Fire,
+    FireAll,
+    ScheduleOutcome,
+    ScheduleRequest,
+    made,
+    stands_for,
+)
+from penstock.features.schedules.records import Fired, ScheduleChange, ScheduledMessage, ScheduleStatus, from_record
+from penstock.features.schedules.recurrence import ByCron, Every, Missed
+from penstock.features.schedules.wheel import PERIOD_MS
 from penstock.records import Record
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -49,15 +58,15 @@ def test_the_same_id_is_added_once() -> None:
         again = desk.add("b", id=f"mine-{due_ms}", due_ms=due_ms)
         assert (first.is_new, again.is_new) == (True, False)
         assert desk.read(again.offset).message.value == b"a"
-    twice = [New(message=Message("orders"), id="both", due_ms=START_MS + HOUR)] * 2
-    assert [placed.is_new for placed in desk.ask(Add(twice))] == [True, False]
+    twice = [ScheduleRequest(message=ScheduledMessage("orders"), id="both", due_ms=START_MS + HOUR)] * 2
+    assert [placed.is_new for placed in desk.ask(AddAll(twice))] == [True, False]
     assert desk.machine.live == 3
 
 
 def test_an_id_stands_for_what_was_added_under_it() -> None:
     """A delay leads to another time whenever it is said; another time given as such, message or rule is another one."""
-    message = Message("orders", None, None, b"a")
-    once = New(message=message, id="once", due_ms=START_MS + HOUR, is_exact=True)
+    message = ScheduledMessage("orders", None, None, b"a")
+    once = ScheduleRequest(message=message, id="once", due_ms=START_MS + HOUR, is_exact=True)
     change = msgspec.structs.replace
     stored = made(once, START_MS)
     assert stands_for(stored, once)
@@ -66,14 +75,14 @@ def test_an_id_stands_for_what_was_added_under_it() -> None:
     assert not stands_for(stored, change(once, message=change(message, value=b"b")))
     assert not stands_for(stored, change(once, rule=Every(1_000, 0)))
     assert not stands_for(stored, change(once, missed=Missed.ALL))
-    again = New(message=message, id="again", rule=Every(1_000, 0))
+    again = ScheduleRequest(message=message, id="again", rule=Every(1_000, 0))
     stored = change(made(again, START_MS), runs=5, due_ms=START_MS + 6_000)
     assert stands_for(stored, again)
     assert not stands_for(stored, change(again, rule=Every(2_000, 0)))
     assert not stands_for(stored, change(again, rule=ByCron("0 7 * * *")))
     assert not stands_for(stored, once)
     both = [once, change(once, message=change(message, value=b"b")), once]
-    assert [placed.is_other for placed in Desk().ask(Add(both))] == [False, True, False]
+    assert [placed.is_other for placed in Desk().ask(AddAll(both))] == [False, True, False]
 
 
 def test_an_id_that_was_only_mistaken_for_another_one_is_added() -> None:
@@ -87,8 +96,8 @@ def test_an_id_that_was_only_mistaken_for_another_one_is_added() -> None:
 def test_what_is_cancelled_does_not_come(due_ms: int) -> None:
     desk = Desk()
     placed = desk.add("a", due_ms=due_ms)
-    assert desk.cancel(placed.id) is Fate.DONE
-    assert desk.cancel(placed.id) is Fate.NOT_FOUND
+    assert desk.cancel(placed.id) is ScheduleOutcome.DONE
+    assert desk.cancel(placed.id) is ScheduleOutcome.NOT_FOUND
     desk.wait(2 * YEAR)
     assert desk.values() == []
     assert desk.machine.live == 0
@@ -99,7 +108,7 @@ def test_what_is_cancelled_does_not_come(due_ms: int) -> None:
 def test_what_is_rescheduled_comes_at_its_new_time(first: int, second: int) -> None:
     desk = Desk()
     placed = desk.add("a", due_ms=START_MS + first)
-    assert desk.reschedule(placed.id, due_ms=START_MS + second) is Fate.DONE
+    assert desk.reschedule(placed.id, due_ms=START_MS + second) is ScheduleOutcome.DONE
     desk.wait(second - 1)
     assert desk.values() == []
     desk.wait(10)
@@ -127,13 +136,13 @@ def test_run_now_is_at_once_and_what_comes_again_goes_on_as_planned() -> None:
     once = desk.add("once", due_ms=START_MS + YEAR)
     again = desk.add("again", rule=Every(HOUR, 0))
     desk.wait(MINUTE)
-    assert desk.run_now(once.id) is Fate.DONE
-    assert desk.run_now(again.id) is Fate.DONE
+    assert desk.run_now(once.id) is ScheduleOutcome.DONE
+    assert desk.run_now(again.id) is ScheduleOutcome.DONE
     desk.look()
     assert sorted(desk.values()) == ["again", "once"]
     desk.wait(HOUR - MINUTE)
     assert sorted(desk.values()) == ["again", "again", "once"]
-    assert desk.run_now(once.id) is Fate.NOT_FOUND
+    assert desk.run_now(once.id) is ScheduleOutcome.NOT_FOUND
 
 
 def test_cron_and_every() -> None:
@@ -177,11 +186,11 @@ def test_a_topic_that_is_gone_makes_a_schedule_fail_after_some_tries() -> None:
     assert desk.machine.stats.failed == 1
     (offset,) = desk.machine.failed()
     failed = desk.read(offset)
-    assert (failed.id, failed.state, failed.reason) == (placed.id, State.FAILED, "There is no such topic.")
+    assert (failed.id, failed.state, failed.reason) == (placed.id, ScheduleStatus.FAILED, "There is no such topic.")
     desk.fail_over()
     assert desk.machine.failed() == [offset]
     desk.topic("orders").is_gone = False
-    assert desk.run_now(placed.id) is Fate.DONE
+    assert desk.run_now(placed.id) is ScheduleOutcome.DONE
     desk.look()
     assert desk.values() == ["a"]
 
@@ -227,10 +236,10 @@ def test_it_is_too_late_to_cancel_what_is_being_fired_but_it_does_not_come_again
         desk.wait(10)
     desk.fail_over()
     assert desk.machine.stats.firing == 2
-    assert desk.cancel(once.id) is Fate.TOO_LATE
-    assert desk.reschedule(once.id, due_ms=0) is Fate.TOO_LATE
-    assert desk.cancel(again.id) is Fate.DONE
-    assert desk.cancel(again.id) is Fate.NOT_FOUND
+    assert desk.cancel(once.id) is ScheduleOutcome.TOO_LATE
+    assert desk.reschedule(once.id, due_ms=0) is ScheduleOutcome.TOO_LATE
+    assert desk.cancel(again.id) is ScheduleOutcome.DONE
+    assert desk.cancel(again.id) is ScheduleOutcome.NOT_FOUND
     desk.snapshot()
     desk.fail_over()
     desk.wait(HOUR)
@@ -251,6 +260,20 @@ def test_nothing_is_early_by_the_clock_of_a_new_leader() -> None:
     assert desk.values() == ["soon"]
     desk.wait(2 * DAY)
     assert desk.values() == ["soon", "later"]
+
+
+def test_what_was_due_by_one_leaders_clock_comes_also_where_the_next_ones_is_behind() -> None:
+    desk = Desk()
+    desk.add("tea", due_ms=START_MS + HOUR)
+    desk.dies_in = 3  # a producer was assigned, the firing is written, the message is not
+    with pytest.raises(Died):
+        desk.wait(HOUR)
+    assert desk.values() == []
+    desk.fail_over(START_MS - DAY)
+    desk.look()
+    assert desk.values() == ["tea"]
+    desk.wait(2 * DAY)
+    assert desk.values() == ["tea"]
 
 
 def test_pages_are_by_time() -> None:
@@ -306,7 +329,7 @@ def test_half_a_snapshot_changes_nothing() -> None:
 
 
 def test_what_is_read_many_at_once_is_as_what_is_applied_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.schedules.state._ADDED_AT_ONCE", 7)
+    monkeypatch.setattr("penstock.features.schedules.state._ADDED_AT_ONCE", 7)
     desk = Desk(periods_ahead=2)
     for number in range(40):
         desk.now_ms += number * 50
@@ -343,7 +366,7 @@ def test_a_snapshot_of_somebody_who_looked_further_ahead_is_sorted_by_who_reads_
 
 
 def test_room_of_what_was_there_once_is_not_taken_over_with_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.schedules.near._ROWS_SPARE", 10)
+    monkeypatch.setattr("penstock.features.schedules.near._ROWS_SPARE", 10)
     desk = Desk(tries=1)
     placed = [desk.add(str(number), due_ms=START_MS + DAY + number) for number in range(100)]
     for each in placed[5:]:
@@ -356,8 +379,8 @@ def test_room_of_what_was_there_once_is_not_taken_over_with_a_snapshot(monkeypat
     with pytest.raises(Died):
         desk.wait(1_000)
     desk.dies_in = -1
-    assert desk.cancel(again.id) is Fate.DONE
-    assert desk.cancel(once.id) is Fate.TOO_LATE
+    assert desk.cancel(again.id) is ScheduleOutcome.DONE
+    assert desk.cancel(once.id) is ScheduleOutcome.TOO_LATE
     desk.snapshot()
     expected, rows = desk.machine._state.dump(), desk.machine._state.near.rows
     desk.fail_over()
@@ -365,7 +388,7 @@ def test_room_of_what_was_there_once_is_not_taken_over_with_a_snapshot(monkeypat
     assert desk.machine.stats.firing == 2
     assert desk.machine._state.near.rows == 8 < rows
     assert len(desk.machine.failed()) == 1
-    assert desk.cancel(again.id) is Fate.NOT_FOUND
+    assert desk.cancel(again.id) is ScheduleOutcome.NOT_FOUND
     desk.wait(2 * DAY)
     assert sorted(desk.values()) == ["0", "1", "2", "3", "4", "again", "once"]
 
@@ -389,7 +412,7 @@ def test_several_partitions_are_fired_at_once_with_a_number_each() -> None:
     for at in range(4):
         desk.add(str(at), due_ms=START_MS, partition=at % 2)
     desk.machine.tick(desk.now_ms)
-    desk.ask(AssignProducer(7))
+    desk.ask(AssignScheduleProducer(7))
     taken = desk.machine.take(10)
     assert desk.machine.due(10) == []
     groups = [[(each, desk.read(each.offset)) for each in taken[at::2]] for at in range(2)]
@@ -407,7 +430,7 @@ def test_what_was_taken_and_let_go_is_due_again_and_what_was_cancelled_is_not() 
     placed = [desk.add(str(at), due_ms=START_MS) for at in range(3)]
     desk.machine.tick(desk.now_ms)
     taken = desk.machine.take(10)
-    assert desk.cancel(placed[0].id) is Fate.DONE
+    assert desk.cancel(placed[0].id) is ScheduleOutcome.DONE
     desk.machine.let_go(taken)
     assert desk.machine.due(10) == taken[1:]
     desk.look()
@@ -431,5 +454,5 @@ def test_the_end_of_a_firing_that_is_told_twice_counts_once() -> None:
     desk = Desk()
     desk.add("a", due_ms=START_MS)
     desk.look()
-    desk.write([Change(Fired(1, 1))])
+    desk.write([ScheduleChange(Fired(1, 1))])
     assert desk.replayed().live == 0

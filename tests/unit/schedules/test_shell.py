@@ -9,12 +9,6 @@ import pytest
 from tests.support.schedule_house import HOUR_MS, ScheduleHouse
 from tests.support.virtual_time import run
 
-from penstock.broker.publishing import Message as Published
-from penstock.broker.publishing import publish_each
-from penstock.broker.schedules.leading.delivery import Delivery
-from penstock.broker.schedules.messages import Fate, New
-from penstock.broker.schedules.records import Message, Schedule, State
-from penstock.broker.schedules.recurrence import ByCron, Every
 from penstock.errors import (
     InvalidRecord,
     InvalidRequest,
@@ -25,6 +19,12 @@ from penstock.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from penstock.features.messages.publishing import OutgoingMessage as Published
+from penstock.features.messages.publishing import publish_each
+from penstock.features.schedules.leading.firing import FiringDelivery
+from penstock.features.schedules.messages import ScheduleOutcome, ScheduleRequest
+from penstock.features.schedules.records import ScheduledMessage, ScheduleStatus, StoredSchedule
+from penstock.features.schedules.recurrence import ByCron, Every
 from penstock.model import SCHEDULES_TOPIC, is_internal
 
 
@@ -59,7 +59,7 @@ def test_keys_choose_partitions_as_for_other_messages_and_the_rest_is_spread() -
             keys = [b"key%d" % at for at in range(20)]
             messages = [Published(key=key, value=key) for key in keys]
             assert not any(
-                isinstance(each, PenstockError) for each in await publish_each(house.broker, "twin", messages)
+                isinstance(each, PenstockError) for each in await publish_each(house.broker.ports, "twin", messages)
             )
             for key in keys:
                 await house.add(key.decode(), 0, key=key)
@@ -81,8 +81,8 @@ def test_what_is_due_already_comes_at_once_and_through_the_log() -> None:
         async with ScheduleHouse() as house:
             await house.topic()
             assert SCHEDULES_TOPIC not in house.broker.metadata.topics, "made with the first schedule"
-            message = Message("orders", None, None, b"old", (("trace", b"1"),), "high")
-            (placed,) = await house.calendar.add([New(message=message, due_ms=0)])
+            message = ScheduledMessage("orders", None, None, b"old", (("trace", b"1"),), "high")
+            (placed,) = await house.calendar.add([ScheduleRequest(message=message, due_ms=0)])
             assert placed.is_new
             (came,) = await house.await_values("old")
             headers = list(came.headers)
@@ -103,8 +103,10 @@ def test_an_id_is_added_once_as_long_as_it_waits() -> None:
             first = await house.add("a", HOUR_MS, id="mine")
             again = await house.add("b", 5, id="mine")
             assert (again.is_new, again.due_ms, again.id) == (False, first.due_ms, "mine")
-            message = Message("orders", None, None, b"c")
-            twice = await house.calendar.add([New(message=message, due_ms=house.now_ms + HOUR_MS, id="both")] * 2)
+            message = ScheduledMessage("orders", None, None, b"c")
+            twice = await house.calendar.add(
+                [ScheduleRequest(message=message, due_ms=house.now_ms + HOUR_MS, id="both")] * 2
+            )
             assert [each.is_new for each in twice] == [True, False]
             assert twice[0].due_ms == twice[1].due_ms
             assert (await house.calendar.show("mine")).message.value == b"a"
@@ -122,28 +124,30 @@ def test_what_cannot_be_delivered_is_refused_before_anything_is_added() -> None:
             await house.topic()
             await house.topic("compacted", cleanup_policy="compact")
             await house.topic("small", max_message_bytes="200")
-            good = New(message=Message("orders", None, None, b"x"), due_ms=1)
+            good = ScheduleRequest(message=ScheduledMessage("orders", None, None, b"x"), due_ms=1)
             for error, message in (
-                (UnknownTopic, Message("nowhere", None, None, b"x")),
-                (UnknownPartition, Message("orders", 1, None, b"x")),
-                (PolicyViolation, Message(SCHEDULES_TOPIC, None, None, b"x")),
-                (InvalidRecord, Message("compacted", None, None, b"x")),
-                (MessageTooLarge, Message("small", None, None, bytes(200))),
+                (UnknownTopic, ScheduledMessage("nowhere", None, None, b"x")),
+                (UnknownPartition, ScheduledMessage("orders", 1, None, b"x")),
+                (PolicyViolation, ScheduledMessage(SCHEDULES_TOPIC, None, None, b"x")),
+                (InvalidRecord, ScheduledMessage("compacted", None, None, b"x")),
+                (MessageTooLarge, ScheduledMessage("small", None, None, bytes(200))),
             ):
                 with pytest.raises(error):
-                    await house.calendar.add([good, New(message=message, due_ms=1)])
+                    await house.calendar.add([good, ScheduleRequest(message=message, due_ms=1)])
             with pytest.raises(InvalidRequest):
-                await house.calendar.add([good, New(message=good.message, rule=ByCron("61 * * * *"))])
+                await house.calendar.add([good, ScheduleRequest(message=good.message, rule=ByCron("61 * * * *"))])
             with pytest.raises(InvalidRequest):
-                await house.calendar.add([good, New(message=good.message)])
+                await house.calendar.add([good, ScheduleRequest(message=good.message)])
             with pytest.raises(InvalidRequest):
                 await house.calendar.page(limit=0)
             with pytest.raises(InvalidRequest):
                 await house.calendar.page(after="x")
             assert await house.calendar.add([]) == []
-            assert await house.calendar.cancel(["sched-0-1", "other"]) == [Fate.NOT_FOUND] * 2
+            assert await house.calendar.cancel(["sched-0-1", "other"]) == [ScheduleOutcome.NOT_FOUND] * 2
             assert SCHEDULES_TOPIC not in house.broker.metadata.topics
-            await house.calendar.add([New(message=Message("small", None, None, bytes(60)), due_ms=1)])
+            await house.calendar.add(
+                [ScheduleRequest(message=ScheduledMessage("small", None, None, bytes(60)), due_ms=1)]
+            )
             await house.until(lambda: house.calendar.stats_here().fired_total == 1)
 
     run(story)
@@ -157,7 +161,12 @@ def test_cancelling_moving_and_running() -> None:
             far = await house.add("far", 100 * 24 * HOUR_MS)
             mine = await house.add("mine", 200 * 24 * HOUR_MS, id="mine")
             fates = await house.calendar.cancel([near.id, "mine", "none", near.id])
-            assert fates == [Fate.DONE, Fate.DONE, Fate.NOT_FOUND, Fate.NOT_FOUND]
+            assert fates == [
+                ScheduleOutcome.DONE,
+                ScheduleOutcome.DONE,
+                ScheduleOutcome.NOT_FOUND,
+                ScheduleOutcome.NOT_FOUND,
+            ]
             moved = await house.calendar.reschedule(far.id, due_ms=house.now_ms + 20)
             assert moved.due_ms < far.due_ms
             await house.await_values("far")
@@ -185,7 +194,7 @@ def test_what_comes_again_comes_until_it_is_cancelled() -> None:
             before = await house.calendar.show("noon")
             assert (await house.calendar.run_now("noon")).due_ms < before.due_ms
             await house.recorded(4)
-            assert await house.calendar.cancel(["tick"]) == [Fate.DONE]
+            assert await house.calendar.cancel(["tick"]) == [ScheduleOutcome.DONE]
             again = await house.calendar.show("noon")
             assert (again.due_ms, again.runs) == (before.due_ms, 1)
             await asyncio.sleep(1)  # one that was on its way
@@ -202,8 +211,8 @@ def test_what_comes_again_comes_until_it_is_cancelled() -> None:
     run(story)
 
 
-async def all_of(house: ScheduleHouse, limit: int, **filters: object) -> list[Schedule]:
-    found: list[Schedule] = []
+async def all_of(house: ScheduleHouse, limit: int, **filters: object) -> list[StoredSchedule]:
+    found: list[StoredSchedule] = []
     after = ""
     while True:
         page = await house.calendar.page(limit=limit, after=after, **filters)  # type: ignore[arg-type]
@@ -237,15 +246,15 @@ def test_all_schedules_can_be_listed_page_by_page() -> None:
             assert all(dues == sorted(dues) for dues in by_shard.values())
             assert list(by_shard) == sorted(by_shard)
             assert len(await all_of(house, 4, topic="others")) == 15
-            assert await all_of(house, 4, state=State.FAILED) == []
+            assert await all_of(house, 4, state=ScheduleStatus.FAILED) == []
             doomed = await house.add("doomed", HOUR_MS, "gone")
             await house.broker.delete_topic("gone")
             await house.calendar.run_now(doomed.id)
             await house.until(lambda: house.calendar.stats_here().failed == 1)
-            (failed,) = await all_of(house, 4, state=State.FAILED)
-            assert (failed.id, failed.state) == (doomed.id, State.FAILED)
+            (failed,) = await all_of(house, 4, state=ScheduleStatus.FAILED)
+            assert (failed.id, failed.state) == (doomed.id, ScheduleStatus.FAILED)
             assert len(await all_of(house, 9)) == 61
-            assert len(await all_of(house, 9, state=State.PENDING)) == 60
+            assert len(await all_of(house, 9, state=ScheduleStatus.PENDING)) == 60
 
     run(story)
 
@@ -254,16 +263,18 @@ def test_what_becomes_due_while_much_is_under_way_goes_together() -> None:
     async def story() -> None:
         async with ScheduleHouse(shards=1) as house:
             await house.topic(partitions=8)
-            postman, loop = house.calendar.coordinator.postman, asyncio.get_running_loop()
+            appender, loop = house.calendar.coordinator.appender, asyncio.get_running_loop()
             sizes: list[int] = []
 
-            def send_slowly(delivery: Delivery) -> None:
+            def send_slowly(delivery: FiringDelivery) -> None:
                 sizes.append(len(delivery.schedules))
                 loop.call_later(0.06, at_once, delivery)
 
-            at_once, postman.send = postman.send, send_slowly  # type: ignore[method-assign]
+            at_once, appender.send = appender.send, send_slowly  # type: ignore[method-assign]
             news = [
-                New(message=Message("orders", None, None, b"%d" % at), due_ms=house.now_ms + 100 + 10 * at)
+                ScheduleRequest(
+                    message=ScheduledMessage("orders", None, None, b"%d" % at), due_ms=house.now_ms + 100 + 10 * at
+                )
                 for at in range(100)
             ]
             await house.calendar.add(news)

@@ -9,18 +9,18 @@ from tests.support.queue_nodes import NODES, QueueNodes, until
 from tests.support.virtual_time import run
 
 from penstock.broker.broker import Broker
-from penstock.broker.schedules.messages import Fate, New, Placed
-from penstock.broker.schedules.records import Message
+from penstock.features.schedules.messages import PlacedSchedule, ScheduleOutcome, ScheduleRequest
+from penstock.features.schedules.records import ScheduledMessage
 from penstock.model import SCHEDULES_TOPIC
 from penstock.records import decode_records, iter_batches
 
 HOUR_MS = 3_600_000
 
 
-async def add(broker: Broker, count: int, delay_ms: int, prefix: str = "m") -> list[Placed]:
+async def add(broker: Broker, count: int, delay_ms: int, prefix: str = "m") -> list[PlacedSchedule]:
     due_ms = broker.clock.now_ms() + delay_ms
-    messages = [Message("orders", None, b"%d" % at, f"{prefix}{at}".encode()) for at in range(count)]
-    return await broker.schedules.add([New(message=message, due_ms=due_ms) for message in messages])
+    messages = [ScheduledMessage("orders", None, b"%d" % at, f"{prefix}{at}".encode()) for at in range(count)]
+    return await broker.schedules.add([ScheduleRequest(message=message, due_ms=due_ms) for message in messages])
 
 
 async def came(broker: Broker, partitions: int = 3) -> Counter[bytes | None]:
@@ -28,7 +28,7 @@ async def came(broker: Broker, partitions: int = 3) -> Counter[bytes | None]:
     found: Counter[bytes | None] = Counter()
     for index in range(partitions):
         offset = 0
-        while len((read := await broker.remote.read("orders", index, offset, 1 << 20)).data):
+        while len((read := await broker.partitions.read("orders", index, offset, 1 << 20)).data):
             for position, header in iter_batches(read.data):
                 records = decode_records(read.data[position : position + header.size])
                 assert all(
@@ -54,7 +54,7 @@ def test_every_node_takes_every_request() -> None:
     async def story() -> None:
         async with QueueNodes() as nodes:
             await nodes.topic()
-            placed: list[Placed] = []
+            placed: list[PlacedSchedule] = []
             for node_id in NODES:
                 placed += await add(nodes.brokers[node_id], 20, HOUR_MS, f"{node_id}-")
             await until(lambda: all(SCHEDULES_TOPIC in each.metadata.topics for each in nodes.brokers.values()))
@@ -69,7 +69,7 @@ def test_every_node_takes_every_request() -> None:
                 assert calendar.stats_here().pending <= 60
             for at, node_id in enumerate(NODES):
                 ids = [each.id for each in placed[at::3]][:10]
-                assert await nodes.brokers[node_id].schedules.cancel(ids) == [Fate.DONE] * 10
+                assert await nodes.brokers[node_id].schedules.cancel(ids) == [ScheduleOutcome.DONE] * 10
                 moved = placed[at::3][10].id
                 await nodes.brokers[node_id].schedules.reschedule(moved, due_ms=1)
                 await nodes.brokers[node_id].schedules.run_now(placed[at::3][11].id)

@@ -7,19 +7,19 @@ from random import Random
 
 import pytest
 
-from penstock.broker.schedules.leading import upkeep
-from penstock.broker.schedules.messages import Fate, New
-from penstock.broker.schedules.records import Message
-from penstock.broker.schedules.recurrence import Every
+from penstock.features.schedules.leading import shard as schedule_shard
+from penstock.features.schedules.messages import ScheduleOutcome, ScheduleRequest
+from penstock.features.schedules.records import ScheduledMessage
+from penstock.features.schedules.recurrence import Every
 from penstock.testing import StoredMessage, VirtualBroker
 
 SEEDS = range(5)
 
 
-def new(number: int, due_ms: int, dice: Random) -> New:
+def new(number: int, due_ms: int, dice: Random) -> ScheduleRequest:
     key = dice.choice([None, b"a", b"b", b"c"])
-    message = Message("orders", dice.choice([None, None, 0, 2]), key, b"%d" % number)
-    return New(message=message, due_ms=due_ms, id=f"client-{number}" if dice.random() < 0.3 else "")
+    message = ScheduledMessage("orders", dice.choice([None, None, 0, 2]), key, b"%d" % number)
+    return ScheduleRequest(message=message, due_ms=due_ms, id=f"client-{number}" if dice.random() < 0.3 else "")
 
 
 def now_ms(broker: VirtualBroker) -> int:
@@ -73,22 +73,26 @@ def die_again_and_again(seed: int) -> None:
 
 
 def test_far_and_recurring_ones_survive_crashes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.schedules.state._SNAPSHOT_CHANGES_MIN", 20)
-    monkeypatch.setattr(upkeep, "_RECORDS_MIN", 60)
-    monkeypatch.setattr(upkeep, "_PIECE", 20)
+    monkeypatch.setattr("penstock.features.schedules.state._SNAPSHOT_CHANGES_MIN", 20)
+    monkeypatch.setattr(schedule_shard, "_RECORDS_MIN", 60)
+    monkeypatch.setattr(schedule_shard, "_PIECE", 20)
     dice = Random(5)
     with VirtualBroker(seed=5) as broker:
         broker.create_topic("orders")
         day_ms = 86_400_000
         begin_ms = now_ms(broker)
         news = [
-            New(message=Message("orders", 0, None, b"%d" % at), due_ms=begin_ms + dice.randrange(7 * day_ms))
+            ScheduleRequest(
+                message=ScheduledMessage("orders", 0, None, b"%d" % at), due_ms=begin_ms + dice.randrange(7 * day_ms)
+            )
             for at in range(200)
         ]
-        again = New(message=Message("orders", 0, None, b"again"), rule=Every(day_ms, 0), id="again")
+        again = ScheduleRequest(
+            message=ScheduledMessage("orders", 0, None, b"again"), rule=Every(day_ms, 0), id="again"
+        )
         placed = broker.call(lambda each: each.schedules.add([*news, again]))
         fates = broker.call(lambda each: each.schedules.cancel([each.id for each in placed[:20]]))
-        assert fates == [Fate.DONE] * 20
+        assert fates == [ScheduleOutcome.DONE] * 20
         for _ in range(8):
             broker.advance(hours=8)
             broker.crash(keeps_unsynced=dice.random() < 0.5)

@@ -8,10 +8,10 @@ import pytest
 from tests.support.schedule_house import HOUR_MS, ScheduleHouse
 from tests.support.virtual_time import run
 
-from penstock.broker.schedules.leading.day_clock import DayClock
-from penstock.broker.schedules.messages import Fate, New
-from penstock.broker.schedules.records import Message, State
 from penstock.errors import DiskFull, PenstockError, ScheduleBeingFired
+from penstock.features.schedules.messages import ScheduleOutcome, ScheduleRequest
+from penstock.features.schedules.records import ScheduledMessage, ScheduleStatus
+from penstock.machines.clocks import DayClock
 from penstock.testing.files import MemoryFiles
 
 
@@ -24,10 +24,10 @@ def test_a_schedule_whose_topic_is_gone_fails_with_the_reason_and_can_be_run_lat
             await house.calendar.run_now(placed.id)
             await house.until(lambda: house.calendar.stats_here().failed == 1)
             shown = await house.calendar.show(placed.id)
-            assert shown.state is State.FAILED
+            assert shown.state is ScheduleStatus.FAILED
             assert "'orders'" in shown.reason
             await house.topic()
-            assert (await house.calendar.run_now(placed.id)).state is State.PENDING
+            assert (await house.calendar.run_now(placed.id)).state is ScheduleStatus.PENDING
             await house.await_values("late")
             await house.recorded(1)
             assert (await house.calendar.stats()).failed == 0
@@ -39,18 +39,21 @@ def test_one_message_that_is_refused_keeps_no_other_back() -> None:
     async def story() -> None:
         async with ScheduleHouse(tries=2) as house:
             await house.topic(partitions=1)
-            message = Message("orders", 0, None, b"x" * 500)
+            message = ScheduledMessage("orders", 0, None, b"x" * 500)
             due_ms = house.now_ms + 150
-            large = await house.calendar.add([New(message=message, due_ms=due_ms)])
+            large = await house.calendar.add([ScheduleRequest(message=message, due_ms=due_ms)])
             names = [str(at) for at in range(20)]
-            small = [New(message=Message("orders", 0, None, name.encode()), due_ms=due_ms) for name in names]
+            small = [
+                ScheduleRequest(message=ScheduledMessage("orders", 0, None, name.encode()), due_ms=due_ms)
+                for name in names
+            ]
             await house.calendar.add(small)
             await house.broker.configure_topic("orders", {"max.message.bytes": "400"})
             await house.await_values(*names)
             await house.until(lambda: house.calendar.stats_here().failed == 1)
             shown = await house.calendar.show(large[0].id)
             assert "max.message.bytes" in shown.reason
-            assert await house.calendar.cancel([large[0].id]) == [Fate.DONE]
+            assert await house.calendar.cancel([large[0].id]) == [ScheduleOutcome.DONE]
             assert (await house.calendar.stats()).failed == 0
 
     run(story)
@@ -65,14 +68,14 @@ def test_a_partition_that_takes_nothing_for_a_while_holds_up_no_other() -> None:
             await house.until(lambda: house.calendar.stats_here().firing == 1)
             with pytest.raises(ScheduleBeingFired):
                 await house.calendar.reschedule(stuck.id, due_ms=house.now_ms + HOUR_MS)
-            assert await house.calendar.cancel([stuck.id]) == [Fate.TOO_LATE]
+            assert await house.calendar.cancel([stuck.id]) == [ScheduleOutcome.TOO_LATE]
             waiting = [await house.add(f"w{at}", 0, partition=0) for at in range(5)]
             await house.add("free", 0, partition=1)
             await house.await_values("free")
             await house.until(lambda: house.calendar.stats_here().pending == 6)  # a moment after it can be read
             page = await house.calendar.page()
             assert {each.id for each in page.schedules} == {stuck.id, *(each.id for each in waiting)}
-            assert await house.calendar.cancel([waiting[0].id]) == [Fate.DONE]
+            assert await house.calendar.cancel([waiting[0].id]) == [ScheduleOutcome.DONE]
             house.broker.partition("orders", 0).is_isolated = False
             await house.await_values("free", "stuck", "w1", "w2", "w3", "w4")
 
@@ -80,10 +83,10 @@ def test_a_partition_that_takes_nothing_for_a_while_holds_up_no_other() -> None:
 
 
 def test_more_than_can_stand_in_line_comes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.schedules.leading.firing._WAITING_MAX", 20)
-    monkeypatch.setattr("penstock.broker.schedules.leading.firing._STUCK_LINE_MAX", 5)
-    monkeypatch.setattr("penstock.broker.schedules.leading.firing._TAKEN_AT_ONCE", 10)
-    monkeypatch.setattr("penstock.broker.schedules.leading.firing._FIRED_AT_ONCE", 3)
+    monkeypatch.setattr("penstock.features.schedules.leading.firing._WAITING_MAX", 20)
+    monkeypatch.setattr("penstock.features.schedules.leading.firing._STUCK_LINE_MAX", 5)
+    monkeypatch.setattr("penstock.features.schedules.leading.firing._TAKEN_AT_ONCE", 10)
+    monkeypatch.setattr("penstock.features.schedules.leading.firing._FIRED_AT_ONCE", 3)
 
     async def story() -> None:
         async with ScheduleHouse() as house:
@@ -91,8 +94,8 @@ def test_more_than_can_stand_in_line_comes_all_the_same(monkeypatch: pytest.Monk
             house.broker.partition("orders", 0).is_isolated = True
             due_ms = house.now_ms + 20
             for at in range(100):
-                message = Message("orders", 0, None, str(at).encode())
-                await house.calendar.add([New(message=message, due_ms=due_ms)])
+                message = ScheduledMessage("orders", 0, None, str(at).encode())
+                await house.calendar.add([ScheduleRequest(message=message, due_ms=due_ms)])
             await house.add("free", 0, partition=1)
             await house.await_values("free")
             house.broker.partition("orders", 0).is_isolated = False
@@ -136,7 +139,7 @@ def test_what_waits_and_what_was_on_its_way_survives_a_restart() -> None:
         async with ScheduleHouse(files) as house:
             await house.await_values("on its way", "later")
             assert (await house.calendar.stats()).far == 1
-            assert await house.calendar.cancel(["far"]) == [Fate.DONE]
+            assert await house.calendar.cancel(["far"]) == [ScheduleOutcome.DONE]
         async with ScheduleHouse(files) as house:
             await asyncio.sleep(5)
             assert len(await house.values()) == 2
@@ -202,7 +205,7 @@ def test_a_node_that_stops_fires_nothing_more_and_leaves_nothing_running() -> No
         await asyncio.sleep(0.3)
         assert await house.values() == there
         with pytest.raises(PenstockError):
-            house.calendar.coordinator.find(0)
+            house.calendar.coordinator.shard_at(0)
         await house.broker.close()
         async with ScheduleHouse(files) as again:
             await again.await_values(*map(str, range(50)))

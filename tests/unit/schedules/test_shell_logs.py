@@ -9,18 +9,27 @@ import pytest
 from tests.support.schedule_house import HOUR_MS, ScheduleHouse
 from tests.support.virtual_time import run
 
-from penstock.broker.schedules.batches import events_of, pick
-from penstock.broker.schedules.leading.shard import ScheduleShard
-from penstock.broker.schedules.leading.upkeep import carry, cut
-from penstock.broker.schedules.messages import Fate, New
-from penstock.broker.schedules.records import Change, Message, Put, Schedule, to_record
 from penstock.errors import DiskFull
+from penstock.features.schedules.leading.shard import ScheduleShard, carry, cut
+from penstock.features.schedules.messages import ScheduleOutcome, ScheduleRequest
+from penstock.features.schedules.records import (
+    Put,
+    ScheduleChange,
+    ScheduledMessage,
+    StoredSchedule,
+    events_of,
+    pick,
+    to_record,
+)
 from penstock.records import Codec, Record, decode_records, encode_batch
 from penstock.testing.files import MemoryFiles
 
 
 def batch(count: int, *, codec: Codec = Codec.NONE, spread_ms: int = 0) -> memoryview:
-    changes = [Change(Put(Schedule(f"s{at}", 5_000 + at, Message("t", 0, None, b"x" * at)))) for at in range(count)]
+    changes = [
+        ScheduleChange(Put(StoredSchedule(f"s{at}", 5_000 + at, ScheduledMessage("t", 0, None, b"x" * at))))
+        for at in range(count)
+    ]
     records = [to_record(change, at, 1_000 + at * spread_ms, at * 3) for at, change in enumerate(changes)]
     return memoryview(
         encode_batch([record._replace(offset=700 + at) for at, record in enumerate(records)], codec=codec)
@@ -51,7 +60,9 @@ def test_what_nobody_here_wrote_is_left_out() -> None:
 async def shard_with(house: ScheduleHouse, count: int) -> ScheduleShard:
     await house.topic()
     news = [
-        New(message=Message("orders", 0, None, b"%d" % at), due_ms=house.now_ms + HOUR_MS + at, id=f"id-{at}")
+        ScheduleRequest(
+            message=ScheduledMessage("orders", 0, None, b"%d" % at), due_ms=house.now_ms + HOUR_MS + at, id=f"id-{at}"
+        )
         for at in range(count)
     ]
     await house.calendar.add(news)
@@ -60,7 +71,7 @@ async def shard_with(house: ScheduleHouse, count: int) -> ScheduleShard:
 
 
 def test_a_snapshot_is_the_anchor_and_what_is_before_it_can_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.schedules.state._SNAPSHOT_CHANGES_MIN", 50)
+    monkeypatch.setattr("penstock.features.schedules.state._SNAPSHOT_CHANGES_MIN", 50)
 
     async def story() -> None:
         files = MemoryFiles()
@@ -74,7 +85,7 @@ def test_a_snapshot_is_the_anchor_and_what_is_before_it_can_be_cut(monkeypatch: 
             assert shard.journal.end_offset == end, "none is due"
             await house.calendar.cancel(["id-5"])
             assert await carry(shard, 0, 40)
-            await cut(shard, 40, house.broker.replicas)
+            await cut(shard, 40, house.broker.topics)
             assert shard.journal.partition.log.start_offset == 40
             assert (await house.calendar.show("id-7")).message.value == b"7"
         async with ScheduleHouse(files, shards=1) as house:
@@ -84,14 +95,14 @@ def test_a_snapshot_is_the_anchor_and_what_is_before_it_can_be_cut(monkeypatch: 
             assert shard.machine.live == 99
             for number in (0, 39, 40, 99):
                 assert (await house.calendar.show(f"id-{number}")).message.value == b"%d" % number
-            assert await house.calendar.cancel(["id-5", "id-6"]) == [Fate.NOT_FOUND, Fate.DONE]
+            assert await house.calendar.cancel(["id-5", "id-6"]) == [ScheduleOutcome.NOT_FOUND, ScheduleOutcome.DONE]
 
     run(story)
 
 
 def test_half_a_snapshot_on_a_full_disk_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.schedules.state._SNAPSHOT_CHANGES_MIN", 50)
-    monkeypatch.setattr("penstock.broker.schedules.state._ROWS_OF_PART", 20)
+    monkeypatch.setattr("penstock.features.schedules.state._SNAPSHOT_CHANGES_MIN", 50)
+    monkeypatch.setattr("penstock.features.schedules.state._ROWS_OF_PART", 20)
 
     async def story() -> None:
         files = MemoryFiles()

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from penstock.broker.schedules.wheel import PERIOD_MS, PERIODS_MAX, TICK_MS, Wheel
+from penstock.features.schedules.wheel import PERIOD_MS, PERIODS_MAX, TICK_MS, Wheel
 
 SECOND, HOUR, DAY = 1_000, 3_600_000, 86_400_000
 

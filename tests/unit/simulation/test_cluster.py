@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from penstock.testing.simulation.cluster.mutants import CLUSTER
-from penstock.testing.simulation.cluster.seeds import run_cluster_seed
-from penstock.testing.simulation.cluster.stories import STORIES
-from penstock.testing.simulation.planting import Mutant, planted
+from sim.cluster.mutants import CLUSTER
+from sim.cluster.seeds import run_cluster_seed
+from sim.cluster.stories import STORIES
+from sim.planting import Mutant, planted
 
 
 @pytest.mark.parametrize("seed", [2, 4, 1012])
@@ -39,7 +38,7 @@ def test_full_and_failing_disks_come_right_again(seed: int):
 
 
 def test_a_seed_is_the_same_history_in_every_process():
-    program = "from penstock.testing.simulation.cluster.seeds import run_cluster_seed as run; print(run(2).trace)"
+    program = "from sim.cluster.seeds import run_cluster_seed as run; print(run(2).trace)"
     traces = [
         subprocess.run(
             [sys.executable, "-c", program],
@@ -82,6 +81,12 @@ CAUGHT = [
         "a change of the in-sync set that is not answered counts as refused",
         "a leader gives up waiting to hear whether a follower was taken in",
     ),
+    ("a healed voter votes at once, under its old name", "a voter forgets what it acknowledged"),
+    (
+        "a healed node vouches for replicas that it has not looked at",
+        "a node loses its metadata and the end of its replica",
+    ),
+    ("a healed node has another disk", "a bit flips in a node's Raft log"),
     ("the scrub does not look at sealed segments", "a bit of an old segment flips, and nobody reads it"),
     ("readers step over what is damaged", "a bit of an old segment flips, and a consumer reads it"),
     ("what was written in this life is never checked", "a bit of an old segment flips, and nobody reads it"),
@@ -101,7 +106,7 @@ EVERYDAY = 3  # `./dev sim --mutants` hunts all of them
 def test_a_planted_bug_spoils_its_story(name: str, story: str):
     mutant = next(each for each in CLUSTER if each.name == name)
     with planted(mutant):
-        stories = importlib.import_module("penstock.testing.simulation.cluster.stories")
+        stories = importlib.import_module("sim.cluster.stories")
         with pytest.raises(stories.BrokenPromise):
             stories.STORIES[story]()
 

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from penstock.storage.files import read_file
+from penstock.testing.disk import SimulatedCommit, SimulatedDisk
 from penstock.testing.files import Crash
-from penstock.testing.simulation.cluster.disk import SimulatedCommit, SimulatedDisk
-from penstock.testing.simulation.cluster.loop import simulated_loop
+from penstock.testing.loop import simulated_loop
 
 PATH = Path("/data/file")
 

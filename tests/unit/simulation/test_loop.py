@@ -7,13 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.testing.simulation.cluster.loop import (
-    Life,
-    SimulatedLoop,
-    SimulationHung,
-    SimulationRanAway,
-    simulated_loop,
-)
+from penstock.testing.loop import Life, SimulatedLoop, SimulationHung, SimulationRanAway, simulated_loop
 
 
 def run(program, seed: int = 1):

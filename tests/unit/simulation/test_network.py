@@ -7,13 +7,13 @@ from random import Random
 
 import msgspec
 import pytest
+from sim.cluster.network import SimulatedNetwork, Weather
+from sim.cluster.peers import SimulatedPeers
 
 from penstock.errors import NotLeader, PeerUnavailable
-from penstock.peers.port import Method, Nothing, Reply
-from penstock.testing.simulation.cluster.clock import SimulatedClock
-from penstock.testing.simulation.cluster.loop import Life, simulated_loop
-from penstock.testing.simulation.cluster.network import SimulatedNetwork, Weather
-from penstock.testing.simulation.cluster.peers import SimulatedPeers
+from penstock.network.port import Method, Nothing, Reply
+from penstock.testing.clock import SimulatedClock
+from penstock.testing.loop import Life, simulated_loop
 
 
 class Number(msgspec.Struct, frozen=True):

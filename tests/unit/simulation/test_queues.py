@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 
 import pytest
-
-from penstock.testing.simulation.cluster.lane_mutants import LANES
-from penstock.testing.simulation.cluster.queue_mutants import QUEUES
-from penstock.testing.simulation.cluster.queue_shape import KEYED, PLAIN, QueueShape
-from penstock.testing.simulation.cluster.seeds import run_cluster_seed
-from penstock.testing.simulation.planting import planted
+from sim.cluster.lane_mutants import LANES
+from sim.cluster.queue_mutants import QUEUES
+from sim.cluster.queue_shape import KEYED, PLAIN, QueueShape
+from sim.cluster.seeds import run_cluster_seed
+from sim.planting import planted
 
 
 def shape_of(seed: int) -> QueueShape | None:
@@ -88,7 +87,7 @@ EVERYDAY = (
 def test_a_planted_bug_spoils_its_story(name: str):
     mutant = next(each for each in QUEUES + LANES if each.name == name)
     with planted(mutant):
-        stories = importlib.import_module("penstock.testing.simulation.cluster.stories")
-        stage = importlib.import_module("penstock.testing.simulation.cluster.stage")
+        stories = importlib.import_module("sim.cluster.stories")
+        stage = importlib.import_module("sim.cluster.stage")
         with pytest.raises(stage.BrokenPromise):
             stories.STORIES[(CAUGHT | CAUGHT_IN_LANES)[name]]()

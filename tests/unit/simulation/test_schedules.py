@@ -6,11 +6,10 @@ import importlib
 from random import Random
 
 import pytest
-
-from penstock.testing.simulation.cluster.schedule_mutants import SCHEDULES
-from penstock.testing.simulation.cluster.schedule_shape import ScheduleShape
-from penstock.testing.simulation.cluster.seeds import run_cluster_seed
-from penstock.testing.simulation.planting import planted
+from sim.cluster.schedule_mutants import SCHEDULES
+from sim.cluster.schedule_shape import ScheduleShape
+from sim.cluster.seeds import run_cluster_seed
+from sim.planting import planted
 
 
 def shape_of(seed: int) -> ScheduleShape | None:
@@ -65,7 +64,7 @@ EVERYDAY = ("schedules are fired without numbers", "schedules are early by a tic
 def test_a_planted_bug_spoils_its_story(name: str):
     mutant = next(each for each in SCHEDULES if each.name == name)
     with planted(mutant):
-        stories = importlib.import_module("penstock.testing.simulation.cluster.schedule_stories")
+        stories = importlib.import_module("sim.cluster.schedule_stories")
         with pytest.raises(stories.BrokenPromise):
             stories.SCHEDULE_STORIES[CAUGHT[name]]()
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.broker.publishing import Message
-from penstock.broker.transactions.joint.publishing import Ticket, publish_into
 from penstock.errors import GroupNotFound
+from penstock.features.messages.publishing import OutgoingMessage
+from penstock.features.transactions.joint.publishing import Ticket, publish_into
 from penstock.testing import BrokerDown, Fate, VirtualBroker
 
 
@@ -143,7 +143,9 @@ def test_everything_else_is_a_call_away_transactions_too() -> None:
         broker.create_topic("bills")
         (order,) = broker.receive("orders")
         name = broker.call(lambda real: real.joint.open(60_000)).id
-        broker.call(lambda real: publish_into(real, Ticket(name), "bills", [Message(value=b"bill")]))
+        broker.call(
+            lambda real: publish_into(real.ports, real.joint, Ticket(name), "bills", [OutgoingMessage(value=b"bill")])
+        )
         broker.call(lambda real: real.queues.ack("default", [order.receipt], transaction=name))
         assert broker.messages("bills") == []
         broker.call(lambda real: real.joint.abort(name))

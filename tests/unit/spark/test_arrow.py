@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.errors import CorruptRecords
 from penstock.records import Codec, Record, assign, decode_records, encode_batch, encode_marker, filter_batch
 from penstock.records.header import HEADER_BYTES, seal
-from penstock.spark.decoding.arrow import decode
+from penstock.spark.decoding import decode
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 ALL = ("offset", "timestamp", "key", "value", "headers")

@@ -23,8 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.spark.reading.filters import Narrowed, narrow
-from penstock.spark.reading.plan import Span
-from penstock.spark.reading.positions import Reach, TopicReach
+from penstock.spark.reading.plan import PartitionReach, ReadSpan, TopicReach
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIMES = {"a": [5, 9, 3, 9, 12, 4], "b": [1, 1, 2, 30, 30, 31]}  # milliseconds of the messages of each topic
@@ -67,10 +66,10 @@ def read(narrowed: Narrowed) -> list[Row]:
     found = []
     for topic, times in TIMES.items():
         located = {at: next((o for o, ms in enumerate(times) if ms >= at), len(times)) for at in narrowed.instants}
-        reach = Reach(0, len(times), len(times), 1, located)
+        reach = PartitionReach(0, len(times), len(times), 1, located)
         reaches = {topic: TopicReach("id", dict.fromkeys(PARTITIONS, reach))}
         for at in PARTITIONS:
-            span = narrowed.part_of(Span(topic, "id", at, 0, len(times)), reaches)
+            span = narrowed.part_of(ReadSpan(topic, "id", at, 0, len(times)), reaches)
             if span is not None:
                 assert 0 <= span.begin < span.end <= len(times)
                 found += [

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidConfig
-from penstock.spark.machine.java import has_java, packaged_java
-from penstock.spark.machine.python import ensure_python
-from penstock.spark.sessions import session
+from penstock.spark.sessions import ensure_python, has_java, packaged_java, session
 
 
 def fake_java(directory: Path, told: str) -> str:

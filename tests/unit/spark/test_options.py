@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import InvalidConfig
 from penstock.spark.reading.options import COLUMNS, Bound, SourceOptions
-from penstock.spark.writing.sink_options import SinkOptions
+from penstock.spark.writing.options import SinkOptions
 
 BASE = {"servers": "http://a:8080, b:8081", "topics": "orders,bills"}
 

@@ -7,8 +7,20 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.reading.plan import Span, advance, losses, share, spans, split, tasks
-from penstock.spark.reading.positions import Position, Reach, TopicPosition, TopicReach, position_of
+from penstock.spark.reading.plan import (
+    PartitionReach,
+    ReadSpan,
+    StreamPosition,
+    TopicPosition,
+    TopicReach,
+    advance,
+    losses,
+    position_of,
+    share,
+    spans,
+    split,
+    tasks,
+)
 
 counts = st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 4)), st.integers(0, 10**12), max_size=8)
 
@@ -22,11 +34,11 @@ def test_shares_add_up_and_nobody_gets_more_than_waits(waiting: dict[tuple[str, 
 
 
 def reach(*ends: int, topic_id: str = "id", start: int = 0) -> TopicReach:
-    return TopicReach(topic_id, {at: Reach(start, end, end, end * 100) for at, end in enumerate(ends)})
+    return TopicReach(topic_id, {at: PartitionReach(start, end, end, end * 100) for at, end in enumerate(ends)})
 
 
-def position(*offsets: int, topic_id: str = "id") -> Position:
-    return Position("g", {"t": TopicPosition(topic_id, dict(enumerate(offsets)))})
+def position(*offsets: int, topic_id: str = "id") -> StreamPosition:
+    return StreamPosition("g", {"t": TopicPosition(topic_id, dict(enumerate(offsets)))})
 
 
 @settings(deadline=None)
@@ -58,8 +70,8 @@ def test_step_by_step_everything_is_read_once(
     assert sorted(seen) == [(index, offset) for index, end in enumerate(ends) for offset in range(end)]
 
 
-def span(partition: int, messages: int, message_bytes: float = 100.0) -> Span:
-    return Span("t", "id", partition, 0, messages, message_bytes)
+def span(partition: int, messages: int, message_bytes: float = 100.0) -> ReadSpan:
+    return ReadSpan("t", "id", partition, 0, messages, message_bytes)
 
 
 def test_small_partitions_share_a_task() -> None:
@@ -75,7 +87,7 @@ def test_small_partitions_share_a_task() -> None:
 
 
 def test_a_watermark_that_is_not_known_yet_loses_nothing() -> None:
-    behind = TopicReach("id", {0: Reach(0, 3, 10, 1000)})
+    behind = TopicReach("id", {0: PartitionReach(0, 3, 10, 1000)})
     assert list(losses(position(7), {"t": behind})) == []
     assert dict(advance(position(7), {"t": behind}).items()) == {("t", 0): 7}
 
@@ -90,6 +102,8 @@ def test_losses_are_told() -> None:
     assert told == "Offsets 5 to 6 of t-0 were deleted before they were read."
     (told,) = losses(position(5), {"t": reach(4)})
     assert "ends at offset 4, before 5" in told
-    (told,) = losses(position(8), {"t": TopicReach("id", {0: Reach(0, 8, 8, 1), 1: Reach(3, 9, 9, 1)})})
+    (told,) = losses(
+        position(8), {"t": TopicReach("id", {0: PartitionReach(0, 8, 8, 1), 1: PartitionReach(3, 9, 9, 1)})}
+    )
     assert told == "Offsets 0 to 2 of the new partition t-1 were deleted unread."
     assert list(losses(position(5), {"t": reach(5, 9), "new": reach(4)})) == []

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.errors import InvalidConfig
-from penstock.spark.values.value_types import checked_type, rule_of, struct_of
+from penstock.spark.values import checked_type, rule_of, struct_of
 
 
 def test_ddl_is_read_without_a_jvm() -> None:

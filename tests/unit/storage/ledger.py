@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from tests.unit.storage.samples import COMPACTED, DIRECTORY, open_log, read_all
 
-from penstock.broker.partition import Partition
-from penstock.broker.stats import TopicStats
-from penstock.cluster.topic_config import TopicSettings
+from penstock.consensus.topic_config import TopicSettings
 from penstock.model import TopicPartition
+from penstock.partitions.partition import Partition
+from penstock.partitions.stats import TopicStats
 from penstock.records import BatchHeader, Record, decode_records, encode_batch, iter_batches, parse_header, read_marker
 from penstock.storage.aborted import ABORTED_FILE
 from penstock.storage.compaction import plan_compaction

@@ -9,9 +9,9 @@ from penstock.errors import DamagedRecords
 from penstock.records import BatchHeader, Codec, Record, check_batch, encode_batch, iter_batches, parse_header
 from penstock.storage.config import UNLIMITED, LogConfig
 from penstock.storage.files import Files, FileSlice
-from penstock.storage.holes import OffsetRange
 from penstock.storage.log import Log
 from penstock.storage.producers import ProducerTable
+from penstock.storage.ranges import OffsetRange
 
 DIRECTORY = Path("/data/logs/orders/0")
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=200, retention_ms=UNLIMITED)

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from tests.unit.storage.samples import fill, open_log
 
-from penstock.storage.commit import GroupCommit
+from penstock.storage.commit import GroupCommit, KernelSync
 from penstock.storage.config import LogConfig
 from penstock.storage.files import DiskFiles
-from penstock.storage.kernel_sync import KernelSync
 from penstock.storage.log import Log
 from penstock.testing.files import MemoryFiles
 

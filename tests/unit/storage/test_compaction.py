@@ -19,8 +19,7 @@ from tests.unit.storage.samples import (
 
 from penstock.errors import DiskFull
 from penstock.records import Codec, Record, decode_records, encode_batch, encode_marker, parse_header
-from penstock.storage.cleaned_to import CleanedTo
-from penstock.storage.compaction import compact, plan_compaction
+from penstock.storage.compaction import CleanedTo, compact, plan_compaction
 from penstock.storage.log import Log
 from penstock.storage.segment import log_path
 from penstock.testing.files import MemoryFiles

@@ -22,8 +22,8 @@ from tests.unit.storage.samples import (
 from penstock.errors import DamagedRecords
 from penstock.records import Codec, check_batch, iter_batches, parse_header
 from penstock.records.header import seal
-from penstock.storage.holes import OffsetRange
 from penstock.storage.log import Log
+from penstock.storage.ranges import OffsetRange
 from penstock.storage.segment import log_path
 from penstock.testing.files import MemoryFiles
 

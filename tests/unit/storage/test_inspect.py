@@ -6,9 +6,9 @@ from tests.unit.storage.samples import DIRECTORY, append, base_of, fill, make_ba
 
 from penstock.records import Record, decode_records, encode_batch, encode_marker
 from penstock.records.header import seal
-from penstock.storage.holes import Hole
 from penstock.storage.index import Index
 from penstock.storage.inspect import dump_batches, dump_records, inspect_log
+from penstock.storage.ranges import Hole
 from penstock.storage.segment import index_path, log_path
 from penstock.testing.files import MemoryFiles
 

@@ -118,12 +118,12 @@ def test_time_is_searched_inside_batches() -> None:
 
 def test_the_largest_timestamp_is_found_in_what_is_left() -> None:
     log = open_log(MemoryFiles())
-    assert log.max_timestamp() is None
+    assert log.find_time(log.largest_timestamp) is None
     for time in (1000, 3000, 2000, 1500):
         append(log, make_batch(timestamp=time))
-    assert log.max_timestamp() == (1, 3000, 0)
+    assert log.find_time(log.largest_timestamp) == (1, 3000, 0)
     log.trim(2)
-    assert log.max_timestamp() == (2, 2000, 0)
+    assert log.find_time(log.largest_timestamp) == (2, 2000, 0)
 
 
 def test_trim_moves_the_start_for_good_and_drops_whole_segments() -> None:

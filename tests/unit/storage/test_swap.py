@@ -9,6 +9,7 @@ from tests.unit.storage.samples import DIRECTORY
 from penstock.errors import StorageError
 from penstock.storage.files import read_file
 from penstock.storage.segment import index_path, log_path
+from penstock.storage.segment_list import SegmentList
 from penstock.storage.swap import Swap, finish_swaps
 from penstock.testing.files import Crash, MemoryFiles
 
@@ -39,7 +40,7 @@ def test_a_swap_happens_wholly_or_not_at_all() -> None:
                 swap.settle()
             except Crash:
                 files.crash()
-            finish_swaps(files, DIRECTORY)
+            finish_swaps(files, DIRECTORY, SegmentList(files, DIRECTORY))
             files.crash()
             found.add(state_of(files))
     assert found == {"old", "new"}
@@ -67,7 +68,7 @@ def test_a_swap_that_fails_at_any_call_can_be_settled_after_it() -> None:
             swap.settle()
         files.fail_at = None
         swap.settle()
-        finish_swaps(files, DIRECTORY)
+        finish_swaps(files, DIRECTORY, SegmentList(files, DIRECTORY))
         files.crash()
         found.add(state_of(files))
         assert not [entry.name for entry in files.entries(DIRECTORY) if entry.name.endswith((".cleaned", ".swap"))]

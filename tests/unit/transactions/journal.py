@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 
 from tests.support import journal
 
-from penstock.broker.transactions import records
-from penstock.broker.transactions.markers import Marker
-from penstock.broker.transactions.messages import Where
+from penstock.features.transactions import records
+from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.messages import Where
 
 
 class MemoryJournal(journal.MemoryJournal):

@@ -14,32 +14,27 @@ from uuid import UUID
 import msgspec
 from tests.support.virtual_time import ClockWithHands, run
 
-from penstock.broker.coordination.messages import ProducerIdentity, Rejected
-from penstock.broker.coordination.neighbours import Neighbours
-from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.consumer.topics import NoTopics
-from penstock.broker.groups.coordinator import GroupCoordinator
-from penstock.broker.partition import Partition
-from penstock.broker.stats import TopicStats, TransactionStats
-from penstock.broker.transactions.config import TransactionConfig
-from penstock.broker.transactions.coordinator import TransactionCoordinator
-from penstock.broker.transactions.messages import Where
-from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import (
-    MetadataRecord,
-    NodeRegistered,
-    PartitionAssigned,
-    TopicCreated,
-    TopicDeleted,
-)
-from penstock.cluster.topic_config import TopicSettings
+from penstock.config.settings import GroupSettings, TransactionSettings
+from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.records import MetadataRecord, NodeRegistered, PartitionAssigned, TopicCreated, TopicDeleted
+from penstock.consensus.topic_config import TopicSettings
 from penstock.errors import PenstockError, UnknownPartition
+from penstock.features.groups.consumer.topics import NoTopics
+from penstock.features.groups.coordinator import GroupCoordinator
+from penstock.features.transactions.coordinator import TransactionCoordinator
+from penstock.features.transactions.messages import Where
+from penstock.machines.clocks import PatientClock
+from penstock.machines.leaders import Leaders
+from penstock.machines.messages import ProducerIdentity, Rejected
 from penstock.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from penstock.partitions.partition import Partition
+from penstock.partitions.stats import TopicStats, TransactionStats
 from penstock.records import Record, decode_records, encode_batch, parse_header, read_marker
 from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
+from penstock.supervision import Supervision
 from penstock.testing.files import MemoryFiles
-from penstock.testing.peers import Exchange
+from penstock.testing.peers import PeerExchange
 
 NOW_MS = 1_700_000_000_000
 Verdict = frozenset[Where] | PenstockError
@@ -59,17 +54,20 @@ class Node:
         self.metadata = ClusterMetadata()
         self.backlog: list[MetadataRecord] | None = None  # what it has not heard yet, while it lags
         self.partitions: dict[Where, Partition] = {}
-        clock = ClockWithHands()
-        self.groups = GroupCoordinator(GroupConfig(), clock, NoTopics(), syncs=False)
+        self.clock = ClockWithHands()
+        leaders, time = Leaders(node_id, self.metadata, self.peers, self.clock), PatientClock(self.clock)
+        supervision = Supervision(self.clock)
+        self.groups = GroupCoordinator(GroupSettings(), leaders, time, NoTopics(), syncs=False, supervision=supervision)
         self.transactions = TransactionCoordinator(
-            TransactionConfig(),
-            clock,
+            TransactionSettings(),
+            leaders,
+            time,
             TransactionStats(),
             self.find,
             self.groups,
             cluster.allocate,
-            Neighbours(node_id, self.metadata, self.peers),
             syncs=False,
+            supervision=supervision,
         )
 
     def find(self, topic: str, index: int) -> Partition:
@@ -89,11 +87,8 @@ class Node:
             self.metadata.apply(record)
 
     def start(self) -> None:
-        self.groups.start(lambda: self._count(OFFSETS_TOPIC))
-        self.transactions.start(lambda: self._count(TRANSACTIONS_TOPIC))
-
-    def _count(self, topic: str) -> int:
-        return len(self.metadata.topics[topic].partitions) if topic in self.metadata.topics else 0
+        self.groups.start()
+        self.transactions.start()
 
     async def stop(self) -> None:
         await self.transactions.stop()
@@ -119,7 +114,7 @@ class Cluster:
     """Three nodes, a topic ``t`` with a partition on each, and the topics of coordinators."""
 
     def __init__(self) -> None:
-        self.exchange = Exchange()
+        self.exchange = PeerExchange()
         self._ids = count(1000)
         self._files = count()
         self.nodes: dict[int, Node] = {}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.unit.transactions.nodes import Cluster, Node, play, until
 
-from penstock.broker.coordination.messages import ProducerIdentity
-from penstock.broker.groups.messages import CommitInTransaction, MemberIdentity, OffsetCommit
-from penstock.broker.transactions.marking import MARK
-from penstock.broker.transactions.messages import AddPartitions
-from penstock.broker.transactions.states import State
 from penstock.errors import ConcurrentTransactions, CoordinatorLoading, NotCoordinator, ProducerFenced
+from penstock.features.groups.messages import CommitInTransaction, MemberIdentity, OffsetCommit
+from penstock.features.transactions.marking import MARK
+from penstock.features.transactions.messages import AddPartitions
+from penstock.features.transactions.states import State
+from penstock.machines.messages import ProducerIdentity
 from penstock.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 ALL = (("t", 0), ("t", 1), ("t", 2))

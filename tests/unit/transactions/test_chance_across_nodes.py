@@ -12,9 +12,9 @@ from random import Random
 import pytest
 from tests.unit.transactions.nodes import Cluster, play, tales, until
 
-from penstock.broker.coordination.messages import ProducerIdentity
-from penstock.broker.transactions.messages import AddPartitions
 from penstock.errors import PenstockError
+from penstock.features.transactions.messages import AddPartitions
+from penstock.machines.messages import ProducerIdentity
 from penstock.model import TRANSACTIONS_TOPIC
 
 PLACES = [("t", 0), ("t", 1), ("t", 2)]

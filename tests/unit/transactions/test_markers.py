@@ -8,12 +8,11 @@ from pathlib import Path
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.coordination.messages import ProducerIdentity
-from penstock.broker.coordination.neighbours import Neighbours
 from penstock.broker.surroundings import alone
-from penstock.broker.transactions.markers import LocalMarkers, Marker
-from penstock.broker.transactions.marking import ClusterMarkers
-from penstock.cluster.controller import TopicSpec
+from penstock.consensus.controller import TopicSpec
+from penstock.features.transactions.markers import LocalMarkers, Marker
+from penstock.features.transactions.marking import ClusterMarkers
+from penstock.machines.messages import ProducerIdentity
 from penstock.model import OFFSETS_TOPIC
 from penstock.records import read_marker
 
@@ -43,8 +42,8 @@ class Scene:
         self._is_done = asyncio.Event()
         self.is_wanted = True
         local = LocalMarkers(broker.partition, self.groups, broker.clock, syncs=True)
-        neighbours = Neighbours(1, broker.metadata, broker.peers)
-        self.markers = ClusterMarkers(local, neighbours, lambda *what: self.later.append(what), asyncio.ensure_future)
+        leaders = broker.leaders
+        self.markers = ClusterMarkers(local, leaders, lambda *what: self.later.append(what), asyncio.ensure_future)
 
     def write(self, *places: tuple[str, int]) -> None:
         self.markers.write(MARKER, places, lambda: self.is_wanted, self.on_done)

@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.transactions.journal import MemoryJournal, MemoryMarkers
 
-from penstock.broker.coordination.messages import ProducerIdentity, Rejected, Request
-from penstock.broker.stats import TransactionStats
-from penstock.broker.transactions.config import TransactionConfig
-from penstock.broker.transactions.epochs import EPOCH_MAX
-from penstock.broker.transactions.markers import Marker
-from penstock.broker.transactions.messages import AddPartitions, End, Init, Terminate, Verify, Where
-from penstock.broker.transactions.records import Change, StoredTransaction, TransactionKey
-from penstock.broker.transactions.shard import TransactionShard
-from penstock.broker.transactions.states import DECIDED, State
+from penstock.config.settings import TransactionSettings
 from penstock.errors import NotCoordinator, PenstockError
+from penstock.features.transactions.epochs import EPOCH_MAX
+from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.messages import AddPartitions, End, Init, Terminate, Verify, Where
+from penstock.features.transactions.records import Change, StoredTransaction, TransactionKey
+from penstock.features.transactions.shard import TransactionShard
+from penstock.features.transactions.states import DECIDED, State
+from penstock.machines.messages import ProducerIdentity, Rejected, Request
+from penstock.partitions.stats import TransactionStats
 
 NAMES = ["x", "y"]
 CLIENTS = 4  # two for each id: the first speaks the first protocol, the other one the second
@@ -116,7 +116,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @initialize(first_epoch=st.sampled_from([0, EPOCH_MAX - 3]))
     def start(self, first_epoch: int) -> None:
-        self.config = TransactionConfig()
+        self.config = TransactionSettings()
         self.journal = MemoryJournal()
         self.now_ms = 0
         self.partitions = {where: Partition() for where in PLACES}

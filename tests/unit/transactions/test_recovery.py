@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tests.unit.transactions.journal import MemoryJournal, MemoryMarkers
 
-from penstock.broker.coordination.messages import ProducerIdentity
-from penstock.broker.stats import TransactionStats
-from penstock.broker.transactions.config import TransactionConfig
-from penstock.broker.transactions.markers import Marker
-from penstock.broker.transactions.messages import Where
-from penstock.broker.transactions.records import Change, StoredTransaction, TransactionKey
-from penstock.broker.transactions.shard import TransactionShard
-from penstock.broker.transactions.states import State
+from penstock.config.settings import TransactionSettings
+from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.messages import Where
+from penstock.features.transactions.records import Change, StoredTransaction, TransactionKey
+from penstock.features.transactions.shard import TransactionShard
+from penstock.features.transactions.states import State
+from penstock.machines.messages import ProducerIdentity
+from penstock.partitions.stats import TransactionStats
 
 
 def test_a_decision_that_was_read_is_committed_before_its_markers() -> None:
@@ -25,7 +25,7 @@ def test_a_decision_that_was_read_is_committed_before_its_markers() -> None:
     markers = MemoryMarkers(lambda where, marker: told.append((where, marker)))
     shard = TransactionShard(
         journal,
-        TransactionConfig(),
+        TransactionSettings(),
         markers,
         TransactionStats(),
         lambda: 0,

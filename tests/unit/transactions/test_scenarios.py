@@ -8,7 +8,7 @@ import pytest
 from tests.support.scenarios import check_story, stories_beside, untold_rules
 from tests.unit.transactions.transcript import Transcript
 
-from penstock.broker.transactions.states import VERDICTS
+from penstock.features.transactions.states import VERDICTS
 
 STORIES = stories_beside(__file__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.transactions.states import DECIDED, SUCCESSORS, VERDICTS, Event, State, Verdict
+from penstock.features.transactions.states import DECIDED, SUCCESSORS, VERDICTS, Event, State, Verdict
 
 
 def test_every_event_and_every_state_has_its_row() -> None:

@@ -25,15 +25,15 @@ from typing import Any
 import msgspec
 from tests.unit.transactions.journal import MemoryJournal, MemoryMarkers
 
-from penstock.broker.coordination.messages import ProducerIdentity, Rejected, Request
-from penstock.broker.stats import TransactionStats
-from penstock.broker.transactions.config import TransactionConfig
-from penstock.broker.transactions.epochs import EPOCH_MAX
-from penstock.broker.transactions.markers import Marker
-from penstock.broker.transactions.messages import AddPartitions, End, Init, Terminate, Verify, Where
-from penstock.broker.transactions.records import Change, TransactionKey, from_record
-from penstock.broker.transactions.shard import TransactionShard
+from penstock.config.settings import TransactionSettings
 from penstock.errors import NotCoordinator, PenstockError
+from penstock.features.transactions.epochs import EPOCH_MAX
+from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.messages import AddPartitions, End, Init, Terminate, Verify, Where
+from penstock.features.transactions.records import Change, TransactionKey, from_record
+from penstock.features.transactions.shard import TransactionShard
+from penstock.machines.messages import ProducerIdentity, Rejected, Request
+from penstock.partitions.stats import TransactionStats
 
 NAME = "x"
 TICK_MS = 50
@@ -59,7 +59,7 @@ class Transcript:
     """Plays a scenario line by line."""
 
     def __init__(self) -> None:
-        self.config = TransactionConfig()
+        self.config = TransactionSettings()
         self.journal = MemoryJournal()
         self.stats = TransactionStats()
         self.now_ms = 0

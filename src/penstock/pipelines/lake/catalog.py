@@ -57,7 +57,7 @@ class TopicFact(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}  # that the topic had of its own; empty in lakes of before they were kept
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A step of the lake: files that came, and files whose rows are in those now."""
 
     version: int = VERSION
@@ -95,7 +95,7 @@ class Catalog:
     def is_empty(self) -> bool:
         return self.next_number == 0
 
-    def _apply(self, entry: Entry) -> None:
+    def _apply(self, entry: CatalogEntry) -> None:
         for topic in entry.topics:
             self.topics[topic.name, topic.generation] = topic
         for path in entry.removed:
@@ -127,8 +127,8 @@ class Catalog:
         return (file for file in self.files.values() if file.topic in wanted)
 
 
-def write_entry(lake: Path, number: int, entry: Entry) -> None:
-    """Write an entry, as a whole and durably; `InvalidLake` if somebody else was faster."""
+def write_entry(lake: Path, number: int, entry: CatalogEntry) -> None:
+    """Write an entry, as a whole and durably; `InvalidLake` if another writer was faster."""
     path = _path(lake, number)
     path.parent.mkdir(parents=True, exist_ok=True)
     written = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -140,7 +140,7 @@ def write_entry(lake: Path, number: int, entry: Entry) -> None:
         os.link(written, path)  # unlike a rename, it fails where there is one already
     except FileExistsError:
         raise InvalidLake(
-            f"Somebody else writes to the lake {lake}: end one of the two, then start the other again."
+            f"Another pipeline writes to the lake {lake}. Stop one of the two, then start the other again."
         ) from None
     finally:
         written.unlink()
@@ -160,9 +160,9 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def _read(path: Path) -> Entry:
+def _read(path: Path) -> CatalogEntry:
     try:
-        entry = msgspec.json.decode(path.read_bytes(), type=Entry)
+        entry = msgspec.json.decode(path.read_bytes(), type=CatalogEntry)
     except (msgspec.MsgspecError, OSError) as error:
         raise InvalidLake(f"{path} is no entry of a lake's catalog: {error}.") from error
     if entry.version > VERSION:

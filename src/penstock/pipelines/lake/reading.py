@@ -20,14 +20,14 @@ SCHEMA: Final = (
 )
 
 
-class Span(NamedTuple):
+class ArchivedSpan(NamedTuple):
     """Offsets of a partition, the end left out."""
 
     begin: int
     end: int
 
 
-Spans = Mapping[Where, Span]
+Spans = Mapping[Where, ArchivedSpan]
 
 
 def rows_between(spark: SparkSession, catalog: Catalog, spans: Spans) -> DataFrame:
@@ -79,7 +79,7 @@ def check_files(spark: SparkSession, lake: Path, files: Iterable[DataFile]) -> i
     return sum(file.rows for file in known.values())
 
 
-def _is_in(where: Where, span: Span) -> Column:
+def _is_in(where: Where, span: ArchivedSpan) -> Column:
     from pyspark.sql import functions as sql
 
     topic, generation, partition = where

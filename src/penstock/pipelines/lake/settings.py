@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-import msgspec
-
+from penstock.api.topics import AlterTopic, DescribeTopic, TopicDetail
 from penstock.spark.connection import transport_to
 
 _SIZE: Final = "max.message.bytes"
@@ -28,11 +27,6 @@ _OF_CLUSTER: Final = frozenset(
 # They would remove old messages as soon as these are there, refuse them, or give them another time.
 _AGAINST_OLD: Final = ("retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes")
 _OF_TIME: Final = "message.timestamp."
-
-
-class _Topic(msgspec.Struct, frozen=True):
-    configs: dict[str, str]
-    settings: dict[str, str]
 
 
 class Restored(NamedTuple):
@@ -59,8 +53,7 @@ def kept_settings(servers: Sequence[str], topic: str) -> dict[str, str]:
 
 def change_settings(servers: Sequence[str], topic: str, changes: Mapping[str, str]) -> None:
     portal, transport = transport_to(tuple(servers))
-    body = msgspec.json.encode({"configs": dict(changes)})
-    portal.call(transport.call("PATCH", ("v1", "topics", topic), body=body))
+    portal.call(transport.call(AlterTopic(topic=topic, configs=dict(changes))))
 
 
 def restored(kept: Mapping[str, str], *, keeps_timestamps: bool) -> Restored:
@@ -74,6 +67,6 @@ def restored(kept: Mapping[str, str], *, keeps_timestamps: bool) -> Restored:
     return Restored(first | {"retention.ms": "-1", "retention.bytes": "-1"}, last, withheld)
 
 
-def _ask(servers: Sequence[str], topic: str) -> _Topic:
+def _ask(servers: Sequence[str], topic: str) -> TopicDetail:
     portal, transport = transport_to(tuple(servers))
-    return portal.call(transport.get(_Topic, "v1", "topics", topic))
+    return portal.call(transport.call(DescribeTopic(topic=topic)))

@@ -14,9 +14,8 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from penstock.pipelines.lake.catalog import Catalog, DataFile, Entry, write_entry
-from penstock.pipelines.lake.merging import merge
-from penstock.pipelines.lake.writing import Batch, BatchFiles
+from penstock.pipelines.lake.catalog import Catalog, CatalogEntry, DataFile, write_entry
+from penstock.pipelines.lake.writing import BatchFiles, LakeBatch, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "penstock-lake"
 
 
-def write_to_lake(rows: DataFrame, catalog: Catalog, entry: Entry, batch: Batch | None = None) -> None:
+def write_to_lake(rows: DataFrame, catalog: Catalog, entry: CatalogEntry, batch: LakeBatch | None = None) -> None:
     """Make files of rows, and an entry with them. Without a batch, each row is a group of files to merge."""
     rows.sparkSession.dataSource.register(LakeSink)
     options = {
@@ -59,7 +58,7 @@ class LakeWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Made:
         lake = Path(self._options["lake"])
-        batch = msgspec.json.decode(self._options["batch"], type=Batch | None)
+        batch = msgspec.json.decode(self._options["batch"], type=LakeBatch | None)
         if batch is not None:
             return Made(BatchFiles(lake, batch).write(iterator))
         texts = [text for rows in iterator for text in rows.column(0).to_pylist()]
@@ -69,7 +68,7 @@ class LakeWriter(DataSourceArrowWriter):
         files = [file for made in messages if isinstance(made, Made) for file in made.files]
         if not files:
             return
-        entry = msgspec.json.decode(self._options["entry"], type=Entry)
+        entry = msgspec.json.decode(self._options["entry"], type=CatalogEntry)
         names = {file.topic for file in files}
         topics = [fact for fact in entry.topics if fact.name in names]
         added = sorted(files, key=lambda file: file.path)

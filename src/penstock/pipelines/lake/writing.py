@@ -1,13 +1,14 @@
 """Files of a lake as executors write them: rows come in Arrow, and leave as Parquet by topic, date and hour.
 
-Rows that are in the lake already are passed over.
+Rows that are in the lake already are skipped. Small files are merged into one with their rows in order of partition and
+offset.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.errors import InvalidLake
 from penstock.pipelines.lake.catalog import DataFile, Range, TopicFact, sync_directory
 
 ROW_SCHEMA: Final = pa.schema(
@@ -39,7 +41,7 @@ _OPEN_MAX: Final = 48
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Batch(msgspec.Struct, frozen=True):
+class LakeBatch(msgspec.Struct, frozen=True):
     """A batch to be written: which, of which topics, and how far each partition is in the lake already."""
 
     number: int
@@ -51,7 +53,7 @@ class Batch(msgspec.Struct, frozen=True):
 class BatchFiles:
     """Writes what a task has of a batch."""
 
-    def __init__(self, lake: Path, batch: Batch) -> None:
+    def __init__(self, lake: Path, batch: LakeBatch) -> None:
         self._lake = lake
         self._batch = batch
         self._reached = {(topic, generation, at): offset for topic, generation, at, offset in batch.reached}
@@ -169,7 +171,7 @@ class _OpenFile:
 
 
 def path_of(topic: str, hour: int, lead: str) -> str:
-    """A path that nobody else takes, for messages of one hour (counted from 1970)."""
+    """A path that no other task takes, for messages of one hour (counted from 1970)."""
     moment = datetime.fromtimestamp(hour * 3600, UTC)
     directory = f"topic={topic}/date={moment:%Y-%m-%d}/hour={moment:%H}"
     return f"{directory}/{lead}-{uuid.uuid4().hex[:12]}.parquet"
@@ -190,3 +192,48 @@ def settle(path: Path) -> int:
 
 def _numbers(column: pa.Array) -> Numbers:
     return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
+
+
+_ROWS_A_GROUP: Final = 100_000
+
+
+def merge(lake: Path, group: Sequence[DataFile]) -> DataFile:
+    """A file with the rows of all of these, which are of the same topic and hour."""
+    first = group[0]
+    directory = first.path.rsplit("/", 1)[0]
+    rows = pa.concat_tables(pq.read_table(lake / file.path, schema=ROW_SCHEMA, partitioning=None) for file in group)
+    expected = sum(file.rows for file in group)
+    if len(rows) != expected:
+        raise InvalidLake(f"Files of {lake / directory} have {len(rows)} rows, not {expected}.")
+    rows = rows.sort_by([("partition", "ascending"), ("offset", "ascending")])
+    path = f"{directory}/merged-{uuid.uuid4().hex[:12]}.parquet"
+    with open_parquet(lake / path) as writer:
+        writer.write_table(rows, row_group_size=_ROWS_A_GROUP)
+    return DataFile(
+        path=path,
+        topic=first.topic,
+        generation=first.generation,
+        rows=expected,
+        bytes=settle(lake / path),
+        ranges=list(merged_ranges(each for file in group for each in file.ranges)),
+    )
+
+
+def merged_ranges(ranges: Iterable[Range]) -> Iterator[Range]:
+    """One for each partition, that covers all of them."""
+    by_partition: dict[int, list[Range]] = {}
+    for each in ranges:
+        by_partition.setdefault(each.partition, []).append(each)
+    for partition, some in sorted(by_partition.items()):
+        checksum = 0
+        for each in some:
+            checksum ^= int(each.checksum, 16)
+        yield Range(
+            partition=partition,
+            first=min(each.first for each in some),
+            last=max(each.last for each in some),
+            rows=sum(each.rows for each in some),
+            checksum=f"{checksum:016x}",
+            first_ms=min(each.first_ms for each in some),
+            last_ms=max(each.last_ms for each in some),
+        )

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.pipelines.ready.aggregate import Aggregate
 from penstock.pipelines.ready.archive import Archive
-from penstock.pipelines.ready.dead_letters import DeadLetters
-from penstock.pipelines.ready.dedupe import Dedupe
-from penstock.pipelines.ready.enrich import Enrich
-from penstock.pipelines.ready.health import Health
-from penstock.pipelines.ready.join import Join
+from penstock.pipelines.ready.dead_letters import DeadLetterReport
+from penstock.pipelines.ready.flows import Aggregate, Dedupe, Enrich, JoinPipeline
+from penstock.pipelines.ready.health import HealthReport
 from penstock.pipelines.ready.kind import ReadyPipeline
 from penstock.pipelines.ready.restore import Replay, Restore
 
@@ -24,10 +21,10 @@ READY: Final[dict[str, ReadyPipeline]] = {
         Restore(),
         Replay(),
         Aggregate(),
-        Join(),
+        JoinPipeline(),
         Dedupe(),
         Enrich(),
-        DeadLetters(),
-        Health(),
+        DeadLetterReport(),
+        HealthReport(),
     )
 }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from penstock.pipelines.definition import Definition, Source
+from penstock.pipelines.definition import Definition, PipelineSource
 from penstock.pipelines.flow import triggered
 from penstock.pipelines.places import beside, on_this_machine, within
-from penstock.pipelines.ready.kind import Option, ReadyPipeline, Surroundings
+from penstock.pipelines.ready.kind import Option, ReadyPipeline, RunContext
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -32,7 +32,7 @@ class Archive(ReadyPipeline):
         "graceMinutes": Option("how long files that were merged stay for those who still read them", int, default=60),
     }
 
-    def sources(self, options: Mapping[str, Any], definition: Definition) -> list[Source]:
+    def sources(self, options: Mapping[str, Any], definition: Definition) -> list[PipelineSource]:
         given = {
             "servers": definition.servers,
             "topics": ",".join(options["topics"]),
@@ -41,22 +41,21 @@ class Archive(ReadyPipeline):
             "maxRecordsPerTrigger": str(options["maxRecordsPerTrigger"]),
             "group": f"archive-{definition.name}",
         }
-        return [Source(name=self.name, options=given)]
+        return [PipelineSource(name=self.name, options=given)]
 
-    def start(self, options: Mapping[str, Any], surroundings: Surroundings) -> list[StreamingQuery]:
+    def start(self, options: Mapping[str, Any], context: RunContext) -> list[StreamingQuery]:
         """Begin to archive."""
-        from penstock.pipelines.lake.archiving import Archiver
-        from penstock.pipelines.lake.compaction import Limits
+        from penstock.pipelines.lake.archiving import Archiver, Limits
 
-        spark = surroundings.spark
-        (read,) = self.sources(options, surroundings.definition)
+        spark = context.spark
+        (read,) = self.sources(options, context.definition)
         source = dict(read.options)
-        lake = on_this_machine(beside(surroundings.definition, options["lake"]), "A lake")
+        lake = on_this_machine(beside(context.definition, options["lake"]), "A lake")
         limits = Limits(small_bytes=options["smallMegabytes"] * _MIB, grace_ms=options["graceMinutes"] * 60_000)
         archiver = Archiver(lake, source, limits, writers=options["writers"], compact_every=options["compactEvery"])
         if options["compact"]:
-            surroundings.tell(f"Merged {archiver.tidy(spark):,} small files of {lake}.")
+            context.tell(f"Merged {archiver.tidy(spark):,} small files of {lake}.")
         rows = spark.readStream.format("penstock").options(**source).load()
         writer = rows.writeStream.queryName(self.name).foreachBatch(archiver)
-        writer = writer.option("checkpointLocation", within(surroundings.checkpoint, self.name))
-        return [triggered(writer, surroundings.trigger).start()]
+        writer = writer.option("checkpointLocation", within(context.checkpoint, self.name))
+        return [triggered(writer, context.trigger).start()]

@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from penstock.api.groups import ListGroups
+from penstock.api.health import DescribeFigures, MetricsView, TopicFigures
 from penstock.errors import InvalidPipeline, PenstockError
 from penstock.pipelines.definition import Trigger, TriggerKind
 from penstock.pipelines.flow import triggered
 from penstock.pipelines.places import beside, within
-from penstock.pipelines.ready.kind import Option, ReadyPipeline, Surroundings
+from penstock.pipelines.ready.kind import Option, ReadyPipeline, RunContext
 from penstock.spark.connection import transport_to
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ _SCHEMA: Final = "at TIMESTAMP, node STRING, kind STRING, name STRING, measure S
 Row = tuple[str, str, str, str, float]  # node, kind, name, measure, value
 
 
-class Health(ReadyPipeline):
+class HealthReport(ReadyPipeline):
     name = "health"
     help = "Throughput, lag and latency of a cluster at intervals, to a topic or to Parquet."
     options: ClassVar[Mapping[str, Option]] = {
@@ -31,21 +33,21 @@ class Health(ReadyPipeline):
         "every": Option("how often", default="10 seconds"),
     }
 
-    def start(self, options: Mapping[str, Any], surroundings: Surroundings) -> list[StreamingQuery]:
+    def start(self, options: Mapping[str, Any], context: RunContext) -> list[StreamingQuery]:
         """Look once with the trigger ``available-now``, else again and again."""
         if bool(options["to"]) == bool(options["path"]):
             raise InvalidPipeline("health needs `to: TOPIC` or `path: DIRECTORY` under `with`, one of them.")
-        spark, definition = surroundings.spark, surroundings.definition
+        spark, definition = context.spark, context.definition
         target = {"topic": options["to"]} if options["to"] else {"path": beside(definition, options["path"])}
         sampler = Sampler(definition.servers, target)
-        if surroundings.trigger.kind is TriggerKind.ONCE:
+        if context.trigger.kind is TriggerKind.ONCE:
             sampler.sample(spark)
             return []
-        trigger = surroundings.trigger
+        trigger = context.trigger
         if trigger.kind is not TriggerKind.EVERY:
             trigger = Trigger(TriggerKind.EVERY, options["every"])
         ticks = spark.readStream.format("rate").load().writeStream.queryName(self.name).foreachBatch(sampler)
-        ticks = ticks.option("checkpointLocation", within(surroundings.checkpoint, self.name))
+        ticks = ticks.option("checkpointLocation", within(context.checkpoint, self.name))
         return [triggered(ticks, trigger).start()]
 
 
@@ -55,7 +57,7 @@ class Sampler:
     def __init__(self, servers: str, target: Mapping[str, str]) -> None:
         self._servers = [server.strip() for server in servers.split(",")]
         self._target = dict(target)
-        self._before: dict[str, Any] = {}
+        self._before: dict[str, MetricsView] = {}
 
     def __call__(self, ticks: DataFrame, _batch: int) -> None:
         self.sample(ticks.sparkSession)
@@ -79,42 +81,43 @@ class Sampler:
         """A node that does not answer has one figure: that it does not."""
         portal, transport = transport_to((server,), timeout_s=5.0)
         try:
-            found = portal.call(transport.get(dict[str, Any], "v1", "admin", "metrics"))
+            found = portal.call(transport.call(DescribeFigures()))
         except PenstockError:
             yield server, "node", server, "up", 0.0
             return
         yield server, "node", server, "up", 1.0
         for name in ("log_append_latency", "log_sync_latency", "produce_latency"):
             for part in ("p50_ms", "p99_ms"):
-                if found[name][part] is not None:
-                    yield server, "node", server, f"{name}_{part}", float(found[name][part])
+                figure = getattr(getattr(found, name), part)
+                if figure is not None:
+                    yield server, "node", server, f"{name}_{part}", float(figure)
         before = self._before.get(server)
         self._before[server] = found
-        for topic in found["topics"]:
+        for topic in found.topics:
             for measure in ("messages", "size_bytes"):
-                yield server, "topic", topic["topic"], measure, float(topic[measure])
+                yield server, "topic", topic.topic, measure, float(getattr(topic, measure))
             for measure in ("messages_produced", "bytes_produced", "messages_consumed", "bytes_consumed"):
                 rate = _rate(before, found, topic, measure)
                 if rate is not None:
-                    yield server, "topic", topic["topic"], f"{measure}_per_second", rate
+                    yield server, "topic", topic.topic, f"{measure}_per_second", rate
 
     def _of_groups(self) -> Iterator[Row]:
         portal, transport = transport_to(tuple(self._servers), timeout_s=5.0)
         try:
-            found = portal.call(transport.get(dict[str, Any], "v1", "groups"))
+            found = portal.call(transport.call(ListGroups()))
         except PenstockError:
             return
-        for group in found["groups"]:
-            yield "", "group", group["group"], "lag", float(group["lag"])
-            yield "", "group", group["group"], "members", float(group["members"])
+        for group in found.groups:
+            yield "", "group", group.group, "lag", float(group.lag)
+            yield "", "group", group.group, "members", float(group.members)
 
 
-def _rate(before: Any, found: Any, topic: Mapping[str, Any], measure: str) -> float | None:
+def _rate(before: MetricsView | None, found: MetricsView, topic: TopicFigures, measure: str) -> float | None:
     """How much a second since the last look; None at the first one, and when the node began anew meanwhile."""
-    if before is None or found["uptime_ms"] <= before["uptime_ms"]:
+    if before is None or found.uptime_ms <= before.uptime_ms:
         return None
-    last = next((each for each in before["topics"] if each["topic"] == topic["topic"]), None)
+    last = next((each for each in before.topics if each.topic == topic.topic), None)
     if last is None:
         return None
-    seconds = float(found["time_ms"] - before["time_ms"]) / 1000
-    return float(max(topic[measure] - last[measure], 0)) / seconds
+    seconds = float(found.time_ms - before.time_ms) / 1000
+    return float(max(getattr(topic, measure) - getattr(last, measure), 0)) / seconds

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.errors import InvalidPipeline
-from penstock.pipelines.definition import Definition, Source, Trigger
+from penstock.pipelines.definition import Definition, PipelineSource, Trigger
 from penstock.pipelines.places import HOW_TO_REACH, local_path
-from penstock.pipelines.text import Faults, Text, did_you_mean
+from penstock.pipelines.text import Faults, FileValue, did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +35,8 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a ready pipeline runs in. ``tell`` shows a line to whoever watches."""
+class RunContext:
+    """What a ready pipeline runs in. ``tell`` shows a line to the user."""
 
     spark: SparkSession
     definition: Definition
@@ -53,17 +53,17 @@ class ReadyPipeline(ABC):
     options: ClassVar[Mapping[str, Option]]
 
     @abstractmethod
-    def start(self, options: Mapping[str, Any], surroundings: Surroundings) -> list[StreamingQuery]:
+    def start(self, options: Mapping[str, Any], context: RunContext) -> list[StreamingQuery]:
         """Begin, with options that were checked."""
 
-    def sources(self, options: Mapping[str, Any], definition: Definition) -> list[Source]:  # noqa: ARG002
+    def sources(self, options: Mapping[str, Any], definition: Definition) -> list[PipelineSource]:  # noqa: ARG002
         """What it reads of topics, as far as that is known before it begins."""
         return []
 
     def check(self, definition: Definition) -> dict[str, Any]:
         """The options of a definition as values; `InvalidPipeline` names the line of whatever is wrong."""
         faults = Faults(definition.file)
-        given: dict[str, Text] = definition.options
+        given: dict[str, FileValue] = definition.options
         for name, text in given.items():
             if name not in self.options:
                 hint = did_you_mean(name, list(self.options))
@@ -80,7 +80,7 @@ class ReadyPipeline(ABC):
         return values
 
 
-def _value(text: Text, name: str, option: Option, faults: Faults) -> Any:
+def _value(text: FileValue, name: str, option: Option, faults: Faults) -> Any:
     value = text.plain()
     if option.kind is list:
         value = value if isinstance(value, list) else [part.strip() for part in str(value).split(",")]

@@ -1,32 +1,187 @@
 """Restore and replay: messages of a lake back into topics, in their order, and checked when all are there.
 
 They go in portions, each one transaction under a number, so that a run which was killed goes on where it was and writes
-nothing twice. What is to be done is decided once and kept with the checkpoint.
+nothing twice. Which offsets go where, in which portions, is decided once and kept with the checkpoint.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
+from penstock.api.topics import CreateTopic
 from penstock.errors import InvalidLake, InvalidPipeline, UnknownTopic
-from penstock.pipelines.lake.catalog import CHECKSUM, Catalog
-from penstock.pipelines.lake.reading import check_files, files_between, rows_between
+from penstock.pipelines.lake.catalog import CHECKSUM, Catalog, Where
+from penstock.pipelines.lake.reading import ArchivedSpan, check_files, files_between, rows_between, rows_of
 from penstock.pipelines.lake.settings import change_settings, restored, settings_of
 from penstock.pipelines.places import PLAN, Checkpoint, beside, on_this_machine, within
-from penstock.pipelines.ready.kind import Option, ReadyPipeline, Surroundings
-from penstock.pipelines.ready.restore_plan import Plan, Portion, Target, plan_of
+from penstock.pipelines.ready.kind import Option, ReadyPipeline, RunContext
+from penstock.pipelines.text import did_you_mean
 from penstock.spark.connection import servers_in, transport_to
 from penstock.spark.reading.cluster import Cluster
 from penstock.spark.reading.options import SourceOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+
+class RestoreTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a topic of the lake goes. ``begins``: where each partition ended before the first portion."""
+
+    topic: str
+    name: str
+    partitions: int
+    begins: dict[int, int] = {}
+    settings: dict[str, str] = {}  # that the topic had, as the lake kept them
+    last: dict[str, str] = {}  # to be set when all messages are there, for a topic that was made
+
+
+class Piece(msgspec.Struct, frozen=True):
+    topic: str
+    generation: int
+    partition: int
+    begin: int
+    end: int
+
+
+class Portion(msgspec.Struct, frozen=True):
+    """What goes in one transaction."""
+
+    pieces: list[Piece]
+
+    def spans(self) -> dict[Where, ArchivedSpan]:
+        return {
+            (each.topic, each.generation, each.partition): ArchivedSpan(each.begin, each.end) for each in self.pieces
+        }
+
+
+class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    options: dict[str, Any]
+    targets: list[RestoreTarget]
+    portions: list[Portion]
+
+    def spans(self) -> dict[Where, ArchivedSpan]:
+        """Everything at once."""
+        found: dict[Where, ArchivedSpan] = {}
+        for portion in self.portions:
+            for where, span in portion.spans().items():
+                known = found.get(where, span)
+                found[where] = ArchivedSpan(min(known.begin, span.begin), max(known.end, span.end))
+        return found
+
+
+def plan_of(
+    spark: SparkSession, catalog: Catalog, options: Mapping[str, Any], target_of: Callable[[str], str]
+) -> RestorePlan:
+    """Decide what to do with a lake as it is now."""
+    topics = options["topics"] or catalog.names()
+    for topic in topics:
+        if topic not in catalog.names():
+            hint = did_you_mean(topic, catalog.names())
+            raise InvalidPipeline(f"The lake {catalog.lake} has no topic {topic!r}.{hint}")
+    spans, counts = _everything(catalog, topics)
+    for name, cuts_end in (("from", False), ("until", True)):
+        if options[name]:
+            _cut(spark, catalog, spans, _instant_ms(options[name], name), cuts_end=cuts_end)
+    for (topic, partition), end in _offsets(options["untilOffsets"]).items():
+        for where, span in spans.items():
+            if where[0] == topic and where[2] == partition:
+                spans[where] = ArchivedSpan(span.begin, min(span.end, end))
+    facts = [fact for fact in catalog.topics.values() if fact.name in topics]
+    targets = [
+        RestoreTarget(
+            topic=topic,
+            name=target_of(topic),
+            partitions=max(fact.partitions for fact in facts if fact.name == topic),
+            settings=max((fact for fact in facts if fact.name == topic), key=lambda fact: fact.generation).settings,
+        )
+        for topic in topics
+    ]
+    return RestorePlan(
+        id=uuid.uuid4().hex,
+        options=msgspec.to_builtins(dict(options)),
+        targets=targets,
+        portions=list(portions_of(spans, counts, int(options["portionRows"]))),
+    )
+
+
+def _everything(catalog: Catalog, topics: Iterable[str]) -> tuple[dict[Where, ArchivedSpan], dict[Where, int]]:
+    spans: dict[Where, ArchivedSpan] = {}
+    counts: dict[Where, int] = {}
+    for file in catalog.files_of(topics):
+        for each in file.ranges:
+            where = (file.topic, file.generation, each.partition)
+            known = spans.get(where, ArchivedSpan(each.first, each.last + 1))
+            spans[where] = ArchivedSpan(min(known.begin, each.first), max(known.end, each.last + 1))
+            counts[where] = counts.get(where, 0) + each.rows
+    return spans, counts
+
+
+def _cut(
+    spark: SparkSession, catalog: Catalog, spans: dict[Where, ArchivedSpan], at_ms: int, *, cuts_end: bool
+) -> None:
+    """Have spans end, or begin, at the first message at or after an instant."""
+    from pyspark.sql import functions as sql
+
+    topics = {where[0] for where in spans}
+    later = [file for file in catalog.files_of(topics) if any(each.last_ms >= at_ms for each in file.ranges)]
+    rows = rows_of(spark, catalog.lake, later).where(sql.col("timestamp") >= sql.timestamp_millis(sql.lit(at_ms)))
+    first = rows.groupBy("topic", "generation", "partition").agg(sql.min("offset").alias("offset")).collect()
+    found = {(row.topic, row.generation, row.partition): row.offset for row in first}
+    for where, span in spans.items():
+        cut = found.get(where, span.end)
+        spans[where] = (
+            ArchivedSpan(span.begin, min(span.end, cut)) if cuts_end else ArchivedSpan(max(span.begin, cut), span.end)
+        )
+
+
+def portions_of(spans: Mapping[Where, ArchivedSpan], counts: Mapping[Where, int], rows_max: int) -> Iterable[Portion]:
+    """Generation after generation, each topic in as many parts of about the same size as it takes."""
+    for topic, generation in sorted({where[:2] for where in spans}):
+        some = {where: span for where, span in spans.items() if where[:2] == (topic, generation)}
+        rows = sum(counts[where] for where in some)
+        parts = max(1, -(-rows // rows_max))
+        for at in range(parts):
+            pieces = []
+            for where, span in sorted(some.items()):
+                size = max(span.end - span.begin, 0)
+                begin, end = span.begin + size * at // parts, span.begin + size * (at + 1) // parts
+                if end > begin:
+                    pieces.append(Piece(*where, begin, end))
+            if pieces:
+                yield Portion(pieces)
+
+
+def _offsets(text: str) -> dict[tuple[str, int], int]:
+    if not text:
+        return {}
+    try:
+        found = msgspec.json.decode(text, type=dict[str, dict[int, int]])
+    except msgspec.MsgspecError:
+        raise InvalidPipeline(f'untilOffsets is JSON such as {{"orders": {{"0": 1000}}}}, not {text!r}.') from None
+    return {(topic, index): offset for topic, offsets in found.items() for index, offset in offsets.items()}
+
+
+def _instant_ms(text: str, option: str) -> int:
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise InvalidPipeline(f"{option} is an instant with a time zone, such as 2026-01-31T12:00:00Z, not {text!r}.")
+    return int(moment.timestamp() * 1000)
+
+
+# -- carrying it out ---------------------------------------------------------------------------------------------------
 
 _SIZE: Final = "max.message.bytes"
 
@@ -50,9 +205,9 @@ class Restore(ReadyPipeline):
         "append": Option("whether topics may have messages already", bool, default=False),
     }
 
-    def start(self, options: Mapping[str, Any], surroundings: Surroundings) -> list[StreamingQuery]:
+    def start(self, options: Mapping[str, Any], context: RunContext) -> list[StreamingQuery]:
         """Do all of it."""
-        _Job(self, options, surroundings).run()
+        _Job(self, options, context).run()
         return []
 
     def target_of(self, topic: str, options: Mapping[str, Any]) -> str:
@@ -80,14 +235,14 @@ class Replay(Restore):
 
 
 class _Job:
-    def __init__(self, kind: Restore, options: Mapping[str, Any], surroundings: Surroundings) -> None:
+    def __init__(self, kind: Restore, options: Mapping[str, Any], context: RunContext) -> None:
         self._kind = kind
         self._options = options
-        self._around = surroundings
-        self._spark = surroundings.spark
-        self._servers = surroundings.definition.servers
+        self._around = context
+        self._spark = context.spark
+        self._servers = context.definition.servers
         self._servers_list = servers_in(self._servers)
-        self._catalog = Catalog.load(on_this_machine(beside(surroundings.definition, options["lake"]), "A lake"))
+        self._catalog = Catalog.load(on_this_machine(beside(context.definition, options["lake"]), "A lake"))
         self._keeps_timestamps = kind.timestamps(options) == "keep"
 
     def run(self) -> None:
@@ -105,12 +260,12 @@ class _Job:
 
     # -- what to do ---------------------------------------------------------------------------------------------------
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> RestorePlan:
         checkpoint = Checkpoint(self._around.checkpoint, self._spark)
         wanted = {name: value for name, value in self._options.items() if name != "check"}
         known = checkpoint.read(PLAN)
         if known is not None:
-            plan = msgspec.json.decode(known, type=Plan)
+            plan = msgspec.json.decode(known, type=RestorePlan)
             if plan.options != msgspec.to_builtins(wanted):
                 raise InvalidPipeline(
                     f"{within(checkpoint.place, PLAN)} is of a {self._kind.name} with other options. Give this one "
@@ -126,7 +281,7 @@ class _Job:
         checkpoint.write(PLAN, msgspec.json.encode(plan))
         return plan
 
-    def _prepared(self, target: Target) -> Target:
+    def _prepared(self, target: RestoreTarget) -> RestoreTarget:
         """The topic to write to, made if it is not there, with where it ends now."""
         try:
             ends = self._ends(target.name)
@@ -145,11 +300,11 @@ class _Job:
         self._check_settings(target)
         return msgspec.structs.replace(target, begins=ends)
 
-    def _created(self, target: Target) -> Target:
+    def _created(self, target: RestoreTarget) -> RestoreTarget:
         settings = restored(target.settings, keeps_timestamps=self._keeps_timestamps)
         portal, transport = transport_to(self._servers_list)
-        body = {"name": target.name, "partitions": target.partitions, "configs": settings.first}
-        portal.call(transport.post(Any, "v1", "topics", body=body))
+        request = CreateTopic(name=target.name, partitions=target.partitions, configs={**settings.first})
+        portal.call(transport.call(request))
         if self._keeps_timestamps:
             # Messages come with the timestamps that they had: retention would remove old ones at once.
             withheld = ", ".join(f"{name}={value}" for name, value in settings.withheld.items())
@@ -157,7 +312,7 @@ class _Job:
             self._around.tell(f"Made topic {target.name}, which keeps messages for ever: set its retention.ms.{had}")
         return msgspec.structs.replace(target, last=settings.last)
 
-    def _check_settings(self, target: Target) -> None:
+    def _check_settings(self, target: RestoreTarget) -> None:
         """Refuse a topic that would not take what is restored, or not keep it."""
         settings = settings_of(self._servers_list, target.name)
         kept, takes = int(target.settings.get(_SIZE, "0")), int(settings.get(_SIZE, "0"))
@@ -182,7 +337,7 @@ class _Job:
 
     # -- doing it -----------------------------------------------------------------------------------------------------
 
-    def _write(self, plan: Plan, number: int, portion: Portion) -> None:
+    def _write(self, plan: RestorePlan, number: int, portion: Portion) -> None:
         from pyspark.sql import functions as sql
 
         spans = portion.spans()
@@ -198,7 +353,7 @@ class _Job:
 
     # -- checking it --------------------------------------------------------------------------------------------------
 
-    def _check(self, plan: Plan) -> int:
+    def _check(self, plan: RestorePlan) -> int:
         """Compare what is in the topics now with the lake, in order; how many messages."""
         total = 0
         for name in sorted({target.name for target in plan.targets}):
@@ -211,7 +366,7 @@ class _Job:
                 if expected.get(partition) != found.get(partition):
                     raise InvalidLake(
                         f"{name}-{partition} is not what the lake has: {found.get(partition, (0,))[0]:,} messages "
-                        f"where {expected.get(partition, (0,))[0]:,} are expected, or others. Did somebody else write?"
+                        f"where {expected.get(partition, (0,))[0]:,} are expected. Did another producer write to it?"
                     )
             total += sum(count for count, _ in expected.values())
         return total

@@ -9,18 +9,18 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
+from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.client.transport import MSGPACK, unpacked
+from penstock.api.groups import FindOffsets, KnownOffset, OffsetsAnswer, ReportedOffset, ReportOffsets, TopicEnds
+from penstock.api.limits import TIMESTAMPS_MAX
+from penstock.api.messages import ReadBatches
+from penstock.client.calls import unpacked
 from penstock.errors import InvalidConfig, LeaderNotAvailable, NodesUnreachable, PenstockError, UnknownTopic
-from penstock.spark.connection import transport_to
-from penstock.spark.kafka_names import refuse_kafka
+from penstock.spark.connection import refuse_kafka, transport_to
 from penstock.spark.reading.options import SourceOptions
-from penstock.spark.reading.plan import Reaches, Span
-from penstock.spark.reading.positions import Position, Reach, TopicReach
+from penstock.spark.reading.plan import PartitionReach, Reaches, ReadSpan, StreamPosition, TopicReach
 
 log = logging.getLogger(__name__)
 
@@ -28,31 +28,9 @@ FETCH_BYTES: Final = 4 * 1024 * 1024  # larger answers cost both ends more, in f
 _FETCH_BYTES_MIN: Final = 256 * 1024
 _SLACK: Final = 1.3  # messages of a span may be larger than others
 _PAUSE_SECONDS: Final = 0.1
-_INSTANTS_MAX: Final = 8  # that a node looks up in one call
 
 
-class _Ends(msgspec.Struct):
-    partition: int
-    log_start_offset: int | None
-    log_end_offset: int | None
-    high_watermark: int | None
-    last_stable_offset: int | None
-    size_bytes: int | None
-    located: list[int]
-
-
-class _TopicEnds(msgspec.Struct):
-    topic: str
-    topic_id: str
-    partitions: list[_Ends]
-
-
-class _Answer(msgspec.Struct):
-    topics: list[_TopicEnds]
-    missing: list[str]
-
-
-class Fetched(NamedTuple):
+class FetchedBatches(NamedTuple):
     """Batches of a partition, and the offset to go on from."""
 
     next_offset: int
@@ -69,18 +47,20 @@ class Cluster:
 
     # -- how far topics reach -----------------------------------------------------------------------------------------
 
-    def reaches(self, *, known: Position | None = None, wait_ms: int = 0, instants: Iterable[int] = ()) -> Reaches:
+    def reaches(
+        self, *, known: StreamPosition | None = None, wait_ms: int = 0, instants: Iterable[int] = ()
+    ) -> Reaches:
         """How far the source's topics reach now; with ``known``, once there is more than that.
 
         It is one call, unless so many instants have to be looked up that it takes more.
         """
         wanted = sorted(instants)
-        found = self._reaches(known, wait_ms, wanted[:_INSTANTS_MAX])
-        for begin in range(_INSTANTS_MAX, len(wanted), _INSTANTS_MAX):
-            found = _with_located(found, self._reaches(None, 0, wanted[begin : begin + _INSTANTS_MAX]))
+        found = self._reaches(known, wait_ms, wanted[:TIMESTAMPS_MAX])
+        for begin in range(TIMESTAMPS_MAX, len(wanted), TIMESTAMPS_MAX):
+            found = _with_located(found, self._reaches(None, 0, wanted[begin : begin + TIMESTAMPS_MAX]))
         return found
 
-    def _reaches(self, known: Position | None, wait_ms: int, timestamps_ms: Sequence[int]) -> Reaches:
+    def _reaches(self, known: StreamPosition | None, wait_ms: int, timestamps_ms: Sequence[int]) -> Reaches:
         deadline = time.monotonic() + self._options.timeout_s
         while True:
             answer = self._ask(known, wait_ms, timestamps_ms)
@@ -98,34 +78,29 @@ class Cluster:
                 )
             time.sleep(_PAUSE_SECONDS)
 
-    def _ask(self, known: Position | None, wait_ms: int, timestamps_ms: Sequence[int]) -> _Answer:
+    def _ask(self, known: StreamPosition | None, wait_ms: int, timestamps_ms: Sequence[int]) -> OffsetsAnswer:
         options = self._options
-        body: dict[str, Any] = {"topics": options.topics}
-        if options.pattern is not None:
-            body["pattern"] = options.pattern
-        if timestamps_ms:
-            body["timestamps_ms"] = list(timestamps_ms)
+        request = FindOffsets(topics=list(options.topics), pattern=options.pattern, timestamps_ms=list(timestamps_ms))
         if wait_ms and known is not None:
-            body["wait_ms"] = wait_ms
-            body["known"] = [
-                {"topic": topic, "partition": index, "offset": offset}
+            offsets = [
+                KnownOffset(topic=topic, partition=index, offset=offset)
                 for (topic, index), offset in (*known.items(), *self._passed_over.items())
             ]
+            request = msgspec.structs.replace(request, wait_ms=wait_ms, known=offsets)
         refuse_kafka(options.servers if known is None else ())
         try:
-            answer = self._portal.call(self._transport.post(_Answer, "v1", "offsets", body=body, wait_s=wait_ms / 1000))
+            answer = self._portal.call(self._transport.call(request))
         except NodesUnreachable:
             refuse_kafka(options.servers, is_any_port=True)
             raise
         if known is None and answer.missing:
             names = ", ".join(answer.missing)
             raise UnknownTopic(f"There is no topic {names}. Create it, or check the option `topics`.")
-        if options.assigned is not None:
-            self._pass_over(answer, options.assigned)
-        return answer
+        return answer if options.assigned is None else self._pass_over(answer, options.assigned)
 
-    def _pass_over(self, answer: _Answer, assigned: Mapping[str, frozenset[int]]) -> None:
+    def _pass_over(self, answer: OffsetsAnswer, assigned: Mapping[str, frozenset[int]]) -> OffsetsAnswer:
         """Leave out partitions that are not assigned, and remember how far they are: they are no news."""
+        kept: list[TopicEnds] = []
         for topic in answer.topics:
             wanted = assigned[topic.topic]
             missing = wanted - {at.partition for at in topic.partitions}
@@ -136,14 +111,16 @@ class Cluster:
                 )
             others = [at for at in topic.partitions if at.partition not in wanted]
             self._passed_over |= {(topic.topic, at.partition): at.log_end_offset or 0 for at in others}
-            topic.partitions = [at for at in topic.partitions if at.partition in wanted]
+            mine = [at for at in topic.partitions if at.partition in wanted]
+            kept.append(msgspec.structs.replace(topic, partitions=mine))
+        return msgspec.structs.replace(answer, topics=kept)
 
-    def _reach(self, topic: _TopicEnds, timestamps_ms: Sequence[int]) -> TopicReach:
+    def _reach(self, topic: TopicEnds, timestamps_ms: Sequence[int]) -> TopicReach:
         is_committed_only = self._options.isolation == "read_committed"
         return TopicReach(
             topic.topic_id,
             {
-                at.partition: Reach(
+                at.partition: PartitionReach(
                     at.log_start_offset or 0,
                     (at.last_stable_offset if is_committed_only else at.high_watermark) or 0,
                     at.log_end_offset or 0,
@@ -156,28 +133,27 @@ class Cluster:
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def fetch(self, span: Span, offset: int, *, skips_damage: bool = False) -> Future[Fetched]:
+    def fetch(self, span: ReadSpan, offset: int, *, skips_damage: bool = False) -> Future[FetchedBatches]:
         """Ask for the batches of a span from ``offset`` on; the answer comes by itself."""
         return self._portal.submit(self._fetch(span, offset, skips_damage))
 
-    async def _fetch(self, span: Span, offset: int, skips_damage: bool) -> Fetched:
-        query = {
-            "offset": offset,
-            "max_bytes": _bytes_for(span, offset),
-            "isolation": self._options.isolation,
-            "topic_id": span.topic_id,
-        }
-        if skips_damage:
-            query["skip_damage"] = "true"
-        path = ("v1", "topics", span.topic, "partitions", str(span.partition), "batches")
-        answer = await self._transport.call("GET", path, query=urlencode(query), accept=MSGPACK)
+    async def _fetch(self, span: ReadSpan, offset: int, skips_damage: bool) -> FetchedBatches:
+        request = ReadBatches(
+            topic=span.topic,
+            partition=span.partition,
+            offset=offset,
+            max_bytes=_bytes_for(span, offset),
+            isolation=self._options.isolation,
+            topic_id=span.topic_id,
+            skip_damage=skips_damage,
+        )
+        answer = await self._transport.call_packed(request)
         _, next_offset, _, _, _, data = unpacked(answer.body, tuple[str, int, int, int, int, memoryview])
-        return Fetched(next_offset, data)
+        return FetchedBatches(next_offset, data)
 
-    def begin_of(self, span: Span) -> int | None:
+    def begin_of(self, span: ReadSpan) -> int | None:
         """Where the span's partition begins now; None if the topic is gone or another one."""
-        body = {"topics": [span.topic]}
-        answer = self._portal.call(self._transport.post(_Answer, "v1", "offsets", body=body))
+        answer = self._portal.call(self._transport.call(FindOffsets(topics=[span.topic])))
         for topic in answer.topics:
             for at in topic.partitions:
                 if topic.topic_id == span.topic_id and at.partition == span.partition:
@@ -186,24 +162,24 @@ class Cluster:
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
-    def report(self, group: str, position: Position) -> None:
-        """Say how far a query got, without waiting for it: nobody but people depends on that."""
+    def report(self, group: str, position: StreamPosition) -> None:
+        """Report how far a query got, without waiting for the answer: no work depends on it."""
         offsets = [
-            {
-                "topic": topic,
-                "partition": index,
-                "offset": offset,
-                "topic_id": position.topics[topic].topic_id,
-                "metadata": "spark",  # by which lists of groups tell what this one is
-            }
+            ReportedOffset(
+                topic=topic,
+                partition=index,
+                offset=offset,
+                topic_id=position.topics[topic].topic_id,
+                metadata="spark",  # by which lists of groups tell what this one is
+            )
             for (topic, index), offset in position.items()
         ]
         if offsets:
             self._portal.submit(self._report(group, offsets))
 
-    async def _report(self, group: str, offsets: list[dict[str, Any]]) -> None:
+    async def _report(self, group: str, offsets: list[ReportedOffset]) -> None:
         try:
-            await self._transport.post(Any, "v1", "groups", group, "offsets", body={"offsets": offsets})
+            await self._transport.call(ReportOffsets(group=group, offsets=offsets))
         except PenstockError as error:
             log.warning("The progress of group %r could not be reported: %s", group, error.message)
 
@@ -225,7 +201,7 @@ def _with_located(found: Reaches, more: Reaches) -> Reaches:
     return together
 
 
-def _bytes_for(span: Span, offset: int) -> int:
+def _bytes_for(span: ReadSpan, offset: int) -> int:
     """How much to ask for: what is behind the span would be thrown away."""
     if not span.message_bytes:
         return FETCH_BYTES

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from penstock.spark.reading.plan import Reaches, Span
+from penstock.spark.reading.plan import Reaches, ReadSpan
 
 _NUMBERS: Final = ("partition", "offset")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -66,7 +66,7 @@ class Narrowed:
         """Instants that have to be looked up before it is known what `part_of` a span is meant."""
         return frozenset() if self.since_ms is None else frozenset({self.since_ms})
 
-    def part_of(self, span: Span, reaches: Reaches) -> Span | None:
+    def part_of(self, span: ReadSpan, reaches: Reaches) -> ReadSpan | None:
         """The part of a span that may have rows of the query, if any."""
         if span.partition not in self.partition or not (self.topics is None or span.topic in self.topics):
             return None

@@ -20,13 +20,13 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import InvalidConfig
-from penstock.spark.decoding.arrow import Decoded
+from penstock.spark.decoding import DecodedRows
 from penstock.spark.reading.options import SourceOptions
-from penstock.spark.reading.plan import Span
-from penstock.spark.values.value_types import struct_of
+from penstock.spark.reading.plan import ReadSpan
+from penstock.spark.values import struct_of
 
 if TYPE_CHECKING:
-    from penstock.spark.values.value_reader import ValueReader
+    from penstock.spark.value_reader import ValueReader
 
 _HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _TYPES: Final[dict[str, DataType]] = {
@@ -65,7 +65,7 @@ def with_columns(given: StructType, options: SourceOptions) -> SourceOptions:
     )
 
 
-class Frame:
+class RowFrame:
     """Makes Arrow record batches of a schema."""
 
     def __init__(self, options: SourceOptions, values: ValueReader | None = None) -> None:
@@ -74,14 +74,14 @@ class Frame:
         self.headers_type = self.schema.field("headers").type if "headers" in self.schema.names else None
         self._values = values
         if values is not None:
-            # Whoever looks into values has to say of which message, and may have to keep all of it.
+            # A parser of values names the message of a bad one, and may have to keep all of it.
             self.wanted = tuple(dict.fromkeys((*self.wanted, "offset", "value", *values.needs)))
             self.headers_type = (
                 self.headers_type
                 or to_arrow_schema(StructType([StructField("headers", _HEADERS)]), timezone="UTC").field(0).type
             )
 
-    def batch(self, span: Span, decoded: Decoded) -> pa.RecordBatch:
+    def batch(self, span: ReadSpan, decoded: DecodedRows) -> pa.RecordBatch:
         """Messages of a span as Spark takes them."""
         columns: dict[str, Any] = dict(decoded.columns)
         if self._values is not None:

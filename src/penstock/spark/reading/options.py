@@ -18,8 +18,7 @@ import msgspec
 
 from penstock.errors import InvalidConfig, InvalidTopicName
 from penstock.model import check_topic_name
-from penstock.spark.connection import DEFAULT_TIMEOUT_SECONDS, servers_in
-from penstock.spark.kafka_names import SAME, instead_of
+from penstock.spark.connection import DEFAULT_TIMEOUT_SECONDS, SAME, instead_of, servers_in
 
 End = Literal["earliest", "latest"]
 OnError = Literal["fail", "drop", "dead-letter"]

@@ -22,12 +22,21 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.errors import DataLost, InvalidConfig
-from penstock.spark.reading.batch import TaskSpans, read_spans
+from penstock.spark.reading.batch import HOW_TO_GO_ON, TaskSpans, read_spans
 from penstock.spark.reading.cluster import Cluster
 from penstock.spark.reading.options import SourceOptions
-from penstock.spark.reading.plan import Reaches, advance, bound_offsets, losses, spans, split, tasks
-from penstock.spark.reading.positions import Position, TopicReach, position_of
-from penstock.spark.reading.span_reader import HOW_TO_GO_ON
+from penstock.spark.reading.plan import (
+    Reaches,
+    StreamPosition,
+    TopicReach,
+    advance,
+    bound_offsets,
+    losses,
+    position_of,
+    spans,
+    split,
+    tasks,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster: Cluster | None = None
         self._reaches: Reaches = {}
         self._target: Reaches | None = None
-        self._reported: Position | None = None
+        self._reported: StreamPosition | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options}
@@ -61,7 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         reaches = self._ask().reaches(instants=options.starting.instants)
         group = options.group or f"spark-{uuid.uuid4().hex[:12]}"
-        start = Position(group, bound_offsets(options.starting, reaches))
+        start = StreamPosition(group, bound_offsets(options.starting, reaches))
         if options.starting.offsets is not None:
             self._judge(start, reaches)
         if not options.starting.is_given:
@@ -115,14 +124,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = Cluster(self._options)
         return self._cluster
 
-    def _look(self, begin: Position) -> Reaches:
+    def _look(self, begin: StreamPosition) -> Reaches:
         """How far topics reach; with ``availableNow``, no further than they did at the start."""
         if self._target is None:
             return self._ask().reaches(known=begin, wait_ms=_WAIT_MS)
         now = self._ask().reaches(known=begin)
         return {name: _capped(now[name], topic) for name, topic in self._target.items() if name in now}
 
-    def _judge(self, begin: Position, reaches: Reaches) -> None:
+    def _judge(self, begin: StreamPosition, reaches: Reaches) -> None:
         lost = list(losses(begin, reaches))
         if not lost:
             return
@@ -130,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLost(f"{' '.join(lost)} {HOW_TO_GO_ON}")
         log.warning("%s Going on with what there is, because failOnDataLoss is false.", " ".join(lost))
 
-    def _check_topics(self, begin: Position) -> None:
+    def _check_topics(self, begin: StreamPosition) -> None:
         """A checkpoint of quite other topics is a mistake, whatever may be lost."""
         wanted = self._options.topics
         if wanted and begin.topics and not set(wanted) & begin.topics.keys():
@@ -139,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{', '.join(sorted(wanted))}. Use another checkpointLocation."
             )
 
-    def _report(self, position: Position) -> None:
+    def _report(self, position: StreamPosition) -> None:
         """Show the query as a group with a lag. Everything before ``position`` was processed."""
         if self._reported is None or dict(position.items()) != dict(self._reported.items()):
             self._ask().report(self._options.group or position.group, position)
@@ -148,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _capped(now: TopicReach, target: TopicReach) -> TopicReach:
     if now.topic_id != target.topic_id:
-        return now  # whoever judges will see that it is another one
+        return now  # `_judge` reports that it is another one
     return TopicReach(
         now.topic_id,
         {

@@ -74,7 +74,7 @@ class Numbering:
         return first
 
 
-class Batch(NamedTuple):
+class EncodedBatch(NamedTuple):
     """A batch and where it goes."""
 
     partition: int
@@ -83,7 +83,7 @@ class Batch(NamedTuple):
 
 def encode(
     topic: str, columns: Columns, numbering: Numbering, *, batch_bytes: int, codec: Codec = Codec.NONE
-) -> Iterator[Batch]:
+) -> Iterator[EncodedBatch]:
     """Batches of up to ``batch_bytes`` each, partition after partition; a larger record is alone in its batch."""
     if columns.count == 0:
         return
@@ -117,9 +117,9 @@ def encode(
         batch = payload[offsets[first] : offsets[end]]
         if codec is Codec.NONE:
             complete_batch(header, batch)
-            yield Batch(partition, batch)
+            yield EncodedBatch(partition, batch)
         else:
-            yield Batch(partition, assemble_batch(header, (batch[HEADER_BYTES:],)))
+            yield EncodedBatch(partition, assemble_batch(header, (batch[HEADER_BYTES:],)))
 
 
 def _cut(columns: Columns, batch_bytes: int) -> Integers:

@@ -8,18 +8,19 @@ they are pending. That is all that is promised of them; see docs/explanation/del
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from penstock.client.problems import error_named
+from penstock.api.messages import NewMessage, PublishBatch
+from penstock.client.messages import outcomes_in
 from penstock.client.transport import Transport
-from penstock.errors import InvalidRecord, UnexpectedAnswer
+from penstock.client.values import Outgoing
+from penstock.errors import InvalidRecord, PenstockError
 from penstock.records import decode_records
 from penstock.records.batch import Headers
 from penstock.spark.writing.columns import Rows
@@ -32,7 +33,7 @@ _OVERHEAD_BYTES: Final = 64
 _BATCH_BYTES: Final = 1_000_000
 
 
-class Later(NamedTuple):
+class LaterRows(NamedTuple):
     """A message for later."""
 
     topic: str
@@ -48,7 +49,7 @@ class Later(NamedTuple):
         return _OVERHEAD_BYTES + len(self.key or b"") + len(self.value or b"") + headers
 
 
-def parted(rows: Rows) -> tuple[Rows, list[Later]]:
+def parted(rows: Rows) -> tuple[Rows, list[LaterRows]]:
     """The rows that are for now, and those that are for later one by one."""
     if rows.due_ms is None:
         return rows, []
@@ -58,7 +59,7 @@ def parted(rows: Rows) -> tuple[Rows, list[Later]]:
     return rows.only(~is_later), list(_messages(rows.only(is_later)))
 
 
-def check_size(messages: Iterable[Later]) -> None:
+def check_size(messages: Iterable[LaterRows]) -> None:
     """Refuse more than can go through the driver."""
     if sum(message.size for message in messages) > LATER_BYTES_MAX:
         raise InvalidRecord(
@@ -67,7 +68,7 @@ def check_size(messages: Iterable[Later]) -> None:
         )
 
 
-def _messages(rows: Rows) -> Iterator[Later]:
+def _messages(rows: Rows) -> Iterator[LaterRows]:
     assert rows.due_ms is not None, "these are for later"
     columns = Columns(
         np.zeros(rows.count, np.int64), rows.timestamps_ms, rows.key, rows.value, rows.header_counts, rows.headers
@@ -77,7 +78,7 @@ def _messages(rows: Rows) -> Iterator[Later]:
     records = (record for batch in batches for record in decode_records(batch.data))
     for at, record in enumerate(records):
         partition = -1 if rows.partitions is None else int(rows.partitions[at])
-        yield Later(
+        yield LaterRows(
             rows.topic,
             record.key,
             record.value,
@@ -87,57 +88,37 @@ def _messages(rows: Rows) -> Iterator[Later]:
         )
 
 
-async def schedule(transport: Transport, scope: str, messages: Sequence[Later]) -> None:
+async def schedule(transport: Transport, scope: str, messages: Sequence[LaterRows]) -> None:
     """Schedule all of these; those that are pending already under the same scope stay as they are."""
-    by_topic: dict[str, list[dict[str, Any]]] = {}
-    seen: Counter[Later] = Counter()
+    by_topic: dict[str, list[NewMessage]] = {}
+    seen: Counter[LaterRows] = Counter()
     for message in messages:
-        by_topic.setdefault(message.topic, []).append(_form(message, _id(scope, message, seen[message])))
+        given = Outgoing(message.key, message.value, message.headers).request(
+            message.partition, deliver_at=message.due_ms, schedule_id=_id(scope, message, seen[message])
+        )
+        by_topic.setdefault(message.topic, []).append(given)
         seen[message] += 1
-    for topic, forms in by_topic.items():
-        for some in _pieces(forms):
-            body = msgspec.json.encode({"messages": some})
-            answer = await transport.call("POST", ("v1", "topics", topic, "batch"), body=body)
-            _check(answer.body)
+    for topic, given_to in by_topic.items():
+        for some in _pieces(given_to):
+            answer = await transport.call(PublishBatch(topic=topic, messages=some), can_repeat=True)  # they have ids
+            for outcome in outcomes_in(answer, len(some)):
+                if isinstance(outcome, PenstockError):
+                    raise outcome
 
 
-def _id(scope: str, message: Later, number: int) -> str:
+def _id(scope: str, message: LaterRows, number: int) -> str:
     """The same for the same row of the same batch, whatever order rows come in; equal rows are counted."""
     return "spark:" + blake2b(msgspec.msgpack.encode((scope, message, number)), digest_size=20).hexdigest()
 
 
-def _form(message: Later, schedule_id: str) -> dict[str, Any]:
-    headers: dict[str, list[str | None]] = {}
-    for name, value in message.headers:
-        headers.setdefault(name, []).append(None if value is None else b64encode(value).decode())
-    form: dict[str, Any] = {"deliver_at": message.due_ms, "schedule_id": schedule_id, "headers_base64": headers}
-    form |= {"value": None} if message.value is None else {"value_base64": b64encode(message.value).decode()}
-    if message.key is not None:
-        form["key_base64"] = b64encode(message.key).decode()
-    if message.partition is not None:
-        form["partition"] = message.partition
-    return form
-
-
-def _pieces(forms: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    some: list[dict[str, Any]] = []
+def _pieces(messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:
+    some: list[NewMessage] = []
     size = 0
-    for form in forms:
-        form_bytes = len(form.get("value_base64", "")) + _OVERHEAD_BYTES
-        if some and (size + form_bytes > _CALL_BYTES or len(some) == _CALL_MESSAGES):
+    for message in messages:
+        message_bytes = len(message.value_base64 or b"") + _OVERHEAD_BYTES
+        if some and (size + message_bytes > _CALL_BYTES or len(some) == _CALL_MESSAGES):
             yield some
             some, size = [], 0
-        some.append(form)
-        size += form_bytes
+        some.append(message)
+        size += message_bytes
     yield some
-
-
-def _check(body: bytes | bytearray) -> None:
-    try:
-        results = msgspec.json.decode(body, type=dict[str, Any])["results"]
-    except (msgspec.DecodeError, KeyError) as error:
-        raise UnexpectedAnswer(f"The answer is not what a Penstock node says: {error}") from None
-    for result in results:
-        if "error" in result:
-            problem = result["error"]
-            raise error_named(str(problem.get("code", "")), str(problem.get("detail", "")))

@@ -1,7 +1,7 @@
 """Rows of Spark into topics: ``df.write`` and ``df.writeStream`` with ``format("penstock")``.
 
 Exactly once: every attempt of a task stages what it writes in a transaction of the batch, and the driver commits the
-batch by naming the attempts that count. The broker commits each batch of a query once, whoever asks and how often; it
+batch by naming the attempts that count. The broker commits each batch of a query once, however many drivers ask; it
 refuses a driver that was replaced, and aborts what that left behind. So any process may be killed at any time.
 With ``delivery=at-least-once`` rows are seen as they are written, and a batch that is run again is written again.
 """
@@ -20,14 +20,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from penstock.api.operation import Request
+from penstock.api.series import AbortNumber, BeginNumber, CommitNumber
 from penstock.errors import InvalidRecord, InvalidTxnState
 from penstock.spark.connection import transport_to
-from penstock.spark.writing.columns import Rows, check_schema, rows_of
+from penstock.spark.writing.columns import Rows, check_schema, partitions_of, rows_of
 from penstock.spark.writing.encoding import Columns, Integers, encode
-from penstock.spark.writing.later import Later, check_size, parted, schedule
-from penstock.spark.writing.partitioning import partitions_of
-from penstock.spark.writing.sink_options import SinkOptions
-from penstock.spark.writing.staging import Attempt, Claim
+from penstock.spark.writing.later import LaterRows, check_size, parted, schedule
+from penstock.spark.writing.options import SinkOptions
+from penstock.spark.writing.staging import Attempt, WriteClaim
 
 # Not in Spark's documentation, but how its own Python runner tells tasks where they belong; a test holds them.
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
@@ -39,14 +40,14 @@ _PIECE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 @dataclass
-class Written(WriterCommitMessage):
-    """What an attempt of a task leaves for whoever commits: where its rows are staged, and as whose."""
+class WrittenRows(WriterCommitMessage):
+    """What an attempt of a task leaves for the driver to commit: where its rows are staged, and as whose."""
 
     rows: int
-    claim: Claim | None
+    claim: WriteClaim | None
     transaction: str | None = None
     writer: str | None = None
-    later: Sequence[Later] = ()
+    later: Sequence[LaterRows] = ()
 
 
 class _Sink:
@@ -56,17 +57,17 @@ class _Sink:
         check_schema(schema, has_topic=options.topic is not None)
         self._options = options
 
-    def _write(self, batches: Iterator[pa.RecordBatch], claim: Claim | None) -> Written:
+    def _write(self, batches: Iterator[pa.RecordBatch], claim: WriteClaim | None) -> WrittenRows:
         context = TaskContext.get()
         task = (0, 0) if context is None else (context.partitionId(), context.taskAttemptId())
-        # Nobody else may ever have this name: batches are told apart by writer and number.
+        # No other sink may ever have this name: batches are told apart by writer and number.
         attempt = Attempt(self._options, claim, f"{task[0]}.{task[1]}.{uuid4().hex[:12]}")
         count = 0
-        later: list[Later] = []
+        later: list[LaterRows] = []
         try:
             for batch in _gathered(batches):
                 if attempt.begin() is None:
-                    break  # this batch is committed, so nobody needs its rows
+                    break  # this batch is committed, so its rows are not needed
                 for rows in rows_of(batch, self._options.topic, time.time_ns() // 1_000_000):
                     now, some = parted(rows)
                     later += some
@@ -79,7 +80,7 @@ class _Sink:
             attempt.close()
             raise
         writer = None if attempt.transaction is None else attempt.writer
-        return Written(count, claim, attempt.transaction, writer, later)
+        return WrittenRows(count, claim, attempt.transaction, writer, later)
 
     def _send(self, attempt: Attempt, rows: Rows, start: int) -> None:
         numbering = attempt.numbering
@@ -94,7 +95,7 @@ class _Sink:
         )
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], number: int | None = None) -> None:
-        written = [message for message in messages if isinstance(message, Written)]
+        written = [message for message in messages if isinstance(message, WrittenRows)]
         later = [each for message in written for each in message.later]
         claims = {message.claim for message in written if message.claim is not None}
         if not claims:  # nothing is staged
@@ -111,29 +112,25 @@ class _Sink:
         (claim,) = claims
         if later:
             # Refused if another driver has taken over: what that schedules is its own business.
-            self._call(claim, "begin", {"number": claim.number, "run": claim.run})
+            self._call(BeginNumber(**claim._asdict()))
             self._schedule(f"{claim.series}/{claim.number}", later)
-        body = {
-            "number": claim.number,
-            "run": claim.run,
-            "transaction": next(iter(transactions), None),
-            "writers": sorted(message.writer for message in written if message.writer is not None),
-        }
-        self._call(claim, "commit", body)
+        writers = sorted(message.writer for message in written if message.writer is not None)
+        transaction = next(iter(transactions), None)
+        self._call(CommitNumber(**claim._asdict(), transaction=transaction, writers=writers))
 
-    def _abort(self, claims: Iterable[Claim | None]) -> None:
+    def _abort(self, claims: Iterable[WriteClaim | None]) -> None:
         for claim in claims:
             if claim is not None:
-                self._call(claim, "abort", {"number": claim.number, "run": claim.run})
+                self._call(AbortNumber(**claim._asdict()))
 
-    def _schedule(self, scope: str, messages: Sequence[Later]) -> None:
+    def _schedule(self, scope: str, messages: Sequence[LaterRows]) -> None:
         if messages:
             portal, transport = transport_to(self._options.servers, timeout_s=self._options.timeout_s)
             portal.call(schedule(transport, scope, messages))
 
-    def _call(self, claim: Claim, verb: str, body: dict[str, Any]) -> None:
+    def _call(self, request: Request[Any]) -> None:
         portal, transport = transport_to(self._options.servers, timeout_s=self._options.timeout_s)
-        portal.call(transport.post(Any, "v1", "series", claim.series, verb, body=body))
+        portal.call(transport.call(request))
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
@@ -145,17 +142,17 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         self._series = f"spark-write:{self._options.transaction or self._run}"
 
     @property
-    def _claim(self) -> Claim | None:
-        return Claim(self._series, self._options.version, self._run) if self._options.is_staged else None
+    def _claim(self) -> WriteClaim | None:
+        return WriteClaim(self._series, self._options.version, self._run) if self._options.is_staged else None
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         return self._write(iterator, self._claim)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        self._abort({self._claim})  # whoever failed left no message
+        self._abort({self._claim})  # a task that failed left no message
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
@@ -164,17 +161,17 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
     def __init__(self, options: Any, schema: StructType) -> None:
         super().__init__(SinkOptions.of(options, is_streaming=True), schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         return self._write(iterator, _claim_of_task() if self._options.is_staged else None)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        self._abort({message.claim for message in messages if isinstance(message, Written)})
+        self._abort({message.claim for message in messages if isinstance(message, WrittenRows)})
 
 
-def _claim_of_task() -> Claim:
+def _claim_of_task() -> WriteClaim:
     context = TaskContext.get()
     found = [None if context is None else context.getLocalProperty(name) for name in _PROPERTIES]
     query, batch, run = found
@@ -183,7 +180,7 @@ def _claim_of_task() -> Claim:
             "This version of Spark does not tell tasks of which query and batch they are, so rows cannot be written "
             "exactly once. Use delivery=at-least-once, or foreachBatch with txnId and txnVersion."
         )
-    return Claim(f"spark-query:{query}", int(batch), run)
+    return WriteClaim(f"spark-query:{query}", int(batch), run)
 
 
 _PROPERTIES: Final = (QUERY_PROPERTY, BATCH_PROPERTY, RUN_PROPERTY)

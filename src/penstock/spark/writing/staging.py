@@ -1,8 +1,8 @@
 """What one attempt of a task writes: sent in pieces while the next ones are made, and unseen until it is committed.
 
-An attempt is a writer of the transaction of its batch. Whoever commits that, in another process and after this one has
-gone, names the writers that count. Batches are numbered, so a call whose answer was lost is sent again. Batches of one
-partition follow one another on one connection; partitions are spread over a few.
+An attempt is a writer of the transaction of its batch. The driver commits it, in another process and after this one has
+gone, and names the writers that count. Batches are numbered, so a call whose answer was lost is sent again. Batches of
+one partition follow one another on one connection; partitions are spread over a few.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from itertools import groupby
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
-from penstock.client.backoff import Backoff
-from penstock.client.connections import HeaderList
-from penstock.client.problems import error_named
-from penstock.client.topics import PartitionCounts
-from penstock.client.transport import MSGPACK, unpacked
+from penstock.api.messages import CreateProducer, PublishBatches
+from penstock.api.series import BeginNumber
+from penstock.api.transactions import ExtendTransaction
+from penstock.client.calls import error_named, unpacked
+from penstock.client.publishing import PartitionCounts
+from penstock.client.transport import Backoff
 from penstock.errors import PenstockError, UnexpectedAnswer
 from penstock.spark.connection import Way, transport_to
-from penstock.spark.writing.encoding import Batch, Numbering
-from penstock.spark.writing.sink_options import SinkOptions
+from penstock.spark.writing.encoding import EncodedBatch, Numbering
+from penstock.spark.writing.options import SinkOptions
 
 _CALL_BYTES: Final = 4 * 1024 * 1024
 _UNDERWAY_BYTES: Final = 24 * 1024 * 1024
@@ -34,11 +32,9 @@ _RENEWALS: Final = 3  # in the time of a transaction
 # As many as a partition remembers of a producer: so a call that is sent again is told of each where it is, once that is
 # committed, and never just that it was there before.
 _BATCHES_A_CALL: Final = 5
-_ARRAY: Final = Struct(">BI")
-_PAIR: Final = Struct(">BBIBI")  # an array of two, the first a 32-bit number, the second so many bytes
 
 
-class Claim(NamedTuple):
+class WriteClaim(NamedTuple):
     """Which batch of which query, or which write, this is, and in which run of it."""
 
     series: str
@@ -46,36 +42,23 @@ class Claim(NamedTuple):
     run: str
 
 
-class _Begun(msgspec.Struct, frozen=True):
-    state: str
-    transaction: str | None = None
-    producer_id: int | None = None
-    producer_epoch: int | None = None
-
-
-class _Producer(msgspec.Struct, frozen=True):
-    producer_id: int
-    producer_epoch: int
-
-
 class Attempt:
     """An attempt of a task that writes into a topic or several. ``claim`` is None where nothing is staged."""
 
-    def __init__(self, options: SinkOptions, claim: Claim | None, writer: str) -> None:
+    def __init__(self, options: SinkOptions, claim: WriteClaim | None, writer: str) -> None:
         self._options = options
         self._claim = claim
         self._writer = writer
         self._way: Way = transport_to(options.servers, timeout_s=options.timeout_s)
         self._topics = PartitionCounts(self._way.transport)
         self._counts: dict[str, int] = {}
-        self._headers: HeaderList = []
         self._lanes = [asyncio.Lock() for _ in range(_LANES)]
         self._underway: deque[tuple[Future[None], int]] = deque()
         self._underway_bytes = 0
         self._failure: BaseException | None = None
         self._renewing: Future[None] | None = None
         self.transaction: str | None = None
-        self.is_done = False  # somebody has committed this batch already
+        self.is_done = False  # this batch is committed already
         self.numbering: Numbering | None = None
 
     @property
@@ -91,24 +74,16 @@ class Attempt:
     def _begin(self) -> None:
         transport, claim = self._way.transport, self._claim
         if claim is None:
-            made = self._way.portal.call(transport.post(_Producer, "v1", "producers", body=None))
+            made = self._way.portal.call(transport.call(CreateProducer()))
             self.numbering = Numbering(made.producer_id, made.producer_epoch, is_transactional=False)
             return
-        body = {
-            "number": claim.number,
-            "run": claim.run,
-            "writer": self._writer,
-            "timeout_ms": int(self._options.staging_timeout_s * 1000),
-        }
-        begun = self._way.portal.call(transport.post(_Begun, "v1", "series", claim.series, "begin", body=body))
+        timeout_ms = int(self._options.staging_timeout_s * 1000)
+        request = BeginNumber(**claim._asdict(), writer=self._writer, timeout_ms=timeout_ms)
+        begun = self._way.portal.call(transport.call(request))
         if begun.transaction is None or begun.producer_id is None or begun.producer_epoch is None:
             self.is_done = True
             return
         self.transaction = begun.transaction
-        self._headers = [
-            (b"penstock-transaction", begun.transaction.encode()),
-            (b"penstock-writer", self._writer.encode()),
-        ]
         self.numbering = Numbering(begun.producer_id, begun.producer_epoch, is_transactional=True)
         self._renewing = self._way.portal.submit(self._renew(begun.transaction))
 
@@ -117,7 +92,7 @@ class Attempt:
         while True:
             await asyncio.sleep(self._options.staging_timeout_s / _RENEWALS)
             try:
-                await self._way.transport.post(Any, "v1", "transactions", transaction, "extend", body={})
+                await self._way.transport.call(ExtendTransaction(transaction=transaction))
             except PenstockError:
                 continue  # what is sent next tells, if it was for good
 
@@ -130,10 +105,10 @@ class Attempt:
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def send(self, topic: str, batches: Iterable[Batch]) -> None:
+    def send(self, topic: str, batches: Iterable[EncodedBatch]) -> None:
         """Send batches, in their order for each partition; returns as soon as there is room for more."""
         for lane, some in groupby(batches, lambda batch: batch.partition % _LANES):
-            piece: list[Batch] = []
+            piece: list[EncodedBatch] = []
             size = 0
             for batch in some:
                 is_full = len(piece) >= _BATCHES_A_CALL and piece[-_BATCHES_A_CALL].partition == batch.partition
@@ -144,7 +119,7 @@ class Attempt:
                 size += len(batch.data)
             self._submit(topic, lane, piece, size)
 
-    def _submit(self, topic: str, lane: int, batches: Sequence[Batch], size: int) -> None:
+    def _submit(self, topic: str, lane: int, batches: Sequence[EncodedBatch], size: int) -> None:
         while self._underway and self._underway_bytes + size > _UNDERWAY_BYTES:
             self._settle_first()
         self._underway.append((self._way.portal.submit(self._send(topic, lane, batches)), size))
@@ -155,8 +130,8 @@ class Attempt:
         self._underway_bytes -= size
         future.result()
 
-    async def _send(self, topic: str, lane: int, batches: Sequence[Batch]) -> None:
-        async with self._lanes[lane]:  # whoever came first goes first
+    async def _send(self, topic: str, lane: int, batches: Sequence[EncodedBatch]) -> None:
+        async with self._lanes[lane]:  # first come, first served
             if self._failure is not None:
                 raise self._failure  # those behind one that is missing would be refused
             try:
@@ -165,21 +140,17 @@ class Attempt:
                 self._failure = error
                 raise
 
-    async def _call(self, topic: str, batches: Sequence[Batch]) -> None:
-        body: list[bytes | bytearray | memoryview] = [_ARRAY.pack(0xDD, len(batches))]
-        for partition, data in batches:
-            body += (_PAIR.pack(0x92, 0xCE, partition, 0xC6, len(data)), data)
+    async def _call(self, topic: str, batches: Sequence[EncodedBatch]) -> None:
+        request = PublishBatches(
+            topic=topic,
+            batches=list(batches),  # type: ignore[arg-type]  # views of memory are sent as they are
+            transaction=self.transaction,
+            writer=None if self.transaction is None else self._writer,
+        )
         loop = asyncio.get_running_loop()
         deadline, backoff = loop.time() + self._options.timeout_s, Backoff()
         while True:
-            answer = await self._way.transport.call(
-                "POST",
-                ("v1", "topics", topic, "batches"),
-                body=tuple(body),
-                content_type=MSGPACK,
-                accept=MSGPACK,
-                headers=self._headers,
-            )
+            answer = await self._way.transport.call_packed(request)
             error = _first_error(unpacked(answer.body, list[tuple[Any, ...]]), len(batches))
             if error is None:
                 return
@@ -199,7 +170,7 @@ class Attempt:
             self.close()
 
     def close(self) -> None:
-        """Send nothing any more. What was staged is aborted by whoever commits without it, or after its time."""
+        """Send nothing any more. What was staged is aborted by a commit without it, or when it times out."""
         if self._renewing is not None:
             self._renewing.cancel()
         for future, _ in self._underway:

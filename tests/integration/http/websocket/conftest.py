@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.integration.http.conftest import DoorInThread
+from tests.integration.http.conftest import DoorInThread, http_config
 from websockets.sync.client import ClientConnection, connect
-
-from penstock.http import HttpConfig
 
 RESUME_MS = 60_000
 SHORT_MS = 400  # for those who wait until it is over
@@ -67,7 +65,7 @@ Connect = Callable[..., Talk]
 
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoorInThread]:
-    running = DoorInThread(tmp_path_factory.mktemp("node"), HttpConfig(port=0, websocket_resume_ms=RESUME_MS))
+    running = DoorInThread(tmp_path_factory.mktemp("node"), http_config(websocket_resume_ms=RESUME_MS))
     yield running
     running.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.integration.http.conftest import DoorInThread, OpenDoor
+from tests.integration.http.conftest import DoorInThread, OpenDoor, http_config
 from tests.integration.http.websocket.conftest import (
     RESUME_MS,
     Connect,
@@ -15,8 +15,6 @@ from tests.integration.http.websocket.conftest import (
 )
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
-
-from penstock.http import HttpConfig
 
 
 def test_every_socket_is_a_consumer_of_its_own(talk: Connect) -> None:
@@ -92,6 +90,30 @@ def test_two_consumers_share_the_work_and_none_gets_what_the_other_has(talk: Con
     second.ask("subscribe", topic=ten, credits=10)
     theirs = values(second.next("messages"))
     assert sorted(mine + theirs, key=int) == [str(at) for at in range(10)]
+
+
+def test_a_session_has_a_limited_number_of_subscriptions_however_fast_they_are_asked_for(
+    talk: Connect, topic: str, door: DoorInThread
+) -> None:
+    assert door.client.post("/v1/topics", json={"name": topic, "partitions": 10}).status_code == 201
+    socket = talk()
+    for at in range(150):
+        socket.say("subscribe", topic=topic, group=f"g{at}", credits=0)
+    answers = [json.loads(socket.socket.recv(60))["type"] for _ in range(150)]
+    assert (answers.count("result"), answers.count("error")) == (100, 50)
+    assert len(door.client.get(f"/v1/queues/{topic}").json()["groups"]) == 100
+
+
+def test_new_groups_begin_at_a_bounded_pace_while_the_socket_is_open(
+    talk: Connect, topic: str, door: DoorInThread
+) -> None:
+    assert door.client.post("/v1/topics", json={"name": topic, "partitions": 100}).status_code == 201
+    socket = talk()
+    socket.ask("subscribe", topic=topic, group="g0")
+    for at in range(1, 60):
+        socket.say("subscribe", topic=topic, group=f"g{at}", credits=0)
+    socket.close()
+    assert len(door.client.get(f"/v1/queues/{topic}").json()["groups"]) <= 20
 
 
 def test_a_stream_reads_from_a_place_on_without_leases(door: DoorInThread, talk: Connect, ten: str) -> None:
@@ -175,7 +197,7 @@ def test_a_bad_frame_is_answered_and_the_socket_goes_on(
 
 
 def test_a_frame_that_is_too_large_closes_the_socket(open_door: OpenDoor) -> None:
-    small = open_door(HttpConfig(port=0, body_bytes_max=10_000))
+    small = open_door(http_config(max_body_bytes=10_000))
     client = Talk(small.server.port)
     client.socket.send(json.dumps({"op": "ping", "id": "x" * 20_000}))
     with pytest.raises(ConnectionClosed) as closed:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.integration.http.conftest import DoorInThread, OpenDoor
+from tests.integration.http.conftest import DoorInThread, OpenDoor, http_config
 from tests.integration.http.websocket.conftest import (
     RESUME_MS,
     SHORT_MS,
@@ -26,7 +26,7 @@ from tests.support.cluster import eventually
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.protocol import State
 
-from penstock.http import HttpConfig
+from penstock.doors.rest import HttpConfig
 
 
 def test_who_comes_back_in_time_is_the_same_and_gets_nothing_twice(door: DoorInThread, talk: Connect, ten: str) -> None:
@@ -82,11 +82,11 @@ def test_credits_that_were_left_go_on(door: DoorInThread, talk: Connect, ten: st
 @pytest.fixture
 def forgetful(open_door: OpenDoor) -> DoorInThread:
     """A door that waits for nobody for long."""
-    return open_door(HttpConfig(port=0, websocket_resume_ms=SHORT_MS))
+    return open_door(http_config(websocket_resume_ms=SHORT_MS))
 
 
 def sessions(door: DoorInThread) -> int:
-    return door.look(lambda _: len(door.server._door.sessions))
+    return door.look(lambda _: len(door.server._socket.sessions))
 
 
 def test_who_comes_too_late_is_somebody_else(forgetful: DoorInThread, topic: str) -> None:
@@ -107,7 +107,7 @@ def test_nothing_is_received_for_a_client_that_is_gone(door: DoorInThread, talk:
     client = talk()
     client.ask("subscribe", topic=topic, credits=100)
     client.cut()
-    eventually(lambda: client.hello["token"] in door.server._door.sessions._timers)  # the node has heard of it
+    eventually(lambda: client.hello["token"] in door.server._socket.sessions._timers)  # the node has heard of it
     assert door.client.post(f"/v1/topics/{topic}/publish", json={"value": "a"}).status_code == 200
     messages = door.client.post(f"/v1/queues/{topic}/receive", json={"wait_ms": 20_000}).json()["messages"]
     assert [message["delivery_count"] for message in messages] == [1]
@@ -171,17 +171,17 @@ class _BrokenOutlet:
 def test_what_could_not_be_sent_waits_for_the_client_or_is_given_back_uncounted(
     open_door: OpenDoor, topic: str, comes_back: bool
 ) -> None:
-    from penstock.http.websocket_subscriptions import QueueSubscription
+    from penstock.doors.websocket.subscriptions import QueueSubscription
 
-    door = open_door(HttpConfig(port=0, websocket_resume_ms=RESUME_MS if comes_back else SHORT_MS))
+    door = open_door(http_config(websocket_resume_ms=RESUME_MS if comes_back else SHORT_MS))
     ten = with_ten_messages(door, topic)
-    held = door.server._door
+    held, services = door.server._socket, door.server._door.services
     broken, sound = _BrokenOutlet(frames=1), _BrokenOutlet(frames=100)
 
     async def break_off() -> Any:
         session = held.sessions.open()
         await door.broker.queues.declare(ten, "default")
-        session.subscriptions["s"] = QueueSubscription(held, session, "s", ten, 4, "default", 60_000)
+        session.subscriptions["s"] = QueueSubscription(services, session, "s", ten, 4, "default", 60_000)
         await session.attach(broken, seen=None, is_resumed=False)
         return session
 
@@ -208,7 +208,7 @@ def test_what_could_not_be_sent_waits_for_the_client_or_is_given_back_uncounted(
 
 
 def test_sessions_are_forgotten_when_they_end(open_door: OpenDoor) -> None:
-    door = open_door(HttpConfig(port=0, websocket_resume_ms=RESUME_MS))
+    door = open_door(http_config(websocket_resume_ms=RESUME_MS))
     client = Talk(door.server.port)
     assert sessions(door) == 1
     client.close()
@@ -216,7 +216,7 @@ def test_sessions_are_forgotten_when_they_end(open_door: OpenDoor) -> None:
 
 
 def test_a_client_that_does_not_answer_pings_is_cut_off(open_door: OpenDoor) -> None:
-    door = open_door(HttpConfig(port=0, websocket_ping_ms=200))
+    door = open_door(http_config(websocket_ping_ms=200))
     key = base64.b64encode(os.urandom(16)).decode()
     with socket.create_connection(("127.0.0.1", door.server.port), timeout=60) as raw:
         raw.sendall(

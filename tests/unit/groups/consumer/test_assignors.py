@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.groups.consumer.assignors import (
+from penstock.features.groups.consumer.assignors import (
     ASSIGNORS,
     Place,
     Subscriber,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from penstock.broker.groups.consumer.client_metadata import (
+from penstock.features.groups.consumer.client_metadata import (
     Subscription,
     read_assignment,
     read_subscription,

@@ -17,15 +17,14 @@ from tests.unit.groups.consumer.topics import MemoryTopics
 from tests.unit.groups.journal import MemoryJournal
 from tests.unit.groups.transcript import subscription
 
-from penstock.broker.coordination.messages import Rejected
-from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.consumer.assignors import Place
-from penstock.broker.groups.consumer.classic import to_ids
-from penstock.broker.groups.consumer.client_metadata import read_assignment, write_assignment
-from penstock.broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
-from penstock.broker.groups.consumer.messages import Beat, ConsumerHeartbeat
-from penstock.broker.groups.group import Group, State
-from penstock.broker.groups.messages import (
+from penstock.config.settings import GroupSettings
+from penstock.errors import PenstockError
+from penstock.features.groups.consumer.assignors import Place
+from penstock.features.groups.consumer.client_metadata import read_assignment, write_assignment
+from penstock.features.groups.consumer.group import ConsumerGroup, ConsumerGroupState, to_ids
+from penstock.features.groups.consumer.messages import Beat, ConsumerHeartbeat
+from penstock.features.groups.group import Group, State
+from penstock.features.groups.messages import (
     Commit,
     Join,
     Joined,
@@ -37,8 +36,8 @@ from penstock.broker.groups.messages import (
     Sync,
     Synced,
 )
-from penstock.broker.groups.shard import GroupShard
-from penstock.errors import PenstockError
+from penstock.features.groups.shard import GroupShard
+from penstock.machines.messages import Rejected
 
 GROUP = "g"
 NAMES = ("orders", "bills", "boats")
@@ -62,7 +61,7 @@ class World:
         self.shard.open(self.shard.read_log())
 
     def reader(self) -> GroupShard:
-        config = GroupConfig(initial_delay_ms=0, offsets_retention_ms=10**12)
+        config = GroupSettings(initial_delay_ms=0, offsets_retention_ms=10**12)
         now: Callable[[], int] = lambda: self.now_ms  # noqa: E731
         return GroupShard(self.journal, config, now, now, lambda work: work(), self.topics)
 

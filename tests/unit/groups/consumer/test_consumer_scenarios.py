@@ -8,7 +8,7 @@ import pytest
 from tests.support.scenarios import check_story, stories_beside, untold_rules
 from tests.unit.groups.consumer.transcript import ConsumerTranscript
 
-from penstock.broker.groups.consumer.reconciliation import STEPS, MemberState
+from penstock.features.groups.consumer.reconciliation import STEPS, MemberState
 
 STORIES = stories_beside(__file__)
 

@@ -8,11 +8,11 @@ import pytest
 from tests.unit.groups.consumer.topics import MemoryTopics
 from tests.unit.groups.journal import MemoryJournal
 
-from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.consumer.assignors import Place
-from penstock.broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
-from penstock.broker.groups.consumer.messages import Beat, ConsumerHeartbeat
-from penstock.broker.groups.shard import GroupShard
+from penstock.config.settings import GroupSettings
+from penstock.features.groups.consumer.assignors import Place
+from penstock.features.groups.consumer.group import ConsumerGroup, ConsumerGroupState
+from penstock.features.groups.consumer.messages import Beat, ConsumerHeartbeat
+from penstock.features.groups.shard import GroupShard
 
 
 class Crowd:
@@ -22,7 +22,7 @@ class Crowd:
         self.now_ms = 0
         self.topics = topics
         self.shard = GroupShard(
-            MemoryJournal(), GroupConfig(), lambda: self.now_ms, lambda: self.now_ms, lambda work: work(), topics
+            MemoryJournal(), GroupSettings(), lambda: self.now_ms, lambda: self.now_ms, lambda work: work(), topics
         )
         self.shard.open({})
         self.epochs = {f"m{number:04}": 0 for number in range(size)}

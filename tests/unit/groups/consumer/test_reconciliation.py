@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.groups.consumer.reconciliation import (
+from penstock.features.groups.consumer.reconciliation import (
     NEXT,
     STABLE,
     STEPS,

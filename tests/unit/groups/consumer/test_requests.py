@@ -8,10 +8,7 @@ import pytest
 from tests.unit.groups.consumer.topics import MemoryTopics
 from tests.unit.groups.journal import MemoryJournal
 
-from penstock.broker.groups.config import GroupConfig
-from penstock.broker.groups.consumer.messages import Beat, ConsumerHeartbeat
-from penstock.broker.groups.consumer.topics import compile_pattern
-from penstock.broker.groups.shard import GroupShard
+from penstock.config.settings import GroupSettings
 from penstock.errors import (
     GroupFull,
     InvalidRegularExpression,
@@ -20,6 +17,9 @@ from penstock.errors import (
     UnknownMember,
     UnsupportedAssignor,
 )
+from penstock.features.groups.consumer.messages import Beat, ConsumerHeartbeat
+from penstock.features.groups.consumer.topics import compile_pattern
+from penstock.features.groups.shard import GroupShard
 
 JOIN = ConsumerHeartbeat(
     member_id="a",
@@ -32,9 +32,9 @@ JOIN = ConsumerHeartbeat(
 )
 
 
-def new_shard(config: GroupConfig | None = None) -> GroupShard:
+def new_shard(config: GroupSettings | None = None) -> GroupShard:
     shard = GroupShard(
-        MemoryJournal(), config or GroupConfig(), lambda: 0, lambda: 0, lambda work: work(), MemoryTopics(orders=2)
+        MemoryJournal(), config or GroupSettings(), lambda: 0, lambda: 0, lambda work: work(), MemoryTopics(orders=2)
     )
     shard.open({})
     return shard
@@ -82,7 +82,7 @@ def test_a_member_without_an_id_is_given_one_where_the_protocol_allows() -> None
 
 
 def test_a_group_takes_no_more_members_than_it_may() -> None:
-    shard = new_shard(GroupConfig(members_max=1))
+    shard = new_shard(GroupSettings(members_max=1))
     ask(shard, JOIN)
     with pytest.raises(GroupFull):
         ask(shard, replace(JOIN, member_id="b"))

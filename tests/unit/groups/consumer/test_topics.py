@@ -6,12 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from penstock.broker.groups.consumer.topics import MetadataTopics, NoTopics, TopicShape
-from penstock.cluster import controller
-from penstock.cluster.controller import TopicSpec
-from penstock.cluster.metadata import ClusterMetadata
-from penstock.cluster.records import Endpoint, NodeRegistered
+from penstock.consensus import controller
+from penstock.consensus.controller import TopicSpec
+from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.records import Endpoint, NodeRegistered
 from penstock.errors import InvalidRegularExpression
+from penstock.features.groups.consumer.topics import MetadataTopics, NoTopics, TopicShape
 
 ORDERS, BILLS = UUID(int=1), UUID(int=2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.groups.consumer.topics import TopicShape, match_names
+from penstock.features.groups.consumer.topics import TopicShape, match_names
 
 
 class MemoryTopics:

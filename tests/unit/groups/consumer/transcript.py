@@ -22,13 +22,13 @@ from typing import Any
 from tests.unit.groups.consumer.topics import MemoryTopics
 from tests.unit.groups.transcript import GROUP, Client, Transcript, milliseconds, subscription
 
-from penstock.broker.coordination.messages import Rejected
-from penstock.broker.groups.consumer.assignors import Place
-from penstock.broker.groups.consumer.client_metadata import read_assignment, write_assignment
-from penstock.broker.groups.consumer.group import ConsumerGroup
-from penstock.broker.groups.consumer.ledger import load_current
-from penstock.broker.groups.consumer.messages import Beat, ConsumerHeartbeat
-from penstock.broker.groups.consumer.records import (
+from penstock.errors import PenstockError
+from penstock.features.groups.consumer.assignors import Place
+from penstock.features.groups.consumer.client_metadata import read_assignment, write_assignment
+from penstock.features.groups.consumer.group import ConsumerGroup
+from penstock.features.groups.consumer.ledger import load_current
+from penstock.features.groups.consumer.messages import Beat, ConsumerHeartbeat
+from penstock.features.groups.consumer.records import (
     ConsumerGroupKey,
     ConsumerMemberKey,
     CurrentKey,
@@ -38,10 +38,10 @@ from penstock.broker.groups.consumer.records import (
     StoredTarget,
     TargetKey,
 )
-from penstock.broker.groups.messages import Sync, Synced
-from penstock.broker.groups.records import GroupKey, StoredGroup
-from penstock.broker.groups.shard import GroupShard
-from penstock.errors import PenstockError
+from penstock.features.groups.messages import Sync, Synced
+from penstock.features.groups.records import GroupKey, StoredGroup
+from penstock.features.groups.shard import GroupShard
+from penstock.machines.messages import Rejected
 
 
 def shown(places: Any) -> str:

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from penstock.kafka.protocol.errors import ErrorCode
-from penstock.kafka.protocol.schema import NO_UUID, Array, Blob, Field, Fixed, Identity, Kind, Struct, Text
-from penstock.kafka.protocol.schema import fields_of as work_out_fields
+from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.schema import NO_UUID, Array, Blob, Field, Fixed, Kind, Struct, Text, UuidBytes
+from penstock.doors.kafka.protocol.schema import fields_of as work_out_fields
 
 fields_of = cache(work_out_fields)  # for every field of every example, where a node asks once
 
@@ -52,7 +52,7 @@ def _of_kind(kind: Kind) -> st.SearchStrategy[Any]:
             return TEXTS
         case Blob():
             return BLOBS
-        case Identity():
+        case UuidBytes():
             return UUIDS
         case Array(element=element):
             return st.lists(_of_kind(element), max_size=2).map(tuple)

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 import msgspec
 import pytest
 
-from penstock.kafka.protocol.codec import decode, encode
-from penstock.kafka.protocol.errors import ProtocolError
-from penstock.kafka.protocol.schema import (
+from penstock.doors.kafka.protocol.codec import decode, encode
+from penstock.doors.kafka.protocol.errors import ProtocolError
+from penstock.doors.kafka.protocol.schema import (
     NO_UUID,
     Api,
     Array,
@@ -32,7 +32,7 @@ from penstock.kafka.protocol.schema import (
     Uuid,
     fields_of,
 )
-from penstock.kafka.protocol.varint import read_varint, varint
+from penstock.doors.kafka.protocol.wire import read_varint, varint
 
 API = Api(999, "Sample", 0, 2, flexible=2)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.kafka.protocol.apis import FETCH
-from penstock.kafka.protocol.codec import decode, encode
-from penstock.kafka.protocol.errors import ProtocolError
-from penstock.kafka.protocol.fetch import (
+from penstock.doors.kafka.protocol.apis import FETCH
+from penstock.doors.kafka.protocol.codec import decode, encode
+from penstock.doors.kafka.protocol.errors import ProtocolError
+from penstock.doors.kafka.protocol.fetch import (
     AbortedRange,
     DivergingEpoch,
     FetchedPartition,
@@ -20,8 +20,8 @@ from penstock.kafka.protocol.fetch import (
     decode_fetch_request,
     encode_fetch_response,
 )
-from penstock.kafka.protocol.headers import decode_response, encode_response
-from penstock.kafka.protocol.record_messages import (
+from penstock.doors.kafka.protocol.headers import decode_response, encode_response
+from penstock.doors.kafka.protocol.messages.records import (
     EpochEndOffset,
     FetchPartition,
     FetchRequest,
@@ -31,7 +31,7 @@ from penstock.kafka.protocol.record_messages import (
     PartitionData,
     SnapshotId,
 )
-from penstock.kafka.protocol.wire import LeaderHint, NodeAddress
+from penstock.doors.kafka.protocol.wire import LeaderHint, NodeAddress
 
 some = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -10,17 +10,10 @@ from hypothesis import strategies as st
 from kafka.protocol.metadata import ApiVersionsRequest as TheirApiVersionsRequest
 from kafka.protocol.metadata import MetadataRequest as TheirMetadataRequest
 
-from penstock.kafka.protocol import apis
-from penstock.kafka.protocol.broker_messages import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
-from penstock.kafka.protocol.codec import decode
-from penstock.kafka.protocol.errors import ErrorCode, ProtocolError
-from penstock.kafka.protocol.headers import (
+from penstock.doors.kafka.protocol import apis
+from penstock.doors.kafka.protocol.codec import decode
+from penstock.doors.kafka.protocol.errors import ErrorCode, ProtocolError
+from penstock.doors.kafka.protocol.headers import (
     RequestHeader,
     decode_response,
     encode_request,
@@ -28,6 +21,13 @@ from penstock.kafka.protocol.headers import (
     read_frame_length,
     read_request_header,
     read_response_header,
+)
+from penstock.doors.kafka.protocol.messages.cluster import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
 )
 
 

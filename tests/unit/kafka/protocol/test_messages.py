@@ -21,12 +21,12 @@ from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kio.serial.errors import OutOfBoundValue
 from kio.static.constants import EntityType
 
-from penstock.kafka.protocol.apis import APIS, CONSUMER_GROUP_DESCRIBE, CONSUMER_GROUP_HEARTBEAT
-from penstock.kafka.protocol.broker_messages import ApiVersionsResponse
-from penstock.kafka.protocol.catalogue import MESSAGES
-from penstock.kafka.protocol.codec import decode, encode
-from penstock.kafka.protocol.errors import ProtocolError
-from penstock.kafka.protocol.schema import NO_UUID, fields_of
+from penstock.doors.kafka.protocol.apis import APIS, CONSUMER_GROUP_DESCRIBE, CONSUMER_GROUP_HEARTBEAT
+from penstock.doors.kafka.protocol.codec import decode, encode
+from penstock.doors.kafka.protocol.errors import ProtocolError
+from penstock.doors.kafka.protocol.messages import MESSAGES
+from penstock.doors.kafka.protocol.messages.cluster import ApiVersionsResponse
+from penstock.doors.kafka.protocol.schema import NO_UUID, fields_of
 
 CLASSES = [cls for pair in MESSAGES.values() for cls in pair]
 UNSET = -(2**31)  # operations that nobody asked for

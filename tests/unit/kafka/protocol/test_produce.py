@@ -9,11 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.kafka.protocol.apis import PRODUCE
-from penstock.kafka.protocol.codec import decode, encode
-from penstock.kafka.protocol.errors import ProtocolError
-from penstock.kafka.protocol.headers import decode_response, encode_response
-from penstock.kafka.protocol.produce import (
+from penstock.doors.kafka.protocol.apis import PRODUCE
+from penstock.doors.kafka.protocol.codec import decode, encode
+from penstock.doors.kafka.protocol.errors import ProtocolError
+from penstock.doors.kafka.protocol.headers import decode_response, encode_response
+from penstock.doors.kafka.protocol.messages.records import (
+    LeaderIdAndEpoch,
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from penstock.doors.kafka.protocol.produce import (
     Produce,
     ProducedPartition,
     ProducedTopic,
@@ -21,14 +28,7 @@ from penstock.kafka.protocol.produce import (
     decode_produce_request,
     encode_produce_response,
 )
-from penstock.kafka.protocol.record_messages import (
-    LeaderIdAndEpoch,
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from penstock.kafka.protocol.wire import LeaderHint, NodeAddress
+from penstock.doors.kafka.protocol.wire import LeaderHint, NodeAddress
 
 some = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -1,0 +1,1 @@
+"""Made by `./dev sync-client`; not to be edited."""

@@ -1,0 +1,1 @@
+"""Doors: each translates one protocol to the same operations."""

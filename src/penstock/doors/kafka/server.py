@@ -1,0 +1,129 @@
+"""The listening side of the Kafka door."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.broker.broker import Broker
+from penstock.config.settings import BrokerSettings
+from penstock.doors.kafka.connection import Connection
+from penstock.doors.kafka.dispatch import KafkaDispatcher
+from penstock.errors import StartupError
+from penstock.network.sockets import Acceptor
+from penstock.wrong_port import NO_PORTS, Guide, Ports, Protocol
+
+log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaConfig:
+    """Settings of the Kafka door."""
+
+    host: str = "127.0.0.1"
+    port: int = 9092
+    connections_max: int = 10_000
+    node: BrokerSettings = field(default_factory=BrokerSettings)
+    ports: Ports = NO_PORTS
+
+
+class KafkaServer:
+    """Accepts connections and gives each to the dispatcher."""
+
+    def __init__(self, broker: Broker, config: KafkaConfig) -> None:
+        self._config = config
+        self._guide = Guide("the Kafka port", Protocol.KAFKA, config.ports)
+        self._dispatcher = KafkaDispatcher(broker, self._forget)
+        self._connections: set[Connection] = set()
+        self._acceptor: Acceptor | None = None
+        self._has_warned_of_limit = False
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Event | None = None
+
+    @property
+    def port(self) -> int:
+        """The port listened on, also if the system chose it."""
+        assert self._acceptor is not None, "the server is not started"
+        return self._acceptor.port
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def start(self) -> None:
+        sock = _listen(self._config.host, self._config.port)
+        self._acceptor = Acceptor(sock, self._admit, whose="Kafka clients")
+        self._acceptor.start()
+        self._sweep()
+
+    async def stop(self, grace_seconds: float = 5.0) -> None:
+        """Accept no more connections, answer the requests received so far, then close."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._acceptor is not None:
+            self._acceptor.close()
+        for connection in tuple(self._connections):
+            connection.close_when_answered()
+        if self._connections:
+            self._emptied = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._emptied.wait(), grace_seconds)
+            except TimeoutError:
+                log.warning("Closed %d connections with unanswered requests.", len(self._connections))
+        for connection in tuple(self._connections):
+            connection.close()
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if len(self._connections) < self._config.connections_max // 2:
+            self._has_warned_of_limit = False
+        if not self._connections and self._emptied is not None:
+            self._emptied.set()
+
+    def _admit(self, sock: socket.socket) -> None:
+        if len(self._connections) >= self._config.connections_max:
+            if not self._has_warned_of_limit:  # once each time it is reached: clients keep trying
+                log.warning("Refusing connections: %d are open already (max_connections).", len(self._connections))
+                self._has_warned_of_limit = True
+            sock.close()
+            return
+        try:
+            connection = Connection(
+                asyncio.get_running_loop(),
+                sock,
+                self._dispatcher,
+                max_request_bytes=self._config.node.max_request_bytes,
+                guide=self._guide,
+            )
+            connection.start()
+        except OSError:  # the client is gone again already
+            sock.close()
+            return
+        self._connections.add(connection)
+
+    def _sweep(self) -> None:
+        """Close connections on which nothing has happened for too long."""
+        loop = asyncio.get_running_loop()
+        timeout = self._config.node.idle_timeout_ms / 1000
+        for connection in tuple(self._connections):
+            if loop.time() - connection.last_active > timeout:
+                connection.close("idle for too long")
+        self._sweeper = loop.call_later(min(timeout / 2, 30.0), self._sweep)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise StartupError(
+            f"Cannot listen for Kafka clients on {host}:{port}: {error.strerror or error}. "
+            "Stop whatever uses that port, or choose another with --kafka HOST:PORT."
+        ) from error
+    sock.setblocking(False)  # noqa: FBT003
+    return sock

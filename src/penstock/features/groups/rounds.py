@@ -1,0 +1,223 @@
+"""The rounds in which a group shares out its work: members join, the leader assigns, everybody syncs.
+
+A round lives in memory. What it leads to, a generation with its members and their assignments, is decided here as a
+`StoredGroup` and takes effect in `apply` alone, when it is in the log; so a group that is read from its log is in the
+state that its members were last told of. Until then a failed write leaves the round where it was, to be tried again.
+
+Waiting: a member's ``join_reply`` is set only while PREPARING, its ``sync_reply`` only while COMPLETING.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from penstock.config.settings import GroupSettings
+from penstock.errors import RebalanceInProgress
+from penstock.features.groups.members import Member, Roster
+from penstock.features.groups.messages import Joined, Sync, Synced
+from penstock.features.groups.records import Change, GroupKey, StoredGroup
+from penstock.features.groups.states import TRANSITIONS, State, Step
+from penstock.machines.messages import Outcome
+
+# A group that could not be stored as empty tries again after this long.
+_RETRY_MS: Final = 1_000
+
+_NEVER_STORED: Final = StoredGroup(generation=0, protocol_type="", protocol=None, leader_id=None, members=())
+
+
+class Round:
+    """Which generation a group is in, and how far it is on the way to the next."""
+
+    def __init__(self, group_id: str, config: GroupSettings, roster: Roster) -> None:
+        self._key = GroupKey(group_id)
+        self._config = config
+        self._roster = roster
+        self.state = State.EMPTY
+        self.generation = 0
+        self.protocol_type = ""
+        self.protocol: str | None = None
+        self.leader_id: str | None = None
+        self.stored = _NEVER_STORED  # what the log says
+        self.stored_ms = 0  # and since when
+        self.ends_ms: int | None = None  # the time by which members have to join, or to sync
+        self._gathers_until_ms: int | None = None  # a first round waits for latecomers, up to here
+        self._began_ms: int | None = None  # when the first event came that a round not yet over answers to
+
+    def _move(self, step: Step) -> None:
+        self.state = TRANSITIONS[step][self.state]
+
+    # -- joining ------------------------------------------------------------------------------------------------------
+
+    def begin(self, now_ms: int, outcome: Outcome[Change]) -> None:
+        """Everybody has to join again."""
+        is_first = self.state is State.EMPTY
+        self._move(Step.BEGIN)
+        if self._began_ms is None:
+            self._began_ms = now_ms
+        for member in self._roster:
+            if member.sync_reply is not None:
+                member.dismiss(RebalanceInProgress(), outcome)
+                member.touch(now_ms)
+            member.owes_sync = False
+        self.ends_ms = now_ms + self._roster.rebalance_timeout_ms
+        if is_first and self._config.initial_delay_ms > 0:
+            self._gathers_until_ms = self.ends_ms
+            self.gather(now_ms)
+
+    def gather(self, now_ms: int) -> None:
+        """Somebody came: if this is a group's first round, more may come."""
+        if self._gathers_until_ms is not None:
+            self.ends_ms = min(now_ms + self._config.initial_delay_ms, self._gathers_until_ms)
+
+    def advance(self, now_ms: int, outcome: Outcome[Change]) -> None:
+        """End the joining if everybody is in or the time is up."""
+        if self.state is not State.PREPARING:
+            return
+        assert self.ends_ms is not None
+        is_complete = self._gathers_until_ms is None and len(self._roster) > 0 and self._roster.has_all_joined()
+        if is_complete or now_ms >= self.ends_ms:
+            self._close(now_ms, outcome)
+
+    def hurry(self, now_ms: int) -> None:
+        """Nobody is left to wait for."""
+        if self.state is State.PREPARING and not len(self._roster):
+            self.ends_ms = now_ms
+
+    def _close(self, now_ms: int, outcome: Outcome[Change]) -> None:
+        """Who did not come is out, unless it is static and may still return."""
+        self._gathers_until_ms = None
+        for member in self._roster:
+            if member.join_reply is None and member.instance_id is None:
+                self._roster.remove(member)
+        if not len(self._roster):
+            self.ends_ms = now_ms + _RETRY_MS
+            outcome.changes.append(Change(self._key, self._emptied()))
+        elif self._roster.joining():
+            self._open_generation(now_ms, outcome)
+        else:  # only static members, and they are away: wait on, until they come or their sessions end
+            self.ends_ms = now_ms + max(self._roster.rebalance_timeout_ms, 1)
+
+    def _emptied(self) -> StoredGroup:
+        return StoredGroup(
+            generation=self.generation + 1, protocol_type=self.protocol_type, protocol=None, leader_id=None, members=()
+        )
+
+    def _open_generation(self, now_ms: int, outcome: Outcome[Change]) -> None:
+        self._move(Step.JOINED)
+        self.generation += 1
+        self.protocol = self._roster.vote()
+        joining = self._roster.joining()
+        if self.leader_id not in {member.id for member in joining}:
+            self.leader_id = joining[0].id
+        self.ends_ms = now_ms + self._roster.rebalance_timeout_ms
+        for member in self._roster:
+            member.touch(now_ms)
+            member.is_newcomer = False
+            member.owes_sync = True
+            if member.join_reply is not None:
+                outcome.reply(member.join_reply, self.joined(member))
+                member.join_reply = None
+
+    def joined(self, member: Member) -> Joined:
+        """What a member hears that is in."""
+        protocol, leader_id = self.protocol, self.leader_id
+        assert protocol is not None
+        assert leader_id is not None
+        return Joined(
+            member_id=member.id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol=protocol,
+            leader_id=leader_id,
+            members=self.listing(protocol) if member.id == leader_id else (),
+        )
+
+    def listing(
+        self, protocol: str, replaced: Mapping[str, Member] | None = None
+    ) -> tuple[tuple[str, str | None, bytes], ...]:
+        """What the leader needs to know of everybody; ``replaced`` are members about to take others' places."""
+        members = ((replaced or {}).get(member.id, member) for member in self._roster)
+        return tuple((member.id, member.instance_id, member.metadata(protocol)) for member in members)
+
+    # -- assigning ----------------------------------------------------------------------------------------------------
+
+    def assign(self, request: Sync, now_ms: int, outcome: Outcome[Change]) -> None:
+        """Store what the leader decided; everybody who waits hears it once that is done."""
+        assignments = dict(request.assignments)
+        outcome.changes.append(
+            Change(
+                self._key,
+                StoredGroup(
+                    generation=self.generation,
+                    protocol_type=self.protocol_type,
+                    protocol=self.protocol,
+                    leader_id=self.leader_id,
+                    members=self._roster.stored(assignments),
+                ),
+            )
+        )
+        for member in self._roster:
+            if member.sync_reply is not None:
+                outcome.reply(member.sync_reply, self.synced(assignments.get(member.id, b"")))
+                member.sync_reply = None
+                member.touch(now_ms)
+
+    def synced(self, assignment: bytes) -> Synced:
+        return Synced(self.protocol_type, self.protocol or "", assignment)
+
+    def overdue(self, now_ms: int) -> list[Member]:
+        """Members that took too long to sync. If none did and still nothing is stored, that failed: begin again."""
+        if self.state is State.PREPARING or self.ends_ms is None or now_ms < self.ends_ms:
+            return []
+        late = [member for member in self._roster if member.owes_sync]
+        if self.state is State.STABLE:
+            self.ends_ms = None
+        return late
+
+    def is_stuck(self, now_ms: int) -> bool:
+        return self.state is State.COMPLETING and self.ends_ms is not None and now_ms >= self.ends_ms
+
+    def take_duration(self, now_ms: int) -> int | None:
+        """How long it took until everybody had its assignment, told once; None while somebody has not."""
+        if self._began_ms is None or self.state is not State.STABLE:
+            return None
+        if any(member.owes_sync for member in self._roster):
+            return None
+        took_ms, self._began_ms = now_ms - self._began_ms, None
+        return took_ms
+
+    # -- restarted static members -------------------------------------------------------------------------------------
+
+    def rename(self, old: Member, new: Member) -> Change | None:
+        """The stored generation with a restarted member's new id, so that a crash cannot bring back the old one."""
+        stored = self.stored
+        if all(facts.member_id != old.id for facts in stored.members):
+            return None
+        members = tuple(
+            msgspec.structs.replace(new.facts, assignment=facts.assignment) if facts.member_id == old.id else facts
+            for facts in stored.members
+        )
+        leader_id = new.id if stored.leader_id == old.id else stored.leader_id
+        return Change(self._key, msgspec.structs.replace(stored, members=members, leader_id=leader_id))
+
+    # -- what was stored ----------------------------------------------------------------------------------------------
+
+    def apply(self, stored: StoredGroup | None, at_ms: int, now_ms: int) -> None:
+        """Take over what is in the log now. A round under way goes on, unless this is how it ends."""
+        self.stored = stored or _NEVER_STORED
+        self.stored_ms = at_ms
+        if self.state is State.PREPARING and self.stored.members:
+            return
+        if self.state is State.COMPLETING and self.stored.generation != self.generation:
+            return
+        self.generation = self.stored.generation
+        self.protocol_type = self.stored.protocol_type
+        self.protocol = self.stored.protocol
+        self.leader_id = self.stored.leader_id
+        self._roster.become(self.stored.members, now_ms)
+        self._move(Step.ASSIGNED if self.stored.members else Step.EMPTIED)
+        if self.state is State.EMPTY:
+            self.ends_ms = self._began_ms = None

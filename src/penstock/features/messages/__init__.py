@@ -1,0 +1,1 @@
+"""Messages published and read, for the doors that speak of messages and not of batches."""

@@ -1,0 +1,253 @@
+"""Transactions as a whole: whoever leads a partition of ``__transaction_state`` coordinates those kept there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Final
+
+from penstock.config.settings import TransactionSettings
+from penstock.consensus.records import NO_LEADER
+from penstock.errors import (
+    CoordinatorLoading,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    NotCoordinator,
+    PeerUnavailable,
+    PenstockError,
+    UnknownPartition,
+    UnknownTopic,
+)
+from penstock.features.transactions import records
+from penstock.features.transactions.admission import ADMIT, Admissions, Admit, Admitted, Verdict, check_coordinator
+from penstock.features.transactions.epochs import is_last
+from penstock.features.transactions.markers import LocalMarkers, Marker, OffsetsEnd
+from penstock.features.transactions.marking import ClusterMarkers
+from penstock.features.transactions.messages import AddPartitions, End, Init, Verify, Where
+from penstock.features.transactions.records import NO_PRODUCER
+from penstock.features.transactions.shard import TransactionShard
+from penstock.features.transactions.transaction import Transaction
+from penstock.machines.clocks import PatientClock
+from penstock.machines.coordinator import NamedCoordinator
+from penstock.machines.journal import PartitionJournal
+from penstock.machines.leaders import Leaders, shard_of
+from penstock.machines.messages import AnswerT, ProducerIdentity, Rejected, Request
+from penstock.machines.shard import resolve
+from penstock.model import TRANSACTIONS_TOPIC
+from penstock.partitions.partition import Partition
+from penstock.partitions.stats import TransactionStats
+from penstock.supervision import Supervision
+
+# How long a node passes on what comes to it as the coordinator that it was: less than any client waits for an answer.
+_HANDOVER_SECONDS: Final = 1.0
+_HANDOVER_PAUSE_SECONDS: Final = 0.05
+
+
+class TransactionCoordinator(NamedCoordinator[TransactionShard]):
+    """All transactional ids whose partitions this node leads, and a way to ask about those it does not."""
+
+    topic = TRANSACTIONS_TOPIC
+    what = "transactions"
+
+    def __init__(
+        self,
+        config: TransactionSettings,
+        leaders: Leaders,
+        time: PatientClock,
+        stats: TransactionStats,
+        find: Callable[[str, int], Partition],
+        groups: OffsetsEnd,
+        allocate_producer_id: Callable[[], Awaitable[int]],
+        *,
+        syncs: bool,
+        supervision: Supervision,
+    ) -> None:
+        super().__init__(leaders, time, supervision)
+        self._config = config
+        self._stats = stats
+        self._find = find
+        self._allocate_producer_id = allocate_producer_id
+        self._syncs = syncs
+        local = LocalMarkers(find, groups, leaders.clock, syncs=syncs)
+        self.markers = ClusterMarkers(local, leaders, _later, self.background.spawn)
+        self._admissions = Admissions(leaders, find, self.background.spawn)
+        local.on_written = self._admissions.on_marker
+
+    def start(self) -> None:
+        super().start()
+        self.markers.serve()
+        self._leaders.peers.serve(ADMIT, self._on_admit)
+
+    def make_shard(self, partition: Partition) -> TransactionShard:
+        return TransactionShard(
+            PartitionJournal(partition, records, syncs=self._syncs),
+            self._config,
+            self.markers,
+            self._stats,
+            self._time.now_ms,
+            self._clock.now_ms,
+            asyncio.get_running_loop().call_soon,
+            epoch=partition.leader_epoch,
+        )
+
+    async def ask(self, name: str, request: Request[AnswerT]) -> AnswerT:
+        """The answer to a request, as soon as it holds; whoever comes early waits a moment for the log to be read."""
+        await self.await_shard(name)
+        return await super().ask(name, request)
+
+    async def init(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None = None
+    ) -> ProducerIdentity:
+        """Start a producer, fencing every other instance of it."""
+        if not transactional_id:
+            raise InvalidRequest("A transactional id must not be empty.")
+        await self.await_shard(transactional_id)
+        self.shard(transactional_id)  # whoever asks the wrong node does not cost a producer id
+        fresh = await self._allocate_producer_id()
+        return await self.ask(transactional_id, Init(timeout_ms=timeout_ms, fresh_producer_id=fresh, expected=expected))
+
+    async def add(self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[Where]) -> None:
+        """Take partitions into a transaction, also if another node coordinates it since a moment ago.
+
+        A producer of the first protocol that is sent away and then aborts asks the next coordinator to end what nobody
+        has told it of. That has to be refused, since it might be about the commit before, and some clients never
+        recover from it (librdkafka); so a coordinator that hands over passes on what still comes to it.
+        """
+        until = self._clock.monotonic() + _HANDOVER_SECONDS
+        while True:
+            try:
+                await self.ask(transactional_id, AddPartitions(producer, partitions))
+                return
+            except NotCoordinator as refusal:
+                if await self._pass_on(transactional_id, producer, partitions):
+                    return
+                if self._clock.monotonic() >= until:
+                    raise refusal
+            await asyncio.sleep(_HANDOVER_PAUSE_SECONDS)
+
+    async def _pass_on(self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[Where]) -> bool:
+        """Whether the node that coordinates now has taken the partitions in; it may not know yet that it does."""
+        request = Admit(transactional_id, *producer, tuple(sorted(partitions)), adds=True)
+        try:
+            node_id = self._home_of(transactional_id)
+            if node_id is None:
+                return False
+            await self._leaders.peers.call(node_id, ADMIT, request, timeout_s=_HANDOVER_SECONDS)
+        except (NotCoordinator, CoordinatorLoading, PeerUnavailable):
+            return False
+        return True
+
+    async def end(
+        self, transactional_id: str, producer: ProducerIdentity, *, is_commit: bool, bumps: bool
+    ) -> ProducerIdentity:
+        """Commit or abort; who the producer is in its next transaction."""
+        began = self._clock.monotonic()
+        fresh = await self._allocate_producer_id() if bumps and is_last(producer.epoch) else NO_PRODUCER
+        request = End(producer=producer, is_commit=is_commit, bumps=bumps, fresh_producer_id=fresh)
+        successor = await self.ask(transactional_id, request)
+        if is_commit:
+            self._stats.commit_latency.observe(self._clock.monotonic() - began)
+        return successor
+
+    def admit(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: frozenset[Where],
+        reply: Verdict,
+        *,
+        adds: bool,
+    ) -> None:
+        """Find out whether a producer may write to partitions: those are answered that are not in its transaction.
+
+        If ``adds``, they are taken into it instead. ``reply`` is called in the very turn in which the answer holds:
+        what it writes to those partitions is there before the marker of any end that is decided after this.
+        """
+        try:
+            node_id = self._home_of(transactional_id)
+            if node_id is None:
+                self._admit_here(transactional_id, producer, partitions, reply, adds=adds)
+            else:
+                self._admissions.ask(node_id, transactional_id, producer, partitions, reply, adds=adds)
+        except PenstockError as error:
+            reply(Rejected(error))
+
+    def _home_of(self, transactional_id: str) -> int | None:
+        """The node that coordinates a transactional id, None if it is this one."""
+        count, leaders = self.shard_count, self._leaders
+        if not count:
+            if not leaders.is_alone:
+                raise CoordinatorLoading("This node does not know yet who coordinates transactions.")
+            raise InvalidProducerIdMapping(f"Nobody has the transactional id {transactional_id!r}.")
+        leader = leaders.leader_of(TRANSACTIONS_TOPIC, shard_of(transactional_id, count))
+        if leader == NO_LEADER:
+            raise NotCoordinator(f"Nobody coordinates transaction {transactional_id!r} now.")
+        return None if leader == leaders.node_id else leader
+
+    def _admit_here(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: frozenset[Where],
+        reply: Verdict,
+        *,
+        adds: bool,
+    ) -> None:
+        request = AddPartitions(producer, partitions) if adds else Verify(producer, partitions)
+        shard = self.shard(transactional_id)
+        check_coordinator(self._find, producer, partitions, shard.epoch)
+        shard.ask(transactional_id, request, lambda answer: reply(answer or frozenset()))
+
+    async def _on_admit(self, _node_id: int, request: Admit, _body: memoryview) -> Admitted:
+        """Another node asks for a partition of its own."""
+        await self.await_shard(request.transactional_id)
+        epoch = self.shard(request.transactional_id).epoch
+        if request.adds:
+            self._check_known(request.places)
+        answer: asyncio.Future[frozenset[Where] | Rejected] = asyncio.get_running_loop().create_future()
+        self._admit_here(
+            request.transactional_id,
+            ProducerIdentity(request.producer_id, request.producer_epoch),
+            frozenset(request.places),
+            partial(resolve, answer),
+            adds=request.adds,
+        )
+        missing = await answer
+        if isinstance(missing, Rejected):
+            raise missing.error
+        return Admitted(tuple(sorted(missing)), epoch)
+
+    def _check_known(self, places: Iterable[Where]) -> None:
+        """Take in only what this node knows of: what it does not it would take for deleted when the end comes."""
+        for where in places:
+            try:
+                self._leaders.leader_of(*where)
+            except (UnknownTopic, UnknownPartition) as error:
+                raise CoordinatorLoading(f"The coordinator does not know {where[0]}-{where[1]} yet.") from error
+
+    async def write_marker(self, marker: Marker, where: Where) -> None:
+        """Write a marker to a partition that this node leads, and return once it is committed.
+
+        For operators who end what is open in a partition and unknown to every coordinator.
+        """
+        if where[0] == TRANSACTIONS_TOPIC:
+            raise UnknownPartition(f"Nothing in {TRANSACTIONS_TOPIC} is part of a transaction.")
+        partition, offset = self.markers.local.append(marker, where)
+        committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
+        partition.when_committed(offset, partial(resolve, committed))
+        error = await committed
+        if error is not None:
+            raise error
+
+    def find(self, transactional_id: str) -> Transaction | None:
+        """The transactional id as it is at this moment, or None where nobody has it."""
+        return self.shard(transactional_id).machines.get(transactional_id)
+
+    def all_transactions(self) -> list[Transaction]:
+        """Every transactional id coordinated here; `CoordinatorLoading` while some are not known yet."""
+        return [each for shard in self.loaded_shards() for each in shard.machines.values()]
+
+
+def _later(seconds: float, work: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(seconds, work)

@@ -1,0 +1,90 @@
+"""What a coordinator writes to its partition of ``__transaction_state``.
+
+The key names a transactional id, so that compaction keeps the last word on each; no value means that it is forgotten.
+Keys and values are JSON. Every value is the whole state, so one record is enough to go on from.
+Format: docs/formats/transactions.md.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from penstock.errors import CorruptRecords
+from penstock.features.transactions.states import State
+from penstock.features.transactions.tags import TRANSACTION, is_joint
+from penstock.machines.messages import ProducerIdentity
+from penstock.records import Record
+
+NO_EPOCH: Final = -1
+NO_PRODUCER: Final = -1
+
+
+class Reason(Enum):
+    """Why a transaction was aborted."""
+
+    CLIENT = "client"
+    TIMEOUT = "timeout"
+    FENCED = "fenced"  # another instance of its producer started
+    ADMIN = "admin"
+
+
+class TransactionKey(msgspec.Struct, frozen=True, tag=TRANSACTION):
+    transactional_id: str
+
+
+class StoredTransaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A transactional id: whose it is, and where its transaction stands."""
+
+    state: State
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    # The epoch before, as far as a request that repeats the one which ended it has to be recognised.
+    last_epoch: int = NO_EPOCH
+    previous_producer_id: int = NO_PRODUCER
+    # Whom the producer will be once its transaction has ended, where it has no epoch left.
+    next_producer_id: int = NO_PRODUCER
+    # When the transaction began; without it, with this very record.
+    started_ms: int = -1
+    partitions: dict[str, tuple[int, ...]] = {}
+    reason: Reason | None = None
+
+    @property
+    def producer(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def successor(self) -> ProducerIdentity:
+        """Whom the producer is to be from the end of this transaction on."""
+        return self.producer if self.next_producer_id == NO_PRODUCER else ProducerIdentity(self.next_producer_id, 0)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One record to persist and apply: a key and its new value, or None where it is gone."""
+
+    key: TransactionKey
+    value: StoredTransaction | None
+
+
+_encode = msgspec.json.Encoder().encode
+_keys = msgspec.json.Decoder(TransactionKey)
+_values = msgspec.json.Decoder(StoredTransaction)
+
+
+def to_record(change: Change, offset: int, at_ms: int) -> Record:
+    value = None if change.value is None else _encode(change.value)
+    return Record(offset, at_ms, _encode(change.key), value, ())
+
+
+def from_record(record: Record) -> Change | None:
+    """Read a record back, None if it is about a joint transaction; `CorruptRecords` if no coordinator wrote it."""
+    if is_joint(record.key):
+        return None
+    try:
+        key = _keys.decode(record.key or b"")
+        return Change(key, None if record.value is None else _values.decode(record.value))
+    except msgspec.MsgspecError as error:
+        raise CorruptRecords(f"Record {record.offset} is not about a transaction: {error}") from error

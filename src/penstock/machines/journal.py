@@ -1,0 +1,108 @@
+"""Where a shard keeps its changes: a port, and the partition that stands behind it by default."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Generic, NamedTuple, Protocol
+
+from penstock.errors import CorruptRecords, PenstockError
+from penstock.machines.messages import ChangeT, ProducerIdentity
+from penstock.partitions.partition import Partition
+from penstock.records import Codec, Record, decode_records, encode_batch, parse_header, read_marker
+
+log = logging.getLogger(__name__)
+
+# Members of a large group say much the same, so a generation of it compresses to a fraction.
+_COMPRESS_FROM_BYTES: Final = 16 * 1024
+
+
+class Written(NamedTuple, Generic[ChangeT]):
+    """A change in the log, when it was written, and the producer in whose transaction (-1: in none)."""
+
+    change: ChangeT
+    at_ms: int
+    producer_id: int = -1
+
+
+class Decided(NamedTuple):
+    """The end of a producer's transaction in the log."""
+
+    producer_id: int
+    is_commit: bool
+
+
+class Journal(Protocol[ChangeT]):
+    """An ordered, durable list of changes."""
+
+    @property
+    def end_offset(self) -> int:
+        """Where the next change goes."""
+
+    def append(self, changes: Sequence[ChangeT], at_ms: int, producer: ProducerIdentity | None = None) -> int:
+        """Write changes, all or none; the offset after the last one. An error means that none was written."""
+
+    def when_committed(self, offset: int, done: Callable[[PenstockError | None], None]) -> None:
+        """Call ``done`` once everything before ``offset`` is safe, at once if it is, or with what went wrong."""
+
+    def replay(self) -> Iterator[Written[ChangeT] | Decided]:
+        """All that is not superseded, in order. Runs in any thread."""
+
+
+class Format(Protocol[ChangeT]):
+    """How changes are written as records."""
+
+    def to_record(self, change: ChangeT, offset: int, at_ms: int) -> Record: ...
+
+    def from_record(self, record: Record) -> ChangeT | None:
+        """Read a record back, None if it is for another coordinator; `CorruptRecords` if none wrote it."""
+
+
+class PartitionJournal(Generic[ChangeT]):
+    """A partition of an internal topic as a journal."""
+
+    def __init__(self, partition: Partition, form: Format[ChangeT], *, syncs: bool) -> None:
+        self._partition = partition
+        self._form = form
+        self._syncs = syncs
+
+    @property
+    def end_offset(self) -> int:
+        return self._partition.log.end_offset
+
+    def append(self, changes: Sequence[ChangeT], at_ms: int, producer: ProducerIdentity | None = None) -> int:
+        records = [self._form.to_record(change, at, at_ms) for at, change in enumerate(changes)]
+        size = sum(len(record.value or b"") for record in records)
+        codec = Codec.ZSTD if size >= _COMPRESS_FROM_BYTES else Codec.NONE
+        if producer is None:
+            batch = encode_batch(records, codec=codec)
+        else:
+            batch = encode_batch(
+                records,
+                codec=codec,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                is_transactional=True,
+            )
+        return self._partition.append(memoryview(batch), at_ms, is_durable=self._syncs, is_internal=True).next_offset
+
+    def when_committed(self, offset: int, done: Callable[[PenstockError | None], None]) -> None:
+        self._partition.when_committed(offset, done)
+
+    def replay(self) -> Iterator[Written[ChangeT] | Decided]:
+        stored = self._partition.log
+        for batch in stored.batches(stored.start_offset):
+            data = memoryview(batch.read())
+            header = parse_header(data)
+            if header.is_control:
+                yield Decided(header.producer_id, read_marker(data).is_commit)
+                continue
+            producer_id = header.producer_id if header.is_transactional else -1
+            for record in decode_records(data):
+                try:
+                    change = self._form.from_record(record)
+                except CorruptRecords as error:  # nobody should be held up by what somebody else wrote
+                    log.error("%s is left out: %s", self._partition.id, error.message)
+                    continue
+                if change is not None:
+                    yield Written(change, record.timestamp, producer_id)

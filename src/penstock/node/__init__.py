@@ -1,0 +1,1 @@
+"""A node: the composition root, where settings become a running broker with its doors."""

@@ -1,0 +1,1 @@
+"""Partitions on this node: replicas, their leaders and followers, and those that other nodes lead."""

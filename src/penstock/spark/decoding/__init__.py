@@ -1,1 +1,0 @@
-"""Record batches of the log as Arrow columns, many records at once."""

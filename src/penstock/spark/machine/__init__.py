@@ -1,1 +1,0 @@
-"""What Spark needs on the machine of a session: a Java, and the Python of its workers."""

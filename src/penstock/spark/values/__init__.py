@@ -1,1 +1,0 @@
-"""Values by a schema: what users call it, what it checks, and the columns it gives."""
