@@ -675,6 +675,69 @@ class ScheduleBeingFired(PenstockError):
     code = "schedule_being_fired"
 
 
+# -- access ------------------------------------------------------------------------------------------------------------
+
+
+class AccessError(PenstockError):
+    """The caller is not who it has to be, or may not do this."""
+
+    code = "access_error"
+
+
+class AuthenticationFailed(AccessError):
+    """The credentials are missing, wrong or no longer valid. Log in with others."""
+
+    code = "authentication_failed"
+
+
+class AuthorizationDenied(AccessError):
+    """The caller may not do this. Ask an administrator of the cluster for the right."""
+
+    code = "authorization_denied"
+
+
+class InvalidPrincipal(InvalidRequest):
+    """A principal is a kind and a name: User:alice."""
+
+    code = "invalid_principal"
+
+
+class InvalidCredential(InvalidRequest):
+    """The credential is not one that clients can log in with; the message says why."""
+
+    code = "invalid_credential"
+
+
+class UnknownRole(InvalidRequest):
+    """There is no such role, or it says nothing about that kind of resource."""
+
+    code = "unknown_role"
+
+
+class UserNotFound(AccessError):
+    """There is no such user, or it has no credential of that mechanism."""
+
+    code = "user_not_found"
+
+
+class ApiKeyNotFound(AccessError):
+    """There is no such API key: it was never issued, or it was revoked."""
+
+    code = "api_key_not_found"
+
+
+class LastAdmin(AccessError):
+    """No principal could change access any more. Give another principal the role admin on the cluster first."""
+
+    code = "last_admin"
+
+
+class AccessLimitReached(AccessError):
+    """The largest number of users, rules or API keys is reached. Remove some, or use rules with prefixes."""
+
+    code = "access_limit_reached"
+
+
 # -- pipelines ---------------------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,8 @@ from penstock.consensus.quorum.store import QuorumStore
 from penstock.consensus.raft.leading import RaftTiming
 from penstock.consensus.raft.messages import Member
 from penstock.errors import PenstockError
+from penstock.features.access.authenticator import Authenticator
+from penstock.features.access.authorizer import Authorizer
 from penstock.features.dead_letters.dead_letters import DeadLetters
 from penstock.features.groups.consumer.topics import MetadataTopics
 from penstock.features.groups.coordinator import GroupCoordinator
@@ -222,6 +224,10 @@ class Broker:
             supervision=self.supervision,
             syncs_before_ack=self.syncs_before_ack,
         )
+
+        security = config.security
+        self.authorizer = Authorizer(self.metadata.access, is_on=security.enabled, super_users=security.super_users)
+        self.authenticator = Authenticator(self.metadata.access, security, self.clock)
 
     def _make_coordinators(self) -> None:
         config, topics = self.config, self.topics

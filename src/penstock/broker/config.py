@@ -9,6 +9,7 @@ from penstock.config.settings import (
     ClusterSettings,
     GroupSettings,
     ScheduleSettings,
+    SecuritySettings,
     TopicDefaults,
     TransactionSettings,
 )
@@ -31,3 +32,4 @@ class BrokerConfig:
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     schedules: ScheduleSettings = field(default_factory=ScheduleSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)

@@ -341,6 +341,49 @@ class HostNames:
 
 
 @dataclass(frozen=True, slots=True)
+class Principals:
+    """Principals, separated by semicolons, because names may hold commas; nothing for none."""
+
+    allowed: str = "principals with semicolons, such as User:admin;User:CN=ops,O=example"
+
+    def parse(self, text: str) -> object:
+        names = tuple(part.strip() for part in text.split(";") if part.strip())
+        for name in names:
+            kind, colon, rest = name.partition(":")
+            if not colon or not kind.isalnum() or not rest or rest == "*":
+                raise ValueError(f"has {name!r} in it, which is no principal; write User:name")
+        return names
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return ";".join(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Some of a few words, separated by commas."""
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        return f"some of these with commas: {', '.join(self.words)}"
+
+    def parse(self, text: str) -> object:
+        chosen = tuple(part.strip() for part in text.split(",") if part.strip())
+        if not chosen:
+            raise ValueError("is empty")
+        for word in chosen:
+            if word not in self.words:
+                raise ValueError(f"has {word!r} in it")
+        return chosen
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return ",".join(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Networks:
     """Addresses or networks, separated by commas; nothing for none."""
 

@@ -20,6 +20,7 @@ from penstock.config.kinds import (
     UNLIMITED,
     Address,
     Choice,
+    Choices,
     Count,
     Directory,
     Duration,
@@ -31,6 +32,7 @@ from penstock.config.kinds import (
     Number,
     PeerAddress,
     PeerList,
+    Principals,
     Secret,
     Size,
     ValueKind,
@@ -47,6 +49,7 @@ DAY_MS: Final = 24 * HOUR_MS
 _KAFKA: Final = Address("127.0.0.1", 9092)
 _HTTP: Final = Address("127.0.0.1", 8080)
 _GRPC: Final = Address("127.0.0.1", 9000)
+SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
 _GRACE_SHARE: Final = 0.5  # of the time to stop; the rest is for the disk
 
 
@@ -257,6 +260,33 @@ class LoggingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OidcSettings:
+    """Tokens (JWT) of an identity provider; off without an issuer."""
+
+    issuer: Annotated[str | None, Maybe(Words())] = None
+    audience: Annotated[str | None, Maybe(Words())] = None
+    # The provider's public keys: a file, or an address that is asked again when they rotate.
+    jwks_file: Annotated[Path | None, Maybe(Directory())] = None
+    jwks_url: Annotated[str | None, Maybe(Words())] = None
+    principal_claim: Annotated[str, Words()] = "sub"
+    clock_skew_ms: Annotated[int, Duration(0)] = 30 * SECOND_MS
+    jwks_refresh_ms: int = 300 * SECOND_MS  # an unknown key id asks earlier, but not more often than the pause
+    jwks_pause_ms: int = 10 * SECOND_MS
+    jwks_bytes_max: int = MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuritySettings:
+    """Who may use this cluster. Every node has to have the same."""
+
+    enabled: Annotated[bool, Flag()] = False  # every call has to say who makes it, and needs a rule that allows it
+    super_users: Annotated[tuple[str, ...], Principals()] = ()
+    sasl_mechanisms: Annotated[tuple[str, ...], Choices(SASL_MECHANISMS)] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    insecure: Annotated[bool, Flag()] = False  # listen on a network without security all the same
+    oidc: OidcSettings = OidcSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that can be set."""
 
@@ -269,6 +299,7 @@ class Settings:
     schedules: ScheduleSettings = ScheduleSettings()
     metrics: MetricsSettings = MetricsSettings()
     logging: LoggingSettings = LoggingSettings()
+    security: SecuritySettings = SecuritySettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +369,7 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     if not groups.session_timeout_min_ms <= groups.session_timeout_ms <= groups.session_timeout_max_ms:
         yield "groups.session_timeout_ms", "must be between groups.session_timeout_min_ms and _max_ms"
     yield from _cluster_contradictions(settings)
+    yield from _security_contradictions(settings.security)
 
 
 def _cluster_contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -347,7 +379,7 @@ def _cluster_contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     doors = (broker.kafka, broker.http, broker.grpc)
     if broker.internal is not None and broker.internal.port and broker.internal in doors:
         yield "broker.internal", f"{broker.internal} is another listener's address too; give it another port"
-    if broker.internal is not None and not _is_loopback(broker.internal.host) and cluster.token is None:
+    if broker.internal is not None and not is_loopback(broker.internal.host) and cluster.token is None:
         reason = (
             f"is needed where other machines reach the internal address ({broker.internal}): what connects there is "
         )
@@ -361,7 +393,21 @@ def _cluster_contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "cluster.heartbeat_interval_ms", "must be at most half of cluster.session_timeout_ms"
 
 
-def _is_loopback(host: str) -> bool:
+def _security_contradictions(security: SecuritySettings) -> Iterator[tuple[str, str]]:
+    oidc = security.oidc
+    if security.enabled and security.insecure:
+        yield "security.insecure", "is for nodes without security; leave it out where security.enabled is on"
+    if oidc.issuer is None:
+        return
+    if oidc.audience is None:
+        yield "security.oidc.audience", "is needed with an issuer: a token for another service must not open this one"
+    if (oidc.jwks_file is None) == (oidc.jwks_url is None):
+        yield "security.oidc.jwks_file", "give either this or security.oidc.jwks_url: where the issuer's keys are"
+    elif oidc.jwks_url is not None and not oidc.jwks_url.startswith(("https://", "http://127.0.0.1", "http://[::1]")):
+        yield "security.oidc.jwks_url", "must begin with https://: keys that come in the clear can be anyone's"
+
+
+def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -12,6 +12,9 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.access.acls import Acl, AclFilter
+from penstock.access.api_keys import ApiKey
+from penstock.access.scram import ScramCredential, ScramMechanism
 from penstock.consensus.records import Endpoint, LostRecords, PartitionAssigned
 from penstock.consensus.resource_config import ResourceKind
 
@@ -190,6 +193,40 @@ class TransferControl(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     node_id: int | None = None
 
 
+class SetCredentials(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Let a user log in with these; each replaces the one of its mechanism."""
+
+    user: str
+    credentials: tuple[ScramCredential, ...]
+
+
+class RemoveCredentials(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Take a user's credentials of these mechanisms away; none named: all of them."""
+
+    user: str
+    mechanisms: tuple[ScramMechanism, ...] = ()
+
+
+class AddAcls(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    acls: tuple[Acl, ...]
+    is_only_checked: bool = False
+
+
+class RemoveAcls(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Remove all rules that match; the answer says for each filter which those were."""
+
+    filters: tuple[AclFilter, ...]
+    is_only_checked: bool = False
+
+
+class IssueApiKey(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    key: ApiKey
+
+
+class RevokeApiKey(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    key_id: str
+
+
 Command = (
     CreateTopic
     | DeleteTopic
@@ -208,6 +245,12 @@ Command = (
     | RemoveNode
     | Rebalance
     | TransferControl
+    | SetCredentials
+    | RemoveCredentials
+    | AddAcls
+    | RemoveAcls
+    | IssueApiKey
+    | RevokeApiKey
 )
 
 # What a node asks for itself, in its own name.
@@ -268,4 +311,10 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     stuck: tuple[StuckReplica, ...] = ()
 
 
-Answer = Done | ProducerIds | Admitted | Heard | Outcomes | Planned
+class AclsRemoved(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The rules that each filter removed, in the order of the filters."""
+
+    matches: tuple[tuple[Acl, ...], ...]
+
+
+Answer = Done | ProducerIds | Admitted | Heard | Outcomes | Planned | AclsRemoved

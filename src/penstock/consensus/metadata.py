@@ -13,8 +13,15 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.access.rules import AccessRules
 from penstock.consensus.records import (
+    AclAdded,
+    AclRemoved,
+    ApiKeyIssued,
+    ApiKeyRevoked,
     ClusterCreated,
+    CredentialRemoved,
+    CredentialSet,
     MetadataRecord,
     NodeChanged,
     NodeRegistered,
@@ -57,6 +64,7 @@ class ClusterMetadata:
         self.nodes: dict[int, NodeRegistered] = {}
         self.topics: dict[str, Topic] = {}
         self.configured: dict[tuple[ResourceKind, str], dict[str, str]] = {}  # groups and nodes with settings
+        self.access = AccessRules()
         self._topics_by_id: dict[UUID, Topic] = {}
 
     def reset(self) -> None:
@@ -67,6 +75,7 @@ class ClusterMetadata:
         self.nodes.clear()
         self.topics.clear()
         self.configured.clear()
+        self.access.reset()
         self._topics_by_id.clear()
 
     def topic(self, name: str) -> Topic:
@@ -170,6 +179,30 @@ class ClusterMetadata:
     def _(self, record: ProducerIdsReserved) -> None:
         self.next_producer_id = record.next_producer_id
 
+    @_apply.register
+    def _(self, record: CredentialSet) -> None:
+        self.access.set_credential(record.user, record.credential)
+
+    @_apply.register
+    def _(self, record: CredentialRemoved) -> None:
+        self.access.remove_credential(record.user, record.mechanism)
+
+    @_apply.register
+    def _(self, record: AclAdded) -> None:
+        self.access.add_acl(record.acl)
+
+    @_apply.register
+    def _(self, record: AclRemoved) -> None:
+        self.access.remove_acl(record.acl)
+
+    @_apply.register
+    def _(self, record: ApiKeyIssued) -> None:
+        self.access.issue_key(record.key)
+
+    @_apply.register
+    def _(self, record: ApiKeyRevoked) -> None:
+        self.access.revoke_key(record.key_id)
+
     def to_records(self) -> list[MetadataRecord]:
         """The shortest history that leads to this state."""
         records: list[MetadataRecord] = [ClusterCreated(cluster_id=self.cluster_id), *self.nodes.values()]
@@ -186,6 +219,13 @@ class ClusterMetadata:
         if self.next_producer_id:
             first = last = self.next_producer_id
             records.append(ProducerIdsReserved(node_id=-1, first_producer_id=first, next_producer_id=last))
+        records += [
+            CredentialSet(user=user, credential=credential)
+            for user, held in self.access.credentials.items()
+            for credential in held.values()
+        ]
+        records += [AclAdded(acl=acl) for acl in self.access.acls]
+        records += [ApiKeyIssued(key=key) for key in self.access.keys.values()]
         return records
 
 

@@ -11,6 +11,9 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.access.acls import Acl
+from penstock.access.api_keys import ApiKey
+from penstock.access.scram import ScramCredential, ScramMechanism
 from penstock.consensus.resource_config import ResourceKind
 
 NO_LEADER: Final = -1
@@ -138,6 +141,34 @@ class ProducerIdsReserved(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     next_producer_id: int
 
 
+class CredentialSet(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A user can log in with this credential; it replaces the one of the same mechanism."""
+
+    user: str
+    credential: ScramCredential
+
+
+class CredentialRemoved(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    user: str
+    mechanism: ScramMechanism
+
+
+class AclAdded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    acl: Acl
+
+
+class AclRemoved(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    acl: Acl
+
+
+class ApiKeyIssued(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    key: ApiKey
+
+
+class ApiKeyRevoked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    key_id: str
+
+
 MetadataRecord = (
     ClusterCreated
     | NodeRegistered
@@ -149,6 +180,12 @@ MetadataRecord = (
     | ResourceConfigured
     | PartitionAssigned
     | ProducerIdsReserved
+    | CredentialSet
+    | CredentialRemoved
+    | AclAdded
+    | AclRemoved
+    | ApiKeyIssued
+    | ApiKeyRevoked
 )
 
 _encoder = msgspec.json.Encoder()

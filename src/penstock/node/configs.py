@@ -37,6 +37,7 @@ def broker_config(settings: Settings, endpoints: tuple[Endpoint, ...]) -> Broker
         transactions=settings.transactions,
         schedules=settings.schedules,
         cluster=settings.cluster,
+        security=settings.security,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.consensus.commands import (
+    AclsRemoved,
+    AddAcls,
     AddPartitions,
     Admitted,
     Answer,
@@ -19,18 +21,23 @@ from penstock.consensus.commands import (
     DrainNode,
     ElectLeaders,
     Heartbeat,
+    IssueApiKey,
     Move,
     Planned,
     ProducerIds,
     Reassign,
     Rebalance,
     RegisterNode,
+    RemoveAcls,
+    RemoveCredentials,
     RemoveNode,
     ReportLosses,
     ReserveProducerIds,
+    RevokeApiKey,
+    SetCredentials,
     TransferControl,
 )
-from penstock.consensus.controller import elections, moves, nodes, topics
+from penstock.consensus.controller import access, elections, moves, nodes, topics
 from penstock.consensus.controller.draft import ControllerView, MetadataDraft, Rules
 from penstock.consensus.controller.topics import TopicSpec
 from penstock.consensus.metadata import ClusterMetadata
@@ -61,6 +68,8 @@ def decide(
         case ReserveProducerIds():
             block = topics.reserve_producer_ids(metadata, command.node_id)
             return Decision([block], ProducerIds(first=block.first_producer_id, next=block.next_producer_id))
+        case SetCredentials() | RemoveCredentials() | AddAcls() | RemoveAcls() | IssueApiKey() | RevokeApiKey():
+            return _decide_access(metadata, command)
         case Heartbeat() | TransferControl():
             raise InvalidRequest(f"{type(command).__name__} is not a matter of metadata.")
     draft = MetadataDraft(metadata, rules, situation)
@@ -102,6 +111,28 @@ def _decide_topic(
             _check_not_internal(command.name)
             records = topics.configure_topic(metadata, command.name, command.changes, rules, situation)
     return Decision([] if command.is_only_checked else records, Done())
+
+
+def _decide_access(
+    metadata: ClusterMetadata,
+    command: SetCredentials | RemoveCredentials | AddAcls | RemoveAcls | IssueApiKey | RevokeApiKey,
+) -> Decision:
+    rules = metadata.access
+    match command:
+        case SetCredentials():
+            return Decision(access.set_credentials(rules, command.user, command.credentials), Done())
+        case RemoveCredentials():
+            return Decision(access.remove_credentials(rules, command.user, command.mechanisms), Done())
+        case AddAcls():
+            records = access.add_acls(rules, command.acls)
+            return Decision([] if command.is_only_checked else records, Done())
+        case RemoveAcls():
+            records, matches = access.remove_acls(rules, command.filters)
+            return Decision([] if command.is_only_checked else records, AclsRemoved(matches=matches))
+        case IssueApiKey():
+            return Decision(access.issue_key(rules, command.key), Done())
+        case RevokeApiKey():
+            return Decision(access.revoke_key(rules, command.key_id), Done())
 
 
 def _check_not_internal(topic: str) -> None:
