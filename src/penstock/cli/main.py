@@ -63,6 +63,7 @@ _COMMANDS = {
     "consume": ("penstock.cli.consume:consume", "Read messages, from any offset or time, once or for ever."),
     "worker": ("penstock.cli.worker:worker", "Run the workers of a Python module."),
     "pipeline": ("penstock.cli.pipeline:pipeline", "Run data jobs on Spark, each declared in one file."),
+    "secure": ("penstock.cli.secure:secure", "Make a secured cluster: certificates, credentials, keys."),
     "config": ("penstock.cli.settings:config", "Check settings, and show where each comes from."),
     "log": ("penstock.cli.log:log", "Inspect the files of a log."),
     "completion": ("penstock.cli.completion:completion", "Print the completion script for a shell."),

@@ -283,6 +283,8 @@ class SecuritySettings:
     super_users: Annotated[tuple[str, ...], Principals()] = ()
     sasl_mechanisms: Annotated[tuple[str, ...], Choices(SASL_MECHANISMS)] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
     insecure: Annotated[bool, Flag()] = False  # listen on a network without security all the same
+    # The first user and API key, taken by a cluster that has none; `penstock secure init` writes it.
+    bootstrap_file: Annotated[Path | None, Maybe(Directory())] = None
     oidc: OidcSettings = OidcSettings()
 
 

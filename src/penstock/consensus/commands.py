@@ -200,6 +200,14 @@ class SetCredentials(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     credentials: tuple[ScramCredential, ...]
 
 
+class BeginAccess(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The first user and API key of a cluster that has neither; nothing where there is one already."""
+
+    user: str
+    credentials: tuple[ScramCredential, ...]
+    key: ApiKey
+
+
 class RemoveCredentials(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Take a user's credentials of these mechanisms away; none named: all of them."""
 
@@ -245,6 +253,7 @@ Command = (
     | RemoveNode
     | Rebalance
     | TransferControl
+    | BeginAccess
     | SetCredentials
     | RemoveCredentials
     | AddAcls

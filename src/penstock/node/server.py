@@ -22,6 +22,7 @@ from penstock.broker.surroundings import Surroundings
 from penstock.clock import Clock, SystemClock
 from penstock.config.kinds import Address
 from penstock.config.settings import Settings
+from penstock.consensus.commands import BeginAccess
 from penstock.doors.kafka.server import KafkaServer
 from penstock.doors.rest.server import HttpServer
 from penstock.network.tcp import TcpPeers
@@ -30,6 +31,7 @@ from penstock.node.configs import broker_config, grpc_config, http_config, kafka
 from penstock.node.limits import SPARE_DESCRIPTORS, keep_heap, raise_file_limit, settle_memory, warn_of_limits
 from penstock.operations.asking import OperationService
 from penstock.operations.services import Services
+from penstock.secure.bootstrap import read_bootstrap
 from penstock.storage.files import DiskFiles, Files
 
 if TYPE_CHECKING:
@@ -83,12 +85,21 @@ class Node:
             await self._peers.start()
             await self._open(self._http)
             await self.broker.start()
+            await self._begin_access()
             await self._open(self._kafka)
             if self._grpc is not None:
                 self._grpc.announce_start()
         except BaseException:
             await self.stop()
             raise
+
+    async def _begin_access(self) -> None:
+        """Give a new cluster its first user."""
+        path = self.settings.security.bootstrap_file
+        access = self.broker.metadata.access
+        if path is not None and not access.credentials and not access.keys:
+            first = read_bootstrap(path)
+            await self.broker.command(BeginAccess(user=first.user, credentials=first.credentials, key=first.key))
 
     def _make_grpc(self, address: Address) -> GrpcServer:
         # The library is large: only a node with a gRPC door loads it, and before anything runs.

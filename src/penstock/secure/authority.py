@@ -7,6 +7,7 @@ clock or a file; the caller says when it is and keeps the bytes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,6 +25,7 @@ _AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 365
 _EARLY: Final = timedelta(hours=1)  # clocks differ: a certificate is good from a little before it was made
 _ORGANIZATION: Final = "Penstock"
+_NODE_NAME: Final = re.compile(r"node-(\d{1,10})\.penstock")
 _COMMON_NAME_MAX: Final = 64  # X.520's own bound
 
 
@@ -63,7 +65,9 @@ class Authority:
         except ValueError as error:
             raise InvalidRequest(f"The authority's certificate or key cannot be read: {error}.") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != self._certificate.public_key():
-            raise InvalidRequest("The authority's key does not belong to its certificate. Restore both from one backup.")
+            raise InvalidRequest(
+                "The authority's key does not belong to its certificate. Restore both from one backup."
+            )
         self._key = key
 
     def issue_node(self, node_id: int, hosts: Sequence[str], now: datetime, days: int = CERTIFICATE_DAYS) -> KeyPair:
@@ -105,6 +109,20 @@ def expiry_of(certificate: bytes) -> datetime:
         return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     except ValueError as error:
         raise InvalidRequest(f"This is not a certificate in PEM: {error}.") from error
+
+
+def identity_of(certificate: bytes) -> tuple[int, list[str]]:
+    """The node id and the hosts that a node's certificate names."""
+    try:
+        loaded = x509.load_pem_x509_certificate(certificate)
+        names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise InvalidRequest(f"This is not the certificate of a node: {error}.") from error
+    hosts = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+    ids = [int(found[1]) for host in hosts if (found := _NODE_NAME.fullmatch(host))]
+    if not ids:
+        raise InvalidRequest("This certificate names no node; issue one with `penstock secure add-node`.")
+    return ids[0], [host for host in hosts if not _NODE_NAME.fullmatch(host)]
 
 
 def _begin(

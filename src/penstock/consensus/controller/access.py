@@ -31,6 +31,15 @@ from penstock.errors import (
 from penstock.model import TOPIC_NAME_CHARS_MAX
 
 
+def begin(
+    rules: AccessRules, user: str, credentials: Sequence[ScramCredential], key: api_keys.ApiKey
+) -> list[MetadataRecord]:
+    """The first user and key, together or not at all; nothing where there are any."""
+    if rules.credentials or rules.keys:
+        return []
+    return [*set_credentials(rules, user, credentials), *issue_key(rules, key)]
+
+
 def set_credentials(rules: AccessRules, user: str, credentials: Sequence[ScramCredential]) -> list[MetadataRecord]:
     if check_name(user) == "*":
         raise InvalidPrincipal("'*' means every user; no user can have that name.")

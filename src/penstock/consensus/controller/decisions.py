@@ -10,6 +10,7 @@ from penstock.consensus.commands import (
     AddPartitions,
     Admitted,
     Answer,
+    BeginAccess,
     ChangeInSync,
     Command,
     ConfigureResource,
@@ -68,7 +69,15 @@ def decide(
         case ReserveProducerIds():
             block = topics.reserve_producer_ids(metadata, command.node_id)
             return Decision([block], ProducerIds(first=block.first_producer_id, next=block.next_producer_id))
-        case SetCredentials() | RemoveCredentials() | AddAcls() | RemoveAcls() | IssueApiKey() | RevokeApiKey():
+        case (
+            BeginAccess()
+            | SetCredentials()
+            | RemoveCredentials()
+            | AddAcls()
+            | RemoveAcls()
+            | IssueApiKey()
+            | RevokeApiKey()
+        ):
             return _decide_access(metadata, command)
         case Heartbeat() | TransferControl():
             raise InvalidRequest(f"{type(command).__name__} is not a matter of metadata.")
@@ -115,10 +124,12 @@ def _decide_topic(
 
 def _decide_access(
     metadata: ClusterMetadata,
-    command: SetCredentials | RemoveCredentials | AddAcls | RemoveAcls | IssueApiKey | RevokeApiKey,
+    command: BeginAccess | SetCredentials | RemoveCredentials | AddAcls | RemoveAcls | IssueApiKey | RevokeApiKey,
 ) -> Decision:
     rules = metadata.access
     match command:
+        case BeginAccess():
+            return Decision(access.begin(rules, command.user, command.credentials, command.key), Done())
         case SetCredentials():
             return Decision(access.set_credentials(rules, command.user, command.credentials), Done())
         case RemoveCredentials():
