@@ -28,6 +28,7 @@ from penstock.consensus.quorum.store import QuorumStore
 from penstock.consensus.raft.leading import RaftTiming
 from penstock.consensus.raft.messages import Member
 from penstock.errors import PenstockError
+from penstock.features.access.audit import AuditLog
 from penstock.features.access.authenticator import Authenticator
 from penstock.features.access.authorizer import Authorizer
 from penstock.features.dead_letters.dead_letters import DeadLetters
@@ -227,6 +228,7 @@ class Broker:
 
         security = config.security
         self.authorizer = Authorizer(self.metadata.access, is_on=security.enabled, super_users=security.super_users)
+        self.audit = AuditLog(self.clock)
         self.authenticator = Authenticator(self.metadata.access, security, self.clock)
 
     def _make_coordinators(self) -> None:
