@@ -37,6 +37,7 @@ from penstock.features.groups.coordinator import GroupCoordinator
 from penstock.features.pipelines.board import PARTITIONS as PIPELINES_PARTITIONS
 from penstock.features.pipelines.board import Pipelines
 from penstock.features.queues.queues import Queues
+from penstock.features.quotas.quotas import Quotas
 from penstock.features.redrives.redrives import PARTITIONS as REDRIVES_PARTITIONS
 from penstock.features.redrives.redrives import Redrives
 from penstock.features.schedules.schedules import Schedules
@@ -124,6 +125,7 @@ class Broker:
             self.stats.replication,
             self.supervision,
         )
+        self.quotas = Quotas(self.metadata, clock)
         self.resource_settings = ResourceSettings(config.node_id, self.metadata, self.replication, config.groups)
         self.partitions = Partitions(self.replicas, self.metadata, peers, clock)
         self._service = PartitionService(self.replicas, clock, syncs=self.syncs_before_ack)
@@ -294,7 +296,7 @@ class Broker:
             self.replicas.listen(coordinator)
         self.queues.start()
         self.schedules.start()
-        for listener in (self.known_nodes, self._in_step, self.resource_settings):
+        for listener in (self.known_nodes, self._in_step, self.resource_settings, self.quotas):
             self.quorum.listen(listener.on_applied, listener.on_reset, lambda _: None)
         self._service.serve(self.peers)
         self.replication.start()
@@ -302,6 +304,7 @@ class Broker:
         await self._formation.begin()
         await self._read_metadata()
         self.resource_settings.apply()  # listeners do not hear of the snapshot that this disk had
+        self.quotas.apply()
         self._mark.set()
         await self.registration.start()
         await self._in_step.caught_up()

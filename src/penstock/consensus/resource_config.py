@@ -11,7 +11,7 @@ from typing import Final, Literal
 from penstock.config.settings import GroupSettings
 from penstock.errors import InvalidConfig
 
-ResourceKind = Literal["group", "node"]
+ResourceKind = Literal["group", "node", "quota"]
 
 CLUSTER_WIDE: Final = ""
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"

@@ -32,6 +32,7 @@ class Wire:
     """A client's connection of which only the answers are looked at."""
 
     local_host = ""
+    throttle_ms = 0
 
     def __init__(self) -> None:
         self.templates = ProduceTemplates()

@@ -18,6 +18,7 @@ from penstock.consensus.controller.companions import (
 from penstock.consensus.controller.draft import ControllerView, MetadataDraft, Rules
 from penstock.consensus.controller.placement import check_assignment, default_replication_factor, place
 from penstock.consensus.metadata import ClusterMetadata
+from penstock.consensus.quota_config import check_quota
 from penstock.consensus.records import (
     MetadataRecord,
     PartitionAssigned,
@@ -34,11 +35,12 @@ from penstock.consensus.resource_config import (
     check_node_settings,
 )
 from penstock.consensus.topic_config import check_topic_settings
-from penstock.errors import InvalidPartitions, InvalidRequest, InvalidTopicName, TopicExists
+from penstock.errors import InvalidPartitions, InvalidRequest, InvalidTopicName, PolicyViolation, TopicExists
 from penstock.model import check_topic_name, queue_parent
 
 PARTITIONS_MAX: Final = 10_000
 PRODUCER_IDS_AT_ONCE: Final = 1_000
+_QUOTAS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +199,18 @@ def configure_resource(
         if not name:
             raise InvalidRequest("Settings of groups are set for one group; name it.")
         check_group_settings(changes, configs, limits)
+    elif kind == "quota":
+        check_quota(name, changes)
+        _check_room(metadata, name)
     else:
         if name != CLUSTER_WIDE and name not in map(str, metadata.nodes):
             raise InvalidRequest(f"There is no node {name!r}; the empty name stands for all nodes.")
         check_node_settings(changes)
     return [] if configs == present else [ResourceConfigured(kind=kind, name=name, configs=configs)]
+
+
+def _check_room(metadata: ClusterMetadata, name: str) -> None:
+    """Every node keeps all quotas in memory."""
+    quotas = sum(kind == "quota" for kind, _ in metadata.configured)
+    if quotas >= _QUOTAS_MAX and ("quota", name) not in metadata.configured:
+        raise PolicyViolation(f"There are {quotas} quotas already, which is the most. Remove some, or set a default.")

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from penstock.doors.kafka.limits import check_size
 from penstock.doors.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame_length
 from penstock.doors.kafka.protocol.produce import ProduceTemplates
+from penstock.doors.kafka.throttle import Throttle
 from penstock.errors import PenstockError
 from penstock.network.sockets import Piece, SendQueue
 from penstock.wrong_port import Guide, dismiss
@@ -97,10 +98,12 @@ class Connection:
         self._is_writing = False
         self._is_in_loop = False
         self._is_flush_scheduled = False
+        self._pause: asyncio.TimerHandle | None = None  # while the client is over its quota
         self.is_closed = False
         self.is_closing = False
         self.last_active = loop.time()
         self.local_host: str = sock.getsockname()[0]
+        self.throttle: Throttle | None = None  # once there are quotas
         self.templates = ProduceTemplates()  # what this client's produce requests repeat
         self.peer_host, port = sock.getpeername()[:2]
         self.peer = f"{self.peer_host}:{port}"
@@ -121,6 +124,8 @@ class Connection:
         if reason:
             log.info("Closing the connection of %s: %s", self.peer, reason)
         self._pause_reading()
+        if self._pause is not None:
+            self._pause.cancel()
         if self._is_writing:
             self._loop.remove_writer(self._fd)
         for answer in self._answers:
@@ -138,6 +143,26 @@ class Connection:
         self._pause_reading()
         if not self._answers and not self._unsent:
             self.close()
+
+    # -- quotas -------------------------------------------------------------------------------------------------------
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long no request is taken because of a quota; 0 if the next one is welcome."""
+        return 0 if self._pause is None else max(1, int((self._pause.when() - self._loop.time()) * 1000))
+
+    def pause(self, seconds: float) -> None:
+        """Take no request for so long; what was asked is answered."""
+        if self._pause is not None:
+            if self._pause.when() >= self._loop.time() + seconds:
+                return
+            self._pause.cancel()
+        self._pause = self._loop.call_later(seconds, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pause = None
+        self.last_active = self._loop.time()  # its silence was ours
+        self._resume()
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -168,6 +193,7 @@ class Connection:
     def _is_blocked(self) -> bool:
         return (
             self._barrier is not None
+            or self._pause is not None
             or self._is_writing  # the socket takes no more: the client does not read
             or len(self._answers) >= _UNANSWERED_MAX
             or self.is_closing

@@ -25,6 +25,7 @@ from penstock.doors.kafka.protocol.codec import decode
 from penstock.doors.kafka.protocol.errors import ErrorCode, ProtocolError
 from penstock.doors.kafka.protocol.headers import RequestHeader, encode_response, read_request_header
 from penstock.doors.kafka.protocol.schema import Api, ApiMessage
+from penstock.doors.kafka.throttle import ANONYMOUS, Throttle, with_throttle
 from penstock.errors import PenstockError
 from penstock.machines.messages import Rejected
 
@@ -36,6 +37,7 @@ class KafkaDispatcher:
 
     def __init__(self, broker: Broker, on_closed: Callable[[Connection], None]) -> None:
         self._broker = broker
+        self._quotas = broker.quotas
         self._on_closed = on_closed
         self._produce = ProduceHandler(broker)
         self._fetch = FetchHandler(broker)
@@ -48,7 +50,25 @@ class KafkaDispatcher:
         self._on_closed(connection)
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
-        if self._produce.handle_repeated(connection, frame):
+        if self._quotas.is_on:
+            self._dispatch_measured(connection, frame)
+        else:
+            self._dispatch(connection, frame)
+
+    def _dispatch_measured(self, connection: Connection, frame: memoryview) -> None:
+        """Hold the client to its quotas, by this request too."""
+        header = read_request_header(frame)
+        throttle = connection.throttle
+        if throttle is None:
+            throttle = connection.throttle = Throttle(connection.pause, self._quotas, self._broker.clock)
+        throttle.identify(ANONYMOUS, header.client_id or "")
+        throttle.on_request(header.api_key, len(frame))
+        began = self._broker.clock.monotonic()
+        self._dispatch(connection, frame)
+        throttle.on_worked(self._broker.clock.monotonic() - began)
+
+    def _dispatch(self, connection: Connection, frame: memoryview) -> None:
+        if not connection.throttle_ms and self._produce.handle_repeated(connection, frame):
             return
         header = read_request_header(frame)
         check_size(header.api_key, len(frame))
@@ -81,6 +101,8 @@ class KafkaDispatcher:
         handler = HANDLERS[header.api_key]
         request, _ = decode(handler.request, header.api_version, frame, header.body_position, elements_max=ELEMENTS_MAX)
         request = without_repeats(handler.request.api, request)
+        if connection.throttle is not None:
+            connection.throttle.on_change(request)
         context = RequestContext(
             self._broker, header.api_version, header.client_id, connection.local_host, connection.peer_host
         )
@@ -93,7 +115,7 @@ class KafkaDispatcher:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            answer.complete([encode_response(outcome, header.api_version, header.correlation_id)])
+            answer.complete([_encode(connection, header, outcome)])
 
     def _ask(self, connection: Connection, header: RequestHeader, answer: Answer, question: CoordinatorRequest) -> None:
         reply = partial(self._respond, connection, header, answer, question.respond)
@@ -114,7 +136,7 @@ class KafkaDispatcher:
         if connection.is_closed:
             return
         try:
-            answer.complete([encode_response(respond(what), header.api_version, header.correlation_id)])
+            answer.complete([_encode(connection, header, respond(what))])
         except Exception:
             log.exception("A handler failed; closing the connection of %s.", connection.peer)
             connection.close()
@@ -132,4 +154,9 @@ class KafkaDispatcher:
             connection.close()
             return
         if not connection.is_closed:
-            answer.complete([encode_response(response, header.api_version, header.correlation_id)])
+            answer.complete([_encode(connection, header, response)])
+
+
+def _encode(connection: Connection, header: RequestHeader, response: ApiMessage) -> bytearray:
+    response = with_throttle(response, connection.throttle_ms)
+    return encode_response(response, header.api_version, header.correlation_id)

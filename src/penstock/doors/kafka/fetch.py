@@ -166,11 +166,14 @@ class _FetchJob:
     def _finish(self, found: _FetchResult) -> None:
         self._unwatch()
         self._count(found)
+        if self._connection.throttle is not None:
+            self._connection.throttle.on_fetched(found.size)
         hints = [at.current_leader for topic in found.topics for at in topic.partitions if at.current_leader]
         frame = encode_fetch_response(
             self._header.api_version,
             self._header.correlation_id,
             found.topics,
+            throttle_time_ms=self._connection.throttle_ms,
             node_endpoints=addresses_of(self._broker, hints, self._connection.local_host) if hints else (),
         )
         self._answer.complete(frame.pieces)

@@ -434,9 +434,11 @@ def _frame(
     """The response, with the addresses of the leaders that it hints at."""
     hints = [result.current_leader for topic in topics for result in topic.partitions if result.current_leader]
     if not hints:
-        return encode_produce_response(version, correlation_id, topics)
+        return encode_produce_response(version, correlation_id, topics, throttle_time_ms=connection.throttle_ms)
     endpoints = addresses_of(broker, hints, connection.local_host)
-    return encode_produce_response(version, correlation_id, topics, node_endpoints=endpoints)
+    return encode_produce_response(
+        version, correlation_id, topics, throttle_time_ms=connection.throttle_ms, node_endpoints=endpoints
+    )
 
 
 def _close_if_failed(connection: Connection, topics: list[ProducedTopic]) -> None:

@@ -39,6 +39,7 @@ class KafkaServer:
         self._config = config
         self._guide = Guide("the Kafka port", Protocol.KAFKA, config.ports)
         self._dispatcher = KafkaDispatcher(broker, self._forget)
+        self._quotas = broker.quotas
         self._connections: set[Connection] = set()
         self._acceptor: Acceptor | None = None
         self._has_warned_of_limit = False
@@ -101,10 +102,18 @@ class KafkaServer:
                 guide=self._guide,
             )
             connection.start()
+            self._hold_to_quota(connection)
         except OSError:  # the client is gone again already
             sock.close()
             return
         self._connections.add(connection)
+
+    def _hold_to_quota(self, connection: Connection) -> None:
+        """Take requests later where the address connects too often; closing would make it connect again at once."""
+        meter = self._quotas.connection_meter(connection.peer_host) if self._quotas.is_on else None
+        pause = 0.0 if meter is None else meter.use(1, asyncio.get_running_loop().time())
+        if pause > 0:
+            connection.pause(pause)
 
     def _sweep(self) -> None:
         """Close connections on which nothing has happened for too long."""

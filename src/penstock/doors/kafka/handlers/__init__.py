@@ -6,10 +6,10 @@ A handler's docstring opens with the versions it answers and what changed betwee
 from __future__ import annotations
 
 from penstock.doors.kafka.handler import Handler
-from penstock.doors.kafka.handlers import cluster, configs, groups, offsets, security, topics, transactions
+from penstock.doors.kafka.handlers import cluster, configs, groups, offsets, quotas, security, topics, transactions
 
 HANDLERS: dict[int, Handler] = {
     handler.request.api.key: handler
-    for module in (cluster, configs, groups, offsets, security, topics, transactions)
+    for module in (cluster, configs, groups, offsets, quotas, security, topics, transactions)
     for handler in module.HANDLERS
 }

@@ -12,6 +12,7 @@ from penstock.doors.kafka.protocol.messages import (
     configs,
     groups,
     offsets,
+    quotas,
     records,
     security,
     topics,
@@ -21,7 +22,7 @@ from penstock.doors.kafka.protocol.schema import ApiMessage
 
 _CLASSES: dict[str, type[ApiMessage]] = {
     name: cls
-    for module in (cluster, configs, groups, offsets, records, security, topics, transactions)
+    for module in (cluster, configs, groups, offsets, quotas, records, security, topics, transactions)
     for name, cls in vars(module).items()
     if isinstance(cls, type) and hasattr(cls, "api")
 }

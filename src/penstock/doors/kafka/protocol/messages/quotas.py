@@ -1,0 +1,78 @@
+"""Quotas of clients: entities are named by parts, such as a user and a client id."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from penstock.doors.kafka.protocol import apis
+from penstock.doors.kafka.protocol.schema import Api, Bool, Float64, Int8, Int16, Int32, String
+
+
+class QuotaMatch(msgspec.Struct, frozen=True, kw_only=True):
+    entity_type: String
+    match_type: Int8
+    match: String | None
+
+
+class DescribeClientQuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.DESCRIBE_CLIENT_QUOTAS
+
+    components: tuple[QuotaMatch, ...]
+    strict: Bool
+
+
+class QuotaPart(msgspec.Struct, frozen=True, kw_only=True):
+    entity_type: String
+    entity_name: String | None
+
+
+class QuotaValue(msgspec.Struct, frozen=True, kw_only=True):
+    key: String
+    value: Float64
+
+
+class DescribedQuota(msgspec.Struct, frozen=True, kw_only=True):
+    entity: tuple[QuotaPart, ...]
+    values: tuple[QuotaValue, ...]
+
+
+class DescribeClientQuotasResponse(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.DESCRIBE_CLIENT_QUOTAS
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    error_message: String | None = None
+    entries: tuple[DescribedQuota, ...] | None
+
+
+class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
+    key: String
+    value: Float64
+    remove: Bool
+
+
+class AlteredQuota(msgspec.Struct, frozen=True, kw_only=True):
+    entity: tuple[QuotaPart, ...]
+    ops: tuple[QuotaChange, ...]
+
+
+class AlterClientQuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.ALTER_CLIENT_QUOTAS
+
+    entries: tuple[AlteredQuota, ...]
+    validate_only: Bool
+
+
+class AlterQuotaResult(msgspec.Struct, frozen=True, kw_only=True):
+    error_code: Int16
+    error_message: String | None = None
+    entity: tuple[QuotaPart, ...]
+
+
+class AlterClientQuotasResponse(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.ALTER_CLIENT_QUOTAS
+
+    throttle_time_ms: Int32 = 0
+    entries: tuple[AlterQuotaResult, ...]
