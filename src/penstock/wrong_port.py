@@ -56,6 +56,7 @@ class Ports:
     kafka: int | None = None
     http: int | None = None
     grpc: int | None = None
+    has_tls: bool = False  # all of them, or none
 
 
 NO_PORTS: Final = Ports()
@@ -84,7 +85,7 @@ class Guide:
     def __init__(
         self, door: str, own: Protocol | None, ports: Ports, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._door = door
+        self.door = door
         self._own = own
         self._ports = ports
         self._now = now
@@ -98,11 +99,27 @@ class Guide:
         protocol = recognise(first)
         if protocol is None or protocol is self._own:
             return None
-        detail = f"This is {self._door} of a Penstock node. {self._advice(protocol, host)}"
+        return self._tell(protocol, self._advice(protocol, host), first, client)
+
+    def answer_plain(self, first: bytes | memoryview, *, client: str, host: str) -> bytes | None:
+        """What a client gets that begins without TLS where TLS is spoken; None if its protocol is not known."""
+        protocol = recognise(first)
+        if protocol is None or protocol is Protocol.TLS:
+            return None
+        if protocol is not self._own:
+            advice = self._advice(protocol, host)
+        elif protocol is Protocol.KAFKA:
+            advice = "It speaks TLS only: set security.protocol to SSL, or SASL_SSL, in the client."
+        else:
+            advice = "It speaks TLS only: connect with TLS, as in https:// instead of http://."
+        return self._tell(protocol, advice, first, client)
+
+    def _tell(self, protocol: Protocol, advice: str, first: bytes | memoryview, client: str) -> bytes:
+        detail = f"This is {self.door} of a Penstock node. {advice}"
         now = self._now()
         if now - self._told.get(protocol, -_LOG_EVERY_S) >= _LOG_EVERY_S:
             self._told[protocol] = now
-            log.warning("%s speaks %s to %s. %s", client, protocol.value, self._door, self._advice(protocol, host))
+            log.warning("%s speaks %s to %s. %s", client, protocol.value, self.door, advice)
         if protocol is Protocol.KAFKA:
             return _no_broker(bytes(first[: _KAFKA_HEAD.size]))
         return _bad_request(detail)
@@ -112,7 +129,7 @@ class Guide:
         if protocol is Protocol.TLS:
             return "It does not speak TLS: connect without, as in http:// instead of https://."
         name, port, scheme = {
-            Protocol.HTTP: ("The HTTP address is", self._ports.http, "http://"),
+            Protocol.HTTP: ("The HTTP address is", self._ports.http, "https://" if self._ports.has_tls else "http://"),
             Protocol.GRPC: ("The gRPC address is", self._ports.grpc, ""),
             Protocol.KAFKA: ("The address for Kafka clients is", self._ports.kafka, ""),
         }[protocol]

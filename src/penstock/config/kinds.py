@@ -259,6 +259,21 @@ class Directory:
 
 
 @dataclass(frozen=True, slots=True)
+class FilePath:
+    """The path of a file; in a settings file it is taken as seen from that file's directory."""
+
+    allowed: str = "the path of a file"
+
+    def parse(self, text: str) -> object:
+        if not text.strip() or "\0" in text:
+            raise ValueError("is not a path")
+        return Path(text).expanduser()
+
+    def show(self, value: object) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
 class HostPort:
     """An address to listen on or to be reached at."""
 
@@ -423,6 +438,14 @@ class Maybe:
 def is_secret(kind: ValueKind) -> bool:
     """Whether values of this kind are never shown."""
     return isinstance(kind.kind if isinstance(kind, Maybe) else kind, Secret)
+
+
+def located(kind: ValueKind, text: str, directory: Path) -> str:
+    """The text of a value as it means the same from everywhere: paths of files are put behind their directory."""
+    inner = kind.kind if isinstance(kind, Maybe) else kind
+    if not isinstance(inner, FilePath) or not text.strip() or text.lower() in _NOTHING or text.startswith(("~", "/")):
+        return text
+    return str(directory / text)
 
 
 def format_duration(ms: int) -> str:

@@ -16,12 +16,19 @@ from typing import Final
 
 import yaml
 
+from penstock.config.kinds import located
 from penstock.config.settings import SETTINGS, Settings, build, contradictions
 from penstock.errors import StartupError
 
 PREFIX: Final = "PENSTOCK_"
 _OF_KUBERNETES: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
-_NOT_SETTINGS: Final = {"PENSTOCK_CONFIG", "PENSTOCK_URL"}
+_NOT_SETTINGS: Final = {
+    "PENSTOCK_CONFIG",
+    "PENSTOCK_URL",
+    "PENSTOCK_CA",
+    "PENSTOCK_CERTIFICATE",
+    "PENSTOCK_KEY",
+}
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}|\$\{")
 
 
@@ -179,7 +186,8 @@ class _FileWalk:
         except ValueError as error:
             self._problem(node, path, str(error))
         else:
-            self._found.texts[path] = SettingText(text, self._origin(node))
+            where = located(SETTINGS[path].kind, text, self._path.parent)
+            self._found.texts[path] = SettingText(where, self._origin(node))
 
     def _expand(self, text: str) -> Iterator[str]:
         end = 0

@@ -24,6 +24,7 @@ from penstock.config.kinds import (
     Count,
     Directory,
     Duration,
+    FilePath,
     Flag,
     HostNames,
     HostPort,
@@ -259,6 +260,33 @@ class LoggingSettings:
     format: Annotated[str, Choice(("json", "text"))] = "json"
 
 
+class ClientAuth(StrEnum):
+    """Whether clients show a certificate."""
+
+    NONE = "none"  # they are not asked
+    WANT = "want"  # one that is shown has to be good
+    NEED = "need"  # without one there is no connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """TLS at every door, and between nodes. Without a certificate it is off."""
+
+    certificate: Annotated[Path | None, Maybe(FilePath())] = None
+    key: Annotated[Path | None, Maybe(FilePath())] = None  # by default in the file of the certificate
+    # Whose signature is trusted: of clients' certificates, and of other nodes'.
+    ca: Annotated[Path | None, Maybe(FilePath())] = None
+    client_auth: Annotated[ClientAuth, Choice(tuple(ClientAuth), of=ClientAuth)] = ClientAuth.NONE
+    internal: Annotated[bool, Flag()] = False
+    # A client that takes longer is cut off; so many may be at it at once at one door.
+    handshake_timeout_ms: int = 10 * SECOND_MS
+    handshakes_max: int = 256
+
+    @property
+    def is_on(self) -> bool:
+        return self.certificate is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcSettings:
     """Tokens (JWT) of an identity provider; off without an issuer."""
@@ -266,7 +294,7 @@ class OidcSettings:
     issuer: Annotated[str | None, Maybe(Words())] = None
     audience: Annotated[str | None, Maybe(Words())] = None
     # The provider's public keys: a file, or an address that is asked again when they rotate.
-    jwks_file: Annotated[Path | None, Maybe(Directory())] = None
+    jwks_file: Annotated[Path | None, Maybe(FilePath())] = None
     jwks_url: Annotated[str | None, Maybe(Words())] = None
     principal_claim: Annotated[str, Words()] = "sub"
     clock_skew_ms: Annotated[int, Duration(0)] = 30 * SECOND_MS
@@ -284,8 +312,9 @@ class SecuritySettings:
     sasl_mechanisms: Annotated[tuple[str, ...], Choices(SASL_MECHANISMS)] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
     insecure: Annotated[bool, Flag()] = False  # listen on a network without security all the same
     # The first user and API key, taken by a cluster that has none; `penstock secure init` writes it.
-    bootstrap_file: Annotated[Path | None, Maybe(Directory())] = None
+    bootstrap_file: Annotated[Path | None, Maybe(FilePath())] = None
     oidc: OidcSettings = OidcSettings()
+    tls: TlsSettings = TlsSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,6 +401,7 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "groups.session_timeout_ms", "must be between groups.session_timeout_min_ms and _max_ms"
     yield from _cluster_contradictions(settings)
     yield from _security_contradictions(settings.security)
+    yield from _tls_contradictions(settings.security.tls)
 
 
 def _cluster_contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -381,11 +411,13 @@ def _cluster_contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     doors = (broker.kafka, broker.http, broker.grpc)
     if broker.internal is not None and broker.internal.port and broker.internal in doors:
         yield "broker.internal", f"{broker.internal} is another listener's address too; give it another port"
-    if broker.internal is not None and not is_loopback(broker.internal.host) and cluster.token is None:
+    is_open = cluster.token is None and not settings.security.tls.internal
+    if broker.internal is not None and not is_loopback(broker.internal.host) and is_open:
         reason = (
             f"is needed where other machines reach the internal address ({broker.internal}): what connects there is "
         )
-        reason += "taken for a node. Give all nodes one secret, or listen on 127.0.0.1 (broker.internal)"
+        reason += "taken for a node. Give all nodes one secret, or certificates (security.tls.internal), or listen on "
+        reason += "127.0.0.1 (broker.internal)"
         yield "cluster.token", reason
     if cluster.peers and cluster.join:
         yield "cluster.join", "give cluster.peers to form a cluster, or cluster.join to enter one, not both"
@@ -407,6 +439,21 @@ def _security_contradictions(security: SecuritySettings) -> Iterator[tuple[str, 
         yield "security.oidc.jwks_file", "give either this or security.oidc.jwks_url: where the issuer's keys are"
     elif oidc.jwks_url is not None and not oidc.jwks_url.startswith(("https://", "http://127.0.0.1", "http://[::1]")):
         yield "security.oidc.jwks_url", "must begin with https://: keys that come in the clear can be anyone's"
+
+
+def _tls_contradictions(tls: TlsSettings) -> Iterator[tuple[str, str]]:
+    if tls.certificate is None:
+        for name, is_given in (("key", tls.key), ("ca", tls.ca), ("internal", tls.internal)):
+            if is_given:
+                yield f"security.tls.{name}", "has no effect without security.tls.certificate; give that as well"
+        if tls.client_auth is not ClientAuth.NONE:
+            yield "security.tls.client_auth", "has no effect without security.tls.certificate; give that as well"
+    elif tls.ca is None:
+        reason = "needs security.tls.ca: the authorities that sign "
+        if tls.client_auth is not ClientAuth.NONE:
+            yield "security.tls.client_auth", reason + "the certificates of clients"
+        if tls.internal:
+            yield "security.tls.internal", reason + "the certificates of nodes"
 
 
 def is_loopback(host: str) -> bool:

@@ -2,8 +2,9 @@
 
 The accepting node speaks first, with a challenge. The connecting node answers with who it is and a proof that it knows
 the token; the accepting node then proves the same. The token itself never travels, and a proof covers both challenges,
-so an overheard one is worth nothing. The steps themselves touch no socket (`NodeIdentity`); `connect` and
-`HandshakeServer` take them over a link, within the time that both sides have.
+so an overheard one is worth nothing. Where nodes speak TLS, the id that a node claims has to be in its certificate,
+and a proof covers the TLS connection too, so that it cannot be passed on through another. The steps themselves touch no
+socket (`NodeIdentity`); `connect` and `HandshakeServer` take them over a link, within the time that both sides have.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ import hmac
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
 from penstock.errors import PeerUnavailable
+from penstock.network.certificates import PeerCertificate
+from penstock.network.channel import Channel, PlainChannel, TlsChannel
 from penstock.network.frames import FRAME_BYTES_MAX, CorruptFrame, Frame, FrameBuffer, FrameKind, decode_structure
 from penstock.network.link import Link
-from penstock.wrong_port import Guide, Ports, dismiss
+from penstock.wrong_port import Guide, Ports
 
 PROTOCOL_VERSION: Final = 1
 NONCE_BYTES: Final = 32
@@ -78,6 +83,11 @@ class NodeIdentity:
     cluster_id: str
     instance: bytes
     token: str | None = field(repr=False)
+    binding: bytes = field(default=b"", repr=False)  # to the TLS connection that this is said on
+
+    def on(self, channel: Channel) -> NodeIdentity:
+        """The same, for what is said on one connection only."""
+        return replace(self, binding=channel.binding)
 
     def challenge(self, nonce: bytes) -> Challenge:
         return Challenge(PROTOCOL_VERSION, self.node_id, self.cluster_id, self.instance, nonce)
@@ -137,6 +147,8 @@ class NodeIdentity:
     def _proof(self, role: bytes, challenge: bytes, answer: bytes, node_id: int) -> bytes:
         # Both nonces have a fixed length, so no two different inputs give the same bytes.
         told = b"penstock-peers/1\0" + challenge + answer + role + b"\0" + str(node_id).encode()
+        if self.binding:
+            told += b"\0" + self.binding
         return hmac.new((self.token or "").encode(), told, hashlib.sha256).digest()
 
 
@@ -156,14 +168,41 @@ _WELCOME: Final = "welcome"
 _REFUSAL: Final = "refusal"
 
 
-async def connect(host: str, port: int, identity: NodeIdentity, *, expected_id: int | None, is_bulk: bool) -> Link:
-    """Open a link to an address and shake hands, or raise `PeerUnavailable` with why not."""
+Secure = Callable[[socket.socket], TlsChannel]
+
+
+def check_certificate(certificate: PeerCertificate | None, node_id: int) -> None:
+    """Refuse a node whose certificate is another's; without TLS there is nothing to check."""
+    if certificate is None or node_id in certificate.node_ids:
+        return
+    ids = ", ".join(map(str, sorted(certificate.node_ids)))
+    shown = f"node {ids}" if ids else "no node"
+    raise Refused(
+        f"It claims to be node {node_id}, and its certificate ({certificate.subject}) names {shown}: give the node a "
+        f"certificate with the DNS name node-{node_id}.penstock."
+    )
+
+
+async def connect(
+    host: str,
+    port: int,
+    identity: NodeIdentity,
+    *,
+    expected_id: int | None,
+    is_bulk: bool,
+    secure: Secure | None = None,
+) -> Link:
+    """Open a link to an address and shake hands, or raise `PeerUnavailable` with why not.
+
+    ``secure`` puts TLS on the socket, where nodes speak it.
+    """
     where = f"{host}:{port}" if expected_id is None else f"node {expected_id} at {host}:{port}"
     link: Link | None = None
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             sock = await _open(host, port)
-            link = Link(sock, FrameBuffer(limit=GREETING_BYTES_MAX), name=where)
+            channel = PlainChannel(sock) if secure is None else await _secured(secure(sock))
+            link = Link(channel, FrameBuffer(limit=GREETING_BYTES_MAX), name=where)
             await _greet(link, identity, expected_id=expected_id, is_bulk=is_bulk)
     except Refused as refused:
         raise Refused(f"Refused by {where}, or refusing it: {refused.message}") from refused
@@ -171,6 +210,8 @@ async def connect(host: str, port: int, identity: NodeIdentity, *, expected_id: 
         raise PeerUnavailable(f"Cannot connect to {where}: {error.message}") from error
     except TimeoutError as error:
         raise PeerUnavailable(f"Cannot connect to {where}: no answer within {CONNECT_TIMEOUT_S:g} s.") from error
+    except ssl.SSLError as error:
+        raise PeerUnavailable(f"Cannot connect to {where}: {_tls_reason(error)}.") from error
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
         raise PeerUnavailable(f"Cannot connect to {where}: {reason}.") from error
@@ -202,7 +243,40 @@ async def _open(host: str, port: int) -> socket.socket:
     raise problem
 
 
+async def _secured(channel: TlsChannel) -> TlsChannel:
+    """The channel when its handshake is over."""
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            try:
+                channel.shake()
+            except (BlockingIOError, InterruptedError):
+                moved = loop.create_future()
+                channel.watch_readable(partial(_settle, moved, None))
+                try:
+                    await moved
+                finally:
+                    channel.ignore_readable()
+            else:
+                return channel
+    except BaseException:
+        channel.close()
+        raise
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not accepted ({error.verify_message}): the authority that signed it has to be in "
+            "security.tls.ca"
+        )
+    if error.reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST"}:
+        return "it does not speak TLS: set security.tls.internal to one value on all nodes"
+    return f"TLS failed ({(error.reason or str(error)).lower().replace('_', ' ')})"
+
+
 async def _greet(link: Link, identity: NodeIdentity, *, expected_id: int | None, is_bulk: bool) -> None:
+    identity = identity.on(link.channel)
     opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     steps: list[tuple[Challenge, Introduction]] = []
 
@@ -210,6 +284,7 @@ async def _greet(link: Link, identity: NodeIdentity, *, expected_id: int | None,
         try:
             if frame.kind == FrameKind.GREETING and frame.method == _CHALLENGE and not steps:
                 challenge: Challenge = _read(Challenge, frame)
+                check_certificate(link.channel.peer_certificate, challenge.node_id)
                 introduction = identity.introduce(
                     challenge, os.urandom(NONCE_BYTES), expected_id=expected_id, is_bulk=is_bulk
                 )
@@ -259,7 +334,7 @@ class HandshakeServer:
         self._identity = identity
         self._check = check
         self._on_admitted = on_admitted
-        self._guide = Guide("the internal port, for other nodes,", None, ports)
+        self.guide = Guide("the internal port, for other nodes,", None, ports)
         self._waiting: dict[Link, asyncio.TimerHandle] = {}
         self._told: dict[str, str] = {}  # the last refusal of each host, so that its next tries are not logged again
 
@@ -267,25 +342,38 @@ class HandshakeServer:
         if len(self._waiting) >= _WAITING_MAX:
             sock.close()  # a node tries again; a flood of connections gets no memory
             return
-        host, port = sock.getpeername()[:2]
         sock.setblocking(False)  # noqa: FBT003
-        link = Link(sock, FrameBuffer(limit=GREETING_BYTES_MAX), name=f"{host}:{port}")
+        link, challenge = self._expect(PlainChannel(sock))
+        loop = asyncio.get_running_loop()
+        self._waiting[link] = loop.call_later(_FIRST_BYTES_S, self._begin_plain, link, sock, challenge)
+
+    def receive_secured(self, channel: TlsChannel) -> None:
+        """The same for a connection with TLS on it."""
+        if len(self._waiting) >= _WAITING_MAX:
+            channel.close()
+            return
+        self._begin(*self._expect(channel))
+
+    def _expect(self, channel: Channel) -> tuple[Link, Challenge]:
+        host, port = channel.sock.getpeername()[:2]
+        link = Link(channel, FrameBuffer(limit=GREETING_BYTES_MAX), name=f"{host}:{port}")
         challenge = self._identity().challenge(os.urandom(NONCE_BYTES))
         link.on_frame = lambda frame: self._on_frame(link, host, challenge, frame)
         link.on_closed = lambda _: self._leave(link)
-        loop = asyncio.get_running_loop()
-        self._waiting[link] = loop.call_later(_FIRST_BYTES_S, self._begin, link, sock, challenge)
+        return link, challenge
 
-    def _begin(self, link: Link, sock: socket.socket, challenge: Challenge) -> None:
+    def _begin_plain(self, link: Link, sock: socket.socket, challenge: Challenge) -> None:
         """Speak first, unless the other end did: no node does so, but clients of the other doors."""
         host = sock.getsockname()[0]
         with suppress(OSError):
-            answer = self._guide.answer(sock.recv(64, socket.MSG_PEEK), client=link.name, host=host)
+            answer = self.guide.answer(sock.recv(64, socket.MSG_PEEK), client=link.name, host=host)
             if answer is not None:
-                other = sock.dup()
-                link.close("it is at the wrong port")
-                dismiss(other, answer)
+                self._leave(link)
+                link.channel.dismiss(answer)
                 return
+        self._begin(link, challenge)
+
+    def _begin(self, link: Link, challenge: Challenge) -> None:
         loop = asyncio.get_running_loop()
         self._waiting[link] = loop.call_later(CONNECT_TIMEOUT_S, link.close, "it did not tell who it is")
         link.start()
@@ -305,7 +393,8 @@ class HandshakeServer:
             raise CorruptFrame("It does not greet as a Penstock node does; only nodes may connect to --internal.")
         introduction: Introduction = _read(Introduction, frame)
         try:
-            welcome = self._identity().welcome(challenge, introduction)
+            check_certificate(link.channel.peer_certificate, introduction.node_id)
+            welcome = self._identity().on(link.channel).welcome(challenge, introduction)
             self._check(introduction)
         except Refused as refused:
             told = f"Refusing node {introduction.node_id} at {host}: {refused.message}"

@@ -1,8 +1,9 @@
 """One socket between two nodes: frames in, frames out, and the notice that the other end is gone.
 
 The socket is ours, without a transport between, as at the Kafka door: frames are received in place, everything sent
-within one turn of the loop leaves together, and slices of files leave by ``sendfile``. A link does not know what its
-frames mean, save for pings, which it answers and counts.
+within one turn of the loop leaves together, and slices of files leave by ``sendfile``, or encrypted where nodes speak
+TLS (`penstock.network.channel`). A link does not know what its frames mean, save for pings, which it answers and
+counts.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Final
 import msgspec
 
 from penstock.errors import PenstockError
+from penstock.network.channel import Channel
 from penstock.network.frames import Frame, FrameBuffer, FrameKind, encode_head, pieces_bytes
 from penstock.network.port import Pieces
-from penstock.network.sockets import SendQueue
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +35,15 @@ OnFrame = Callable[[Frame], None]
 class Link:
     """A connected socket. ``on_frame`` hears every frame in order, ``on_closed`` hears once why it ended."""
 
-    def __init__(self, sock: socket.socket, buffer: FrameBuffer, *, name: str) -> None:
+    def __init__(self, channel: Channel, buffer: FrameBuffer, *, name: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._sock = sock
-        self._fd = sock.fileno()
+        self.channel = channel
+        self._recv_into = channel.recv_into
         self._buffer = buffer
         self.name = name
         self.on_frame: OnFrame = _ignore
         self.on_closed: Callable[[str], None] = _ignore_reason
-        self._out = SendQueue(sock)
+        self._out = channel.out
         self._put_bytes = 0
         self._is_reading = False
         self._is_writing = False
@@ -61,8 +62,9 @@ class Link:
         return self._put_bytes - self._out.sent_bytes
 
     def start(self) -> None:
-        self._sock.setblocking(False)  # noqa: FBT003
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = self.channel.sock
+        sock.setblocking(False)  # noqa: FBT003
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._resume_reading()
 
     def allow(self, limit: int) -> None:
@@ -104,10 +106,10 @@ class Link:
             self._watch.cancel()
         self._pause_reading()
         if self._is_writing:
-            self._loop.remove_writer(self._fd)
+            self.channel.ignore_writable()
         self._out.pieces.clear()
         self._put_bytes = self._out.sent_bytes
-        self._sock.close()
+        self.channel.close()
         on_closed, self.on_closed, self.on_frame = self.on_closed, _ignore_reason, _ignore
         on_closed(reason)
 
@@ -121,7 +123,7 @@ class Link:
 
     def _on_readable(self) -> None:
         try:
-            received = self._sock.recv_into(self._buffer.space())
+            received = self._recv_into(self._buffer.space())
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -152,12 +154,12 @@ class Link:
     def _pause_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._loop.remove_reader(self._fd)
+            self.channel.ignore_readable()
 
     def _resume_reading(self) -> None:
         if not self._is_reading and not self.is_closed:
             self._is_reading = True
-            self._loop.add_reader(self._fd, self._on_readable)
+            self.channel.watch_readable(self._on_readable)
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -212,9 +214,9 @@ class Link:
         if has_all_left == self._is_writing:
             self._is_writing = not has_all_left
             if has_all_left:
-                self._loop.remove_writer(self._fd)
+                self.channel.ignore_writable()
             else:
-                self._loop.add_writer(self._fd, self._on_writable)
+                self.channel.watch_writable(self._on_writable)
 
 
 def _ignore(frame: Frame) -> None:

@@ -40,6 +40,8 @@ class Acceptor:
         self._pause_s = _PAUSE_MIN_S
         self._pausing: asyncio.TimerHandle | None = None
         self._told_at: float | None = None
+        self._is_held = False
+        self._is_closed = False
         self.pauses = 0
 
     @property
@@ -50,15 +52,32 @@ class Acceptor:
 
     def start(self) -> None:
         self._pausing = None
-        asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
+        if not self._is_held:
+            asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
 
     def close(self) -> None:
         """Accept nothing more."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if self._pausing is not None:
             self._pausing.cancel()
         else:
             asyncio.get_running_loop().remove_reader(self._sock.fileno())
         self._sock.close()
+
+    def hold(self) -> None:
+        """Accept nothing for now: what comes waits in the kernel's queue."""
+        if not self._is_held and not self._is_closed:
+            self._is_held = True
+            asyncio.get_running_loop().remove_reader(self._sock.fileno())
+
+    def go_on(self) -> None:
+        """Accept again."""
+        if self._is_held and not self._is_closed:
+            self._is_held = False
+            if self._pausing is None:
+                self.start()
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
@@ -73,6 +92,8 @@ class Acceptor:
                 raise
             self._pause_s = _PAUSE_MIN_S
             self._take(sock)
+            if self._is_held:
+                return
 
     def _pause(self, error: OSError) -> None:
         loop = asyncio.get_running_loop()

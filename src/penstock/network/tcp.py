@@ -1,7 +1,8 @@
 """The other nodes over TCP.
 
 Each node opens its own connections to the others and asks over them; what others ask comes over theirs. A node has two
-ways to each other one, so that a body of many megabytes does not stand in front of a heartbeat.
+ways to each other one, so that a body of many megabytes does not stand in front of a heartbeat. With
+``security.tls.internal`` every connection is TLS, both ends show a certificate, and the token is the second lock.
 """
 
 from __future__ import annotations
@@ -16,9 +17,21 @@ from typing import Any, Final
 import msgspec
 
 from penstock.clock import Clock
+from penstock.config.settings import TlsSettings
 from penstock.errors import PeerNotReached, PeerUnavailable, PenstockError, StartupError
+from penstock.network.certificates import Certificates
+from penstock.network.channel import SCRATCH_BYTES, TlsChannel
+from penstock.network.entrance import ChannelEntrance
 from penstock.network.frames import CorruptFrame, Frame, FrameKind
-from penstock.network.handshake import NONCE_BYTES, HandshakeServer, Introduction, NodeIdentity, Refused, connect
+from penstock.network.handshake import (
+    NONCE_BYTES,
+    HandshakeServer,
+    Introduction,
+    NodeIdentity,
+    Refused,
+    Secure,
+    connect,
+)
 from penstock.network.link import Link
 from penstock.network.port import CALL_TIMEOUT_S, Handler, Method, Pieces, Received, RequestT
 from penstock.network.route import PeerRoute
@@ -37,7 +50,16 @@ class TcpPeers:
     """Implements `penstock.network.port.Peers` with sockets. Without a port it listens nowhere and can only ask."""
 
     def __init__(
-        self, node_id: int, *, host: str, port: int | None, token: str | None, clock: Clock, ports: Ports = NO_PORTS
+        self,
+        node_id: int,
+        *,
+        host: str,
+        port: int | None,
+        token: str | None,
+        clock: Clock,
+        ports: Ports = NO_PORTS,
+        certificates: Certificates | None = None,
+        tls: TlsSettings | None = None,
     ) -> None:
         self.node_id = node_id
         self._host = host
@@ -48,6 +70,10 @@ class TcpPeers:
         self._instance = os.urandom(NONCE_BYTES)
         self._service = Service(node_id)
         self._handshakes = HandshakeServer(self._identity, self._check_claim, self._on_admitted, ports)
+        self._certificates = certificates if certificates is not None and certificates.has_links else None
+        self._tls = tls or TlsSettings()
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES if self._certificates else 0))
+        self._entrance: ChannelEntrance | None = None
         self._acceptor: Acceptor | None = None
         self._addresses: dict[int, tuple[str, int]] = {}
         self._routes: dict[tuple[int, bool], PeerRoute] = {}
@@ -78,7 +104,14 @@ class TcpPeers:
     async def start(self) -> None:
         if self._port is None or self._acceptor is not None:
             return
+        if self._certificates is not None:
+            links = self._certificates
+            self._entrance = ChannelEntrance(
+                self._handshakes.guide, self._tls, lambda: links.links, self._handshakes.receive_secured
+            )
         self._acceptor = Acceptor(_listen(self._host, self._port), self._receive, whose="other nodes")
+        if self._entrance is not None:
+            self._entrance.hold(self._acceptor)
         self._acceptor.start()
 
     async def stop(self) -> None:
@@ -87,6 +120,8 @@ class TcpPeers:
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
+        if self._entrance is not None:
+            self._entrance.close()
         for route in tuple(self._routes.values()):
             route.close()
         self._routes.clear()
@@ -143,13 +178,21 @@ class TcpPeers:
             route.close()
 
     async def _connect_to(self, host: str, port: int) -> Link:
-        return await connect(host, port, self._identity(), expected_id=None, is_bulk=False)
+        return await connect(host, port, self._identity(), expected_id=None, is_bulk=False, secure=self._secure_with())
 
     async def _connect(self, node_id: int, is_bulk: bool) -> Link:
         address = self._addresses.get(node_id)
         if address is None:
             raise PeerUnavailable(f"Where node {node_id} is to be reached is not known.")
-        return await connect(*address, self._identity(), expected_id=node_id, is_bulk=is_bulk)
+        return await connect(
+            *address, self._identity(), expected_id=node_id, is_bulk=is_bulk, secure=self._secure_with()
+        )
+
+    def _secure_with(self) -> Secure | None:
+        certificates = self._certificates
+        if certificates is None:
+            return None
+        return lambda sock: TlsChannel(sock, certificates.asking, self._scratch, is_server=False)
 
     def _route(self, node_id: int, *, is_bulk: bool) -> PeerRoute:
         route = self._routes.get((node_id, is_bulk))
@@ -217,7 +260,10 @@ class TcpPeers:
 
     def _receive(self, sock: socket.socket) -> None:
         try:
-            self._handshakes.receive(sock)
+            if self._entrance is None:
+                self._handshakes.receive(sock)
+            else:
+                self._entrance.receive(sock)
         except OSError:  # it is gone again already
             sock.close()
 

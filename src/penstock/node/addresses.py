@@ -39,10 +39,10 @@ class Listeners:
             internal=None if settings.internal is None else _with_port(settings.internal),
         )
 
-    @property
-    def ports(self) -> Ports:
+    def ports(self, *, has_tls: bool) -> Ports:
         """For clients that came to the wrong one."""
-        return Ports(kafka=self.kafka.port, http=self.http.port, grpc=None if self.grpc is None else self.grpc.port)
+        grpc = None if self.grpc is None else self.grpc.port
+        return Ports(kafka=self.kafka.port, http=self.http.port, grpc=grpc, has_tls=has_tls)
 
     def endpoints(self, settings: BrokerSettings) -> tuple[Endpoint, ...]:
         """The addresses that this node announces."""

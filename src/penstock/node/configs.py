@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.broker.config import BrokerConfig
 from penstock.config.kinds import UNLIMITED, Address
-from penstock.config.settings import DeliveryDefaults, Settings
+from penstock.config.settings import ClientAuth, DeliveryDefaults, Settings
 from penstock.consensus.queue_config import Order, QueueSettings
 from penstock.consensus.records import Endpoint
 from penstock.consensus.topic_config import TopicSettings
@@ -82,6 +82,7 @@ def kafka_config(settings: Settings, address: Address, ports: Ports = NO_PORTS) 
         connections_max=kafka_connections(settings.broker.max_connections),
         node=settings.broker,
         ports=ports,
+        tls=settings.security.tls,
     )
 
 
@@ -93,6 +94,7 @@ def http_config(settings: Settings, address: Address, ports: Ports = NO_PORTS) -
         node=settings.broker,
         metrics=settings.metrics,
         ports=ports,
+        tls=settings.security.tls,
     )
 
 
@@ -101,6 +103,7 @@ def grpc_config(settings: Settings, address: Address) -> GrpcConfig:
         host=address.host,
         port=address.port,
         node=settings.broker,
+        needs_client_certificate=settings.security.tls.client_auth is ClientAuth.NEED,
         connections_max=grpc_connections(settings.broker.max_connections),
         stop_timeout_ms=max(settings.broker.grace_ms - _GRPC_STOP_LEAD_MS, _GRPC_STOP_MIN_MS),
     )

@@ -13,7 +13,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Final, Union
 
 from penstock import __version__
 from penstock.broker.broker import Broker
@@ -25,6 +25,7 @@ from penstock.config.settings import Settings
 from penstock.consensus.commands import BeginAccess
 from penstock.doors.kafka.server import KafkaServer
 from penstock.doors.rest.server import HttpServer
+from penstock.network.certificates import Certificates
 from penstock.network.tcp import TcpPeers
 from penstock.node.addresses import Listeners
 from penstock.node.configs import broker_config, grpc_config, http_config, kafka_config
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_CERTIFICATES_LOOK_S: Final = 1.0
+
 OnReady = Callable[["Node"], Awaitable[None]]
 Door = Union[KafkaServer, HttpServer, "GrpcServer"]
 
@@ -50,7 +53,9 @@ class Node:
         self.settings = settings
         self._listeners = listeners = Listeners.choose(settings.broker)
         self.kafka_address, self.http_address, self.grpc_address = listeners.kafka, listeners.http, listeners.grpc
-        clock, ports = clock or SystemClock(), listeners.ports
+        tls = settings.security.tls
+        clock, ports = clock or SystemClock(), listeners.ports(has_tls=tls.is_on)
+        self._certificates = certificates = Certificates(tls) if tls.is_on else None
         self._peers = TcpPeers(
             settings.broker.node_id,
             host="" if listeners.internal is None else listeners.internal.host,
@@ -58,6 +63,8 @@ class Node:
             token=settings.cluster.token,
             clock=clock,
             ports=ports,
+            certificates=certificates,
+            tls=tls,
         )
         self._own_files: DiskFiles | None = None
         if files is None:
@@ -65,12 +72,15 @@ class Node:
         surroundings = Surroundings(peers=self._peers, files=files, clock=clock)
         self.broker = Broker(broker_config(settings, listeners.endpoints(settings.broker)), surroundings)
         serve_report(self.broker)
-        self._kafka = KafkaServer(self.broker, kafka_config(settings, self.kafka_address, ports))
+        self._kafka = KafkaServer(self.broker, kafka_config(settings, self.kafka_address, ports), certificates)
         self.services = Services.of(self.broker)
         self._operations = OperationService(self.services)
-        self._http = HttpServer(self.services, http_config(settings, self.http_address, ports))
+        self._http = HttpServer(self.services, http_config(settings, self.http_address, ports), certificates)
         self._grpc = None if self.grpc_address is None else self._make_grpc(self.grpc_address)
         self._doors: list[Door] = []  # those that are open
+        self._looking: asyncio.Task[None] | None = None
+        if certificates is not None:
+            self.services.concerns["tls_files"] = lambda: certificates.problem
 
     async def start(self) -> None:
         """Take part in the cluster and open the doors. If anything fails, all is closed again before the error is
@@ -87,6 +97,8 @@ class Node:
             await self.broker.start()
             await self._begin_access()
             await self._open(self._kafka)
+            if self._certificates is not None:
+                self._looking = self.broker.supervision.start("certificates", self._look_at_certificates)
             if self._grpc is not None:
                 self._grpc.announce_start()
         except BaseException:
@@ -105,7 +117,14 @@ class Node:
         # The library is large: only a node with a gRPC door loads it, and before anything runs.
         from penstock.doors.grpc.server import GrpcServer
 
-        return GrpcServer(self.broker, grpc_config(self.settings, address))
+        return GrpcServer(self.broker, grpc_config(self.settings, address), self._certificates)
+
+    async def _look_at_certificates(self) -> None:
+        """Read them again when they change: they expire, and a node should not have to restart for it."""
+        assert self._certificates is not None, "TLS is on"
+        while True:
+            await asyncio.sleep(_CERTIFICATES_LOOK_S)
+            self._certificates.look()
 
     async def _open(self, door: Door) -> None:
         await door.start()
@@ -113,6 +132,8 @@ class Node:
 
     async def stop(self) -> None:
         """Hand over what is led, take nothing more, answer what was taken, and close everything in good order."""
+        if self._looking is not None:
+            self._looking.cancel()
         grace_seconds = self.settings.broker.grace_ms / 1000
         if self._grpc is not None:
             await self._grpc.announce_stop()

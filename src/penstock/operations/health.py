@@ -59,6 +59,8 @@ def _examine(services: Services, caller: Caller) -> Health:
         Finding(code="background_task", detail=f"The background task {name!r} failed a moment ago: {why}.")
         for name, why in services.supervision.troubles()
     ]
+    concerns = ((code, look()) for code, look in services.concerns.items())
+    warnings += [Finding(code=code, detail=detail) for code, detail in concerns if detail is not None]
     for partition in services.replicas:
         failure = partition.log.failure
         if failure is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.broker.broker import Broker
@@ -71,6 +72,8 @@ class Services:
     audit: AuditLog
     voucher: Voucher
     broker: Broker
+    # What the node should be looked at for, by its code; None while there is nothing.
+    concerns: dict[str, Callable[[], str | None]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, broker: Broker, partitioners: Partitioners | None = None) -> Services:

@@ -14,6 +14,8 @@ class GrpcConfig:
     host: str = "127.0.0.1"
     port: int = 9000
     node: BrokerSettings = field(default_factory=BrokerSettings)
+    # Whether clients have to show a certificate, where the door speaks TLS.
+    needs_client_certificate: bool = False
     # How long calls under way may take to finish once the node is told to stop.
     stop_timeout_ms: int = 5_000
     publish_timeout_ms: int = 30_000

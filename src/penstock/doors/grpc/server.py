@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Any, Final
 
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
@@ -17,6 +17,7 @@ from penstock.doors.grpc.health import Health
 from penstock.doors.grpc.reflection import serve_reflection
 from penstock.doors.grpc.services import SERVICES, handlers
 from penstock.errors import StartupError
+from penstock.network.certificates import Certificates, KeyMaterial
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +31,9 @@ _NAMES: Final = tuple(service.full_name for service, _ in SERVICES)
 class GrpcServer:
     """The door itself: `start` binds and serves, `stop` lets calls under way finish for a while."""
 
-    def __init__(self, broker: Broker, config: GrpcConfig) -> None:
+    def __init__(self, broker: Broker, config: GrpcConfig, certificates: Certificates | None = None) -> None:
         self._config = config
+        self._certificates = certificates
         self._door = Door(broker, config)
         self._server: grpc.aio.Server | None = None
         self._health = Health(_NAMES)
@@ -47,7 +49,7 @@ class GrpcServer:
         server.add_generic_rpc_handlers(tuple(handlers(self._door)))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         serve_reflection(server, [*_NAMES, HEALTH])
-        self.port = _bind(server, self._config)
+        self.port = _bind(server, self._config, self._certificates)
         await server.start()
         self._server = server
 
@@ -101,13 +103,38 @@ def _options(config: GrpcConfig) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _bind(server: grpc.aio.Server, config: GrpcConfig) -> int:
+def _credentials(config: GrpcConfig, certificates: Certificates) -> grpc.ServerCredentials:
+    """What the server shows; it asks anew in every handshake, from threads of its own."""
+    shown = certificates.material
+
+    def fetch() -> Any:  # None: as before
+        nonlocal shown
+        current = certificates.material
+        if current is shown:
+            return None
+        shown = current
+        return _configuration(current, config)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(shown, config), fetch, require_client_authentication=config.needs_client_certificate
+    )
+
+
+def _configuration(material: KeyMaterial, config: GrpcConfig) -> grpc.ServerCertificateConfiguration:
+    # The library either asks for no certificate or insists on one: `want` is for the other doors.
+    authorities = material.ca if config.needs_client_certificate else None
+    return grpc.ssl_server_certificate_configuration([(material.key, material.certificate)], authorities)
+
+
+def _bind(server: grpc.aio.Server, config: GrpcConfig, certificates: Certificates | None) -> int:
     where = f"{config.host}:{config.port}"
     if config.host in _ANY_HOST:
         address = f"[::]:{config.port}" if config.host in {"", "*", "::"} else where
     else:
         address = f"[{config.host}]:{config.port}" if ":" in config.host else where
     try:
+        if certificates is not None:
+            return server.add_secure_port(address, _credentials(config, certificates))
         return server.add_insecure_port(address)
     except RuntimeError as error:  # the library says no more than that it could not
         raise StartupError(

@@ -1,7 +1,8 @@
 """One client's connection: frames in, responses out in the order of their requests.
 
 The socket is ours, without a transport between: requests are received into one reused buffer that handlers read in
-place, and file slices leave by ``sendfile``, so record bytes are never copied in Python in either direction.
+place, and file slices leave by ``sendfile``, so record bytes are never copied in Python in either direction. With TLS a
+channel encrypts on the way (`penstock.network.channel`); nothing here knows.
 
 Flow control: a produce may be answered later while the next ones are already taken; any other request that has to wait
 holds the ones behind it back, as in Kafka. Reading stops while too much is unanswered or unsent, so a client that does
@@ -23,8 +24,9 @@ from penstock.doors.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame
 from penstock.doors.kafka.protocol.produce import ProduceTemplates
 from penstock.doors.kafka.throttle import Throttle
 from penstock.errors import PenstockError
-from penstock.network.sockets import Piece, SendQueue
-from penstock.wrong_port import Guide, dismiss
+from penstock.network.channel import Channel
+from penstock.network.sockets import Piece
+from penstock.wrong_port import Guide
 
 log = logging.getLogger(__name__)
 
@@ -75,15 +77,15 @@ class Connection:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        sock: socket.socket,
+        channel: Channel,
         dispatcher: Dispatcher,
         *,
         max_request_bytes: int,
         guide: Guide | None = None,
     ) -> None:
         self._loop = loop
-        self._sock = sock
-        self._fd = sock.fileno()
+        self._channel = channel
+        self._recv_into = channel.recv_into
         self._dispatcher = dispatcher
         self._max_request_bytes = max_request_bytes
         self._guide = guide
@@ -91,7 +93,7 @@ class Connection:
         self._start = 0
         self._end = 0
         self._answers: deque[Answer] = deque()
-        self._out = SendQueue(sock)
+        self._out = channel.out
         self._unsent = self._out.pieces
         self._barrier: Answer | None = None
         self._is_reading = False
@@ -102,40 +104,49 @@ class Connection:
         self.is_closed = False
         self.is_closing = False
         self.last_active = loop.time()
+        sock = channel.sock
         self.local_host: str = sock.getsockname()[0]
         self.throttle: Throttle | None = None  # once there are quotas
         self.templates = ProduceTemplates()  # what this client's produce requests repeat
         self.peer_host, port = sock.getpeername()[:2]
         self.peer = f"{self.peer_host}:{port}"
+        certificate = channel.peer_certificate
+        # Of the client's certificate, which an authority of ours has signed: CN=alice,O=Example.
+        self.peer_certificate_subject: str | None = None if certificate is None else certificate.subject
 
     def __repr__(self) -> str:
         return f"<Connection {self.peer}, {len(self._answers)} unanswered, {len(self._unsent)} pieces unsent>"
 
     def start(self) -> None:
-        self._sock.setblocking(False)  # noqa: FBT003
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = self._channel.sock
+        sock.setblocking(False)  # noqa: FBT003
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._resume_reading()
 
     def close(self, reason: str = "") -> None:
         """Drop the connection and whatever was still to be sent."""
         if self.is_closed:
             return
-        self.is_closed = self.is_closing = True
         if reason:
             log.info("Closing the connection of %s: %s", self.peer, reason)
+        self._detach()
+        self._channel.close()
+        self._dispatcher.on_closed(self)
+
+    def _detach(self) -> None:
+        """Have nothing more to do with the channel."""
+        self.is_closed = self.is_closing = True
         self._pause_reading()
         if self._pause is not None:
             self._pause.cancel()
         if self._is_writing:
-            self._loop.remove_writer(self._fd)
+            self._channel.ignore_writable()
         for answer in self._answers:
             if answer.on_dropped is not None:
                 answer.on_dropped()
         self._answers.clear()
         self._barrier = None  # it refers back to us: leave no cycle that would keep the buffer until a collection
         self._unsent.clear()
-        self._sock.close()
-        self._dispatcher.on_closed(self)
 
     def close_when_answered(self) -> None:
         """Take no more requests, and close once everything asked so far is answered and sent."""
@@ -201,13 +212,13 @@ class Connection:
 
     def _on_readable(self) -> None:
         if self._is_blocked:
-            if self._has_hung_up():
+            if self._channel.has_hung_up():
                 self.close()
             else:
                 self._pause_reading()  # lazily: most clients send nothing while they wait
             return
         try:
-            received = self._sock.recv_into(self._buffer[self._end :])
+            received = self._recv_into(self._buffer[self._end :])
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -219,14 +230,6 @@ class Connection:
         self._end += received
         self.last_active = self._loop.time()
         self._take_frames()
-
-    def _has_hung_up(self) -> bool:
-        try:
-            return not self._sock.recv(1, socket.MSG_PEEK)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
-            return True
 
     def _take_frames(self) -> None:
         """Hand on every complete request in the buffer, unless something asks to wait."""
@@ -267,9 +270,9 @@ class Connection:
         if not answer:
             self.close(reason)
             return
-        sock = self._sock.dup()
-        self.close()
-        dismiss(sock, answer)
+        self._detach()
+        self._channel.dismiss(answer)
+        self._dispatcher.on_closed(self)
 
     def _make_room(self) -> None:
         """Keep free space behind the unread bytes, enough for the rest of a request that has begun."""
@@ -306,12 +309,12 @@ class Connection:
     def _pause_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._loop.remove_reader(self._fd)
+            self._channel.ignore_readable()
 
     def _resume_reading(self) -> None:
         if not self._is_reading and not self.is_closed:
             self._is_reading = True
-            self._loop.add_reader(self._fd, self._on_readable)
+            self._channel.watch_readable(self._on_readable)
 
     # -- responses ----------------------------------------------------------------------------------------------------
 
@@ -363,9 +366,9 @@ class Connection:
         if has_all_left == self._is_writing:
             self._is_writing = not has_all_left
             if has_all_left:
-                self._loop.remove_writer(self._fd)
+                self._channel.ignore_writable()
             else:
-                self._loop.add_writer(self._fd, self._on_writable)
+                self._channel.watch_writable(self._on_writable)
 
     def _on_writable(self) -> None:
         self.last_active = self._loop.time()

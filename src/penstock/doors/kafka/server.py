@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.broker.broker import Broker
-from penstock.config.settings import BrokerSettings
+from penstock.config.settings import BrokerSettings, TlsSettings
 from penstock.doors.kafka.connection import Connection
 from penstock.doors.kafka.dispatch import KafkaDispatcher
 from penstock.errors import StartupError
+from penstock.network.certificates import Certificates
+from penstock.network.channel import Channel, PlainChannel
+from penstock.network.entrance import ChannelEntrance
 from penstock.network.sockets import Acceptor
 from penstock.wrong_port import NO_PORTS, Guide, Ports, Protocol
 
@@ -30,13 +33,16 @@ class KafkaConfig:
     connections_max: int = 10_000
     node: BrokerSettings = field(default_factory=BrokerSettings)
     ports: Ports = NO_PORTS
+    tls: TlsSettings = field(default_factory=TlsSettings)
 
 
 class KafkaServer:
     """Accepts connections and gives each to the dispatcher."""
 
-    def __init__(self, broker: Broker, config: KafkaConfig) -> None:
+    def __init__(self, broker: Broker, config: KafkaConfig, certificates: Certificates | None = None) -> None:
         self._config = config
+        self._certificates = certificates
+        self._entrance: ChannelEntrance | None = None
         self._guide = Guide("the Kafka port", Protocol.KAFKA, config.ports)
         self._dispatcher = KafkaDispatcher(broker, self._forget)
         self._quotas = broker.quotas
@@ -59,6 +65,10 @@ class KafkaServer:
     async def start(self) -> None:
         sock = _listen(self._config.host, self._config.port)
         self._acceptor = Acceptor(sock, self._admit, whose="Kafka clients")
+        if self._certificates is not None:
+            certificates = self._certificates
+            self._entrance = ChannelEntrance(self._guide, self._config.tls, lambda: certificates.current, self._open)
+            self._entrance.hold(self._acceptor)
         self._acceptor.start()
         self._sweep()
 
@@ -68,6 +78,8 @@ class KafkaServer:
             self._sweeper.cancel()
         if self._acceptor is not None:
             self._acceptor.close()
+        if self._entrance is not None:
+            self._entrance.close()
         for connection in tuple(self._connections):
             connection.close_when_answered()
         if self._connections:
@@ -87,25 +99,30 @@ class KafkaServer:
             self._emptied.set()
 
     def _admit(self, sock: socket.socket) -> None:
-        if len(self._connections) >= self._config.connections_max:
+        if len(self._connections) + (len(self._entrance) if self._entrance else 0) >= self._config.connections_max:
             if not self._has_warned_of_limit:  # once each time it is reached: clients keep trying
                 log.warning("Refusing connections: %d are open already (max_connections).", len(self._connections))
                 self._has_warned_of_limit = True
             sock.close()
             return
         try:
-            connection = Connection(
-                asyncio.get_running_loop(),
-                sock,
-                self._dispatcher,
-                max_request_bytes=self._config.node.max_request_bytes,
-                guide=self._guide,
-            )
-            connection.start()
-            self._hold_to_quota(connection)
+            if self._entrance is None:
+                self._open(PlainChannel(sock))
+            else:
+                self._entrance.receive(sock)
         except OSError:  # the client is gone again already
             sock.close()
-            return
+
+    def _open(self, channel: Channel) -> None:
+        connection = Connection(
+            asyncio.get_running_loop(),
+            channel,
+            self._dispatcher,
+            max_request_bytes=self._config.node.max_request_bytes,
+            guide=self._guide,
+        )
+        connection.start()
+        self._hold_to_quota(connection)
         self._connections.add(connection)
 
     def _hold_to_quota(self, connection: Connection) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.config.settings import BrokerSettings, MetricsSettings
+from penstock.config.settings import BrokerSettings, MetricsSettings, TlsSettings
 from penstock.wrong_port import NO_PORTS, Ports
 
 
@@ -26,6 +26,7 @@ class HttpConfig:
     read_bytes_max: int = 4 * 1024 * 1024
     # Where the node speaks what, for clients that came to the wrong port.
     ports: Ports = NO_PORTS
+    tls: TlsSettings = field(default_factory=TlsSettings)
 
     @property
     def bodies_bytes_max(self) -> int:

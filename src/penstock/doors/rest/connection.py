@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from penstock.doors.rest.config import HttpConfig
 from penstock.doors.rest.shortcut import Heads, Known
+from penstock.doors.secured import tls_extension
 from penstock.wrong_port import Guide
 
 
@@ -79,8 +80,13 @@ class Connection(HttpToolsProtocol):
         self._begun = 0  # requests that the parser has seen the first byte of
         self._ended = 0  # and the last
         self._heads = Heads()
+        self._tls: dict[str, Any] | None = None  # what is known of the client by its certificate
         self._large: bytearray | None = None  # a large body that is arriving
         self._held_bytes = 0  # of bodies
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._tls = tls_extension(transport)
 
     def data_received(self, data: bytes) -> None:
         if not self._has_asked and self._turns_away(data):
@@ -141,6 +147,8 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._begun += 1
         super().on_message_begin()
+        if self._tls is not None:
+            self.scope["extensions"] = {"tls": cast("dict[object, object]", self._tls)}
 
     def on_response_complete(self) -> None:
         """Let the next request have its turn; a connection that stays idle is found by the sweep."""

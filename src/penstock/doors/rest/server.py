@@ -11,7 +11,7 @@ import errno
 import logging
 import socket
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 
 import uvicorn.config
 import uvicorn.server
@@ -23,9 +23,11 @@ from penstock.doors.rest.config import HttpConfig
 from penstock.doors.rest.connection import Bodies, Connection
 from penstock.doors.rest.door import Door
 from penstock.doors.rest.pages import PAGES
+from penstock.doors.rest.tls import TlsEntrance, TlsListener
 from penstock.doors.websocket.connection import WebSocketConnection
 from penstock.doors.websocket.endpoint import WebSocketEndpoint
 from penstock.errors import StartupError
+from penstock.network.certificates import Certificates
 from penstock.operations.services import Services
 from penstock.wrong_port import Guide, Protocol
 
@@ -42,8 +44,9 @@ _STOP_MARGIN_SECONDS: Final = 1.0
 class HttpServer:
     """The door itself: `start` binds and serves, `stop` lets requests under way finish for a while."""
 
-    def __init__(self, services: Services, config: HttpConfig) -> None:
+    def __init__(self, services: Services, config: HttpConfig, certificates: Certificates | None = None) -> None:
         self._config = config
+        self._certificates = certificates
         self._door = Door(services, config)
         self._socket = WebSocketEndpoint(self._door)
         self._sockets: list[socket.socket] = []
@@ -62,7 +65,8 @@ class HttpServer:
         """Listen, and return when requests are answered; `StartupError` if the address cannot be had."""
         self._sockets = await _bind(self._config)
         self._door.broker.replicas.listen(self._door.leaderships)
-        self._server = _Server(build_app(self._door, OPERATIONS, PAGES, self._socket), self._config)
+        app = build_app(self._door, OPERATIONS, PAGES, self._socket)
+        self._server = _Server(app, self._config, self._certificates)
         self._serving = asyncio.create_task(self._server.serve(self._sockets), name="penstock-http")
         self._door.broker.supervision.watch("HTTP door", self._serving)
         started = asyncio.create_task(self._server.has_started.wait())
@@ -95,7 +99,10 @@ class HttpServer:
 class _Server(uvicorn.server.Server):
     """uvicorn's server as a guest: it leaves signals alone and stops when its host says so."""
 
-    def __init__(self, app: ASGIApp, config: HttpConfig) -> None:
+    def __init__(self, app: ASGIApp, config: HttpConfig, certificates: Certificates | None = None) -> None:
+        self._tls = config.tls
+        self._certificates = certificates
+        self._guide = Guide("the HTTP port", Protocol.HTTP, config.ports)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         super().__init__(
             uvicorn.config.Config(
@@ -106,7 +113,7 @@ class _Server(uvicorn.server.Server):
                     {
                         "limits": config,
                         "bodies": Bodies(config.bodies_bytes_max),
-                        "guide": Guide("the HTTP port", Protocol.HTTP, config.ports),
+                        "guide": self._guide,
                     },
                 ),
                 ws=WebSocketConnection,
@@ -133,6 +140,20 @@ class _Server(uvicorn.server.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve the sockets; with TLS by an entrance of ours, which has limits that uvicorn's way has not."""
+        if self._certificates is None or sockets is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        entrance = TlsEntrance(self._guide, self._tls, self._certificates.doors, self._make_connection)
+        self.servers = [cast("asyncio.base_events.Server", TlsListener(sock, entrance)) for sock in sockets]
+
+    def _make_connection(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
     async def main_loop(self) -> None:
         """Once a second, refresh the date and look for clients that hold a connection without asking for anything."""

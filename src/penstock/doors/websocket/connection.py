@@ -14,6 +14,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
+from websockets.http11 import Request
+
+from penstock.doors.secured import tls_extension
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGIReceiveEvent
@@ -72,6 +75,12 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._take_part()
         if not self._unread:
             self._go_on()
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        extension = tls_extension(self.transport)
+        if extension is not None and (extensions := getattr(self, "scope", {}).get("extensions")) is not None:
+            extensions["tls"] = extension
 
     async def receive(self) -> ASGIReceiveEvent:
         """The next message; room for more is made when the last one is taken."""
