@@ -18,9 +18,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from penstock.doors.kafka.caller import Caller
 from penstock.doors.kafka.limits import check_size
 from penstock.doors.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame_length
 from penstock.doors.kafka.protocol.produce import ProduceTemplates
+from penstock.doors.kafka.sasl import Login
 from penstock.errors import PenstockError
 from penstock.network.sockets import Piece, SendQueue
 from penstock.wrong_port import Guide, dismiss
@@ -62,6 +64,9 @@ class Answer:
 class Dispatcher(Protocol):
     """What understands requests."""
 
+    def welcome(self, connection: Connection) -> None:
+        """Take up a new connection, and say who its caller is so far."""
+
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
         """Handle one request. ``frame`` is only good until this returns."""
 
@@ -84,7 +89,7 @@ class Connection:
         self._sock = sock
         self._fd = sock.fileno()
         self._dispatcher = dispatcher
-        self._max_request_bytes = max_request_bytes
+        self._request_bytes_max = self._max_request_bytes = max_request_bytes
         self._guide = guide
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._start = 0
@@ -102,6 +107,9 @@ class Connection:
         self.last_active = loop.time()
         self.local_host: str = sock.getsockname()[0]
         self.templates = ProduceTemplates()  # what this client's produce requests repeat
+        self.is_admitted = True  # False: only its login is served
+        self.login: Login | None = None
+        self.caller: Caller  # from `Dispatcher.welcome`
         self.peer_host, port = sock.getpeername()[:2]
         self.peer = f"{self.peer_host}:{port}"
 
@@ -111,6 +119,7 @@ class Connection:
     def start(self) -> None:
         self._sock.setblocking(False)  # noqa: FBT003
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._dispatcher.welcome(self)
         self._resume_reading()
 
     def close(self, reason: str = "") -> None:
@@ -140,6 +149,10 @@ class Connection:
             self.close()
 
     # -- requests -----------------------------------------------------------------------------------------------------
+
+    def limit_requests(self, size_max: int | None) -> None:
+        """Take no requests larger than this from now on; None: as large as the settings allow."""
+        self._max_request_bytes = self._request_bytes_max if size_max is None else size_max
 
     def expect_answer(self, *, is_barrier: bool) -> Answer:
         """Take the next place in the queue of responses.
