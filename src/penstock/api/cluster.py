@@ -18,7 +18,7 @@ Role = Literal["leader", "voter", "learner"]
 NodeIds = Annotated[list[int], Meta(min_length=1, max_length=limits.NODES_LISTED_MAX)]
 
 _LOOK: Final = Action.DESCRIBE.of(Resource.CLUSTER)
-_CHANGE: Final = Action.ALTER.of(Resource.CLUSTER)
+_CHANGE: Final = Action.ALTER.of(Resource.NODE)
 _NODE_ERRORS: Final = (errors.PolicyViolation, errors.NodeNotFound, errors.NodeInUse, errors.NotController)
 
 

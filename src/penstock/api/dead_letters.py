@@ -24,6 +24,7 @@ _FIRST: Final = Meta(description="Only those that had this offset or a later one
 _LAST: Final = Meta(description="Only those that had this offset or an earlier one in the topic.")
 _LOOK: Final = Action.READ.of(Resource.TOPIC, "topic")
 _CHANGE: Final = (Action.READ.of(Resource.TOPIC, "topic"), Action.WRITE.of(Resource.TOPIC, "topic"))
+_SEND: Final = (*_CHANGE, Action.WRITE.of(Resource.TOPIC, "target"))
 _LOOK_ERRORS: Final = (errors.UnknownTopic, errors.InvalidRequest, errors.CorruptRecords, errors.NotLeader)
 _JOB_ERRORS: Final = (errors.RedriveNotFound, errors.InvalidRequest, errors.NotCoordinator)
 DeadGroup = Annotated[
@@ -210,7 +211,7 @@ def _is_under_way(report: RedriveReport) -> bool:
     "POST /v1/queues/{topic}/redrive",
     name="redrive_dead_letters",
     tag="queues",
-    needs=_CHANGE,
+    needs=_SEND,
     repeat=Repeat.AGAIN,
     errors=(
         errors.PolicyViolation,

@@ -30,6 +30,8 @@ LastPoll = Annotated[
 _AT_COORDINATOR: Final = Where(Keeper.GROUP, "group")
 _AT_NEW_COORDINATOR: Final = Where(Keeper.GROUP, "group", makes=True)
 _MEMBER: Final = Action.READ.of(Resource.GROUP, "group")
+_JOIN: Final = (_MEMBER, Action.READ.of(Resource.TOPIC, "topics"))
+_OFFSETS: Final = (_MEMBER, Action.READ.of(Resource.TOPIC, "offsets.topic"))
 _MEMBER_ERRORS: Final = (
     errors.PolicyViolation,
     errors.UnknownTopic,
@@ -105,7 +107,7 @@ class PollGroup(Request[PolledView | Packed], frozen=True, kw_only=True):
 @operation(
     "POST /v1/groups/{group}/join",
     tag="groups",
-    needs=_MEMBER,
+    needs=_JOIN,
     repeat=Repeat.AGAIN,
     errors=(*_MEMBER_ERRORS, errors.DiskFull),
     where=_AT_NEW_COORDINATOR,
@@ -140,7 +142,7 @@ class JoinGroup(Request[MembershipView], frozen=True, kw_only=True):
 @operation(
     "POST /v1/groups/{group}/commit",
     tag="groups",
-    needs=_MEMBER,
+    needs=_OFFSETS,
     repeat=Repeat.SAME,
     errors=(*_MEMBER_ERRORS, errors.OffsetOutOfRange),
     where=_AT_COORDINATOR,
@@ -439,7 +441,7 @@ class FindOffsets(Request[OffsetsAnswer], frozen=True, kw_only=True):
 @operation(
     "POST /v1/groups/{group}/offsets",
     tag="groups",
-    needs=_MEMBER,
+    needs=_OFFSETS,
     repeat=Repeat.SAME,
     errors=(*_MEMBER_ERRORS, errors.OffsetOutOfRange, errors.DiskFull),
     where=_AT_NEW_COORDINATOR,

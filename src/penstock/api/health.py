@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.api.operation import Action, Repeat, Request, Resource, operation
+from penstock.api.operation import Action, Admits, Repeat, Request, Resource, operation
 
 
 class Liveness(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,15 @@ class ScrubView(msgspec.Struct, frozen=True, kw_only=True):
 _LOOK = Action.DESCRIBE.of(Resource.NODE)
 
 
-@operation("GET /livez", name="livez", tag="health", needs=(), repeat=Repeat.SAFE, is_early=True)
+@operation(
+    "GET /livez",
+    name="livez",
+    tag="health",
+    needs=(),
+    admits=Admits.EVERYONE,
+    repeat=Repeat.SAFE,
+    is_early=True,
+)
 class IsAlive(Request[Liveness], frozen=True, kw_only=True):
     """The process answers."""
 
@@ -107,6 +115,7 @@ class IsAlive(Request[Liveness], frozen=True, kw_only=True):
     name="readyz",
     tag="health",
     needs=(),
+    admits=Admits.EVERYONE,
     repeat=Repeat.SAFE,
     also={503: lambda health: health.status == "unready"},
     is_early=True,

@@ -33,6 +33,7 @@ NAME_CHARS_MAX: Final = TOPIC_NAME_CHARS_MAX
 # Ids of members are made by clients of foreign libraries from host names and more.
 MEMBER_ID_CHARS_MAX: Final = 1_000
 # One call is one record in a queue's journal, and one answer: both have to stay small enough to hold in memory.
+ACLS_MAX: Final = 1_000  # added by one call: one record of the metadata log holds them
 RECEIPTS_MAX: Final = 10_000
 RECEIPT_CHARS_MAX: Final = 1_000
 RECEIVE_MAX: Final = 10_000

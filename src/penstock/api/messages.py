@@ -156,6 +156,7 @@ _WRITE_ERRORS: Final = (
     errors.DiskFull,
 )
 _READ_ERRORS: Final = (errors.UnknownTopic, errors.OffsetOutOfRange, errors.CorruptRecords, errors.NotLeader)
+_PUBLISH: Final = (Action.WRITE.of(Resource.TOPIC, "topic"), Action.WRITE.of(Resource.TRANSACTION, "transaction"))
 _IN_TRANSACTION: Final = Where(Keeper.TRANSACTION, "transaction")
 Partitioner = Annotated[
     str | None, Meta(description="key_hash, as Kafka's Java client does it, or round_robin; default: key_hash.")
@@ -169,7 +170,7 @@ Sequence = Annotated[int, Meta(ge=0, le=limits.MESSAGE_COUNT_MAX)] | None
     "POST /v1/topics/{topic}/publish",
     name="publish_message",
     tag="messages",
-    needs=Action.WRITE.of(Resource.TOPIC, "topic"),
+    needs=_PUBLISH,
     repeat=Repeat.AGAIN,
     key="sequence",
     errors=_WRITE_ERRORS,
@@ -192,7 +193,7 @@ class Publish(Request[PublishReceipt], frozen=True, kw_only=True):
 @operation(
     "POST /v1/topics/{topic}/batch",
     tag="messages",
-    needs=Action.WRITE.of(Resource.TOPIC, "topic"),
+    needs=_PUBLISH,
     repeat=Repeat.AGAIN,
     key="sequence",
     errors=_WRITE_ERRORS,
@@ -215,7 +216,7 @@ class PublishBatch(Request[BatchReceipt], frozen=True, kw_only=True):
 @operation(
     "POST /v1/topics/{topic}/batches",
     tag="messages",
-    needs=Action.WRITE.of(Resource.TOPIC, "topic"),
+    needs=_PUBLISH,
     repeat=Repeat.NAMED,
     errors=_WRITE_ERRORS,
     where=_IN_TRANSACTION,

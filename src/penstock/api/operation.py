@@ -63,6 +63,14 @@ class Action(enum.Enum):
         return Needs(self, resource, name)
 
 
+class Admits(enum.Enum):
+    """Whom an operation is open to."""
+
+    ALLOWED = "callers with the rights that it needs"
+    AUTHENTICATED = "every caller that says who it is"
+    EVERYONE = "every caller"
+
+
 class Resource(enum.Enum):
     """What access is given to."""
 
@@ -78,7 +86,7 @@ class Resource(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a caller has to be allowed to do. ``name`` is the field that names the resource, with a dot where it is a
-    field of a field; None means all of them.
+    field of a field; a list names each of its members. None means all of them.
     """
 
     action: Action
@@ -169,6 +177,7 @@ class Operation:
     body_max: int | None = None  # None: as large as the door takes
     misnamed: type[PenstockError] | None = None  # for a path in which a number is none; None: as the door tells it
     is_early: bool = False  # whether a node answers before it is one of its cluster
+    admits: Admits = Admits.ALLOWED
 
 
 class Row(TypedDict, total=False):
@@ -193,6 +202,7 @@ class Row(TypedDict, total=False):
     body_max: int
     misnamed: type[PenstockError]
     is_early: bool
+    admits: Admits
     also_at: tuple[Route, ...]
 
 

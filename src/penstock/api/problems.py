@@ -88,6 +88,12 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.UnknownWriter: 422,
     errors.IdempotencyKeyReused: 422,
     errors.TransactionLimitReached: 429,
+    errors.AccessError: 403,
+    errors.AuthenticationFailed: 401,
+    errors.UserNotFound: 404,
+    errors.ApiKeyNotFound: 404,
+    errors.LastAdmin: 409,
+    errors.AccessLimitReached: 409,
 }
 
 

@@ -25,6 +25,8 @@ _QUEUE_ERRORS: Final = (
     errors.DiskFull,
 )
 _READ: Final = (Action.READ.of(Resource.TOPIC, "topic"), Action.READ.of(Resource.GROUP, "group"))
+_RECEIVE: Final = (*_READ, Action.READ.of(Resource.TOPIC, "ack"))
+_SETTLE: Final = (*_READ, Action.READ.of(Resource.TOPIC, "receipts"))
 _DESCRIBE: Final = (Action.DESCRIBE.of(Resource.TOPIC, "topic"), Action.DESCRIBE.of(Resource.GROUP, "group"))
 _ALTER: Final = (Action.READ.of(Resource.TOPIC, "topic"), Action.ALTER.of(Resource.GROUP, "group"))
 
@@ -99,7 +101,7 @@ def is_some_left(answer: ReceiptResults) -> bool:
     "POST /v1/queues/{topic}/receive",
     name="receive_messages",
     tag="queues",
-    needs=_READ,
+    needs=_RECEIVE,
     repeat=Repeat.NAMED,
     errors=_QUEUE_ERRORS,
     also={207: lambda answer: answer.acked is not UNSET and _is_partly(answer.acked)},
@@ -149,7 +151,7 @@ def _by_group(verb: str, summary: str) -> Route:
     "POST /v1/queues/{topic}/ack",
     name="ack_messages",
     tag="queues",
-    needs=_READ,
+    needs=_SETTLE,
     repeat=Repeat.SAME,
     errors=(*_QUEUE_ERRORS, errors.GroupError),
     also={207: is_some_left},
@@ -167,7 +169,7 @@ class Ack(Request[ReceiptResults], frozen=True, kw_only=True):
     "POST /v1/queues/{topic}/nack",
     name="nack_messages",
     tag="queues",
-    needs=_READ,
+    needs=_SETTLE,
     repeat=Repeat.SAME,
     errors=(*_QUEUE_ERRORS, errors.GroupError),
     also={207: is_some_left},
@@ -187,7 +189,7 @@ class Nack(Request[ReceiptResults], frozen=True, kw_only=True):
     "POST /v1/queues/{topic}/reject",
     name="reject_messages",
     tag="queues",
-    needs=_READ,
+    needs=_SETTLE,
     repeat=Repeat.SAME,
     errors=(*_QUEUE_ERRORS, errors.GroupError),
     also={207: is_some_left},
@@ -206,7 +208,7 @@ class Reject(Request[ReceiptResults], frozen=True, kw_only=True):
     "POST /v1/queues/{topic}/extend",
     name="extend_messages",
     tag="queues",
-    needs=_READ,
+    needs=_SETTLE,
     repeat=Repeat.SAME,
     errors=(*_QUEUE_ERRORS, errors.GroupError),
     also={207: is_some_left},
@@ -225,7 +227,7 @@ class Extend(Request[ReceiptResults], frozen=True, kw_only=True):
     "POST /v1/queues/{topic}/release",
     name="release_messages",
     tag="queues",
-    needs=_READ,
+    needs=_SETTLE,
     repeat=Repeat.SAME,
     errors=(*_QUEUE_ERRORS, errors.GroupError),
     also={207: is_some_left},

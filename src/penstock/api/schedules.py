@@ -11,7 +11,7 @@ from penstock import errors
 from penstock.api import limits
 from penstock.api.limits import Instant, PartitionIndex, TopicName
 from penstock.api.messages import HeaderBytes, HeaderText, Priority
-from penstock.api.operation import Action, Repeat, Request, Resource, operation
+from penstock.api.operation import Action, Admits, Repeat, Request, Resource, operation
 
 ScheduleState = Literal["pending", "failed"]
 MissedName = Literal["once", "all", "skip"]
@@ -182,7 +182,7 @@ class ListSchedules(Request[ScheduleList], frozen=True, kw_only=True):
     "GET /v1/schedules/stats",
     name="schedule_stats",
     tag="schedules",
-    needs=Action.DESCRIBE.of(Resource.SCHEDULE),
+    needs=Action.DESCRIBE.of(Resource.CLUSTER),
     repeat=Repeat.SAFE,
     errors=(errors.NotLeader,),
 )
@@ -194,7 +194,8 @@ class CountSchedules(Request[ScheduleStats], frozen=True, kw_only=True):
     "GET /v1/schedules/next",
     name="next_times",
     tag="schedules",
-    needs=Action.DESCRIBE.of(Resource.SCHEDULE),
+    needs=(),
+    admits=Admits.AUTHENTICATED,
     repeat=Repeat.SAFE,
     errors=(errors.InvalidRequest,),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.api import (
+    access,
     cluster,
     dead_letters,
     groups,
@@ -31,6 +32,7 @@ RESOURCES: Final = (
     dead_letters,
     cluster,
     health,
+    access,
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(
     declared for resource in RESOURCES for kind, declared in TABLE.items() if kind.__module__ == resource.__name__

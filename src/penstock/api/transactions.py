@@ -134,7 +134,7 @@ class ExtendTransaction(Request[LeaseView], frozen=True, kw_only=True):
 @operation(
     "POST /v1/transactions/{transaction}/ack",
     tag="transactions",
-    needs=(_WRITE, Action.READ.of(Resource.GROUP, "group")),
+    needs=(_WRITE, Action.READ.of(Resource.GROUP, "group"), Action.READ.of(Resource.TOPIC, "receipts")),
     repeat=Repeat.SAME,
     errors=_END_ERRORS,
     where=_AT_COORDINATOR,

@@ -370,6 +370,13 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "groups.session_timeout_ms", "must be between groups.session_timeout_min_ms and _max_ms"
     yield from _cluster_contradictions(settings)
     yield from _security_contradictions(settings.security)
+    exposed = exposed_doors(settings.broker)
+    if exposed and not settings.security.enabled and not settings.security.insecure:
+        reason = (
+            f"is needed where other machines reach the node ({', '.join(exposed)}): without it every client may do "
+        )
+        reason += "everything. Turn it on, listen on 127.0.0.1, or say that you accept it with security.insecure: true"
+        yield "security.enabled", reason
 
 
 def _cluster_contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -405,6 +412,14 @@ def _security_contradictions(security: SecuritySettings) -> Iterator[tuple[str, 
         yield "security.oidc.jwks_file", "give either this or security.oidc.jwks_url: where the issuer's keys are"
     elif oidc.jwks_url is not None and not oidc.jwks_url.startswith(("https://", "http://127.0.0.1", "http://[::1]")):
         yield "security.oidc.jwks_url", "must begin with https://: keys that come in the clear can be anyone's"
+
+
+def exposed_doors(broker: BrokerSettings) -> list[str]:
+    """The doors for clients that listen where other machines may reach them. Nodes need the token among themselves."""
+    doors = {"broker.kafka": broker.kafka, "broker.http": broker.http, "broker.grpc": broker.grpc}
+    return [
+        f"{name}: {address}" for name, address in doors.items() if address is not None and not is_loopback(address.host)
+    ]
 
 
 def is_loopback(host: str) -> bool:

@@ -21,7 +21,7 @@ from penstock.broker.reports import serve_report
 from penstock.broker.surroundings import Surroundings
 from penstock.clock import Clock, SystemClock
 from penstock.config.kinds import Address
-from penstock.config.settings import Settings
+from penstock.config.settings import Settings, exposed_doors
 from penstock.doors.kafka.server import KafkaServer
 from penstock.doors.rest.server import HttpServer
 from penstock.network.tcp import TcpPeers
@@ -67,7 +67,8 @@ class Node:
         self.services = Services.of(self.broker)
         self._operations = OperationService(self.services)
         self._http = HttpServer(self.services, http_config(settings, self.http_address, ports))
-        self._grpc = None if self.grpc_address is None else self._make_grpc(self.grpc_address)
+        has_grpc = self.grpc_address is not None and not settings.security.enabled
+        self._grpc = self._make_grpc(self.grpc_address) if has_grpc and self.grpc_address is not None else None
         self._doors: list[Door] = []  # those that are open
 
     async def start(self) -> None:
@@ -75,6 +76,7 @@ class Node:
         raised. The HTTP and gRPC doors open first: they can tell what the node is waiting for.
         """
         self._listeners.check_free()
+        self._tell_exposure()
         asyncio.get_running_loop().set_exception_handler(self.broker.supervision.note_unhandled)
         try:
             if self._grpc is not None:
@@ -89,6 +91,18 @@ class Node:
         except BaseException:
             await self.stop()
             raise
+
+    def _tell_exposure(self) -> None:
+        """Say loudly what the settings accept in silence."""
+        security, exposed = self.settings.security, exposed_doors(self.settings.broker)
+        if exposed and not security.enabled:
+            log.warning(
+                "INSECURE: %s can be reached by other machines, and every client may do everything "
+                "(security.insecure). Turn on security.enabled.",
+                ", ".join(exposed),
+            )
+        if security.enabled and self.grpc_address is not None:
+            log.warning("The gRPC door stays closed: it does not ask clients who they are yet (security.enabled).")
 
     def _make_grpc(self, address: Address) -> GrpcServer:
         # The library is large: only a node with a gRPC door loads it, and before anything runs.

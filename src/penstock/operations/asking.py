@@ -22,11 +22,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from penstock.access.principal import ANONYMOUS, Principal
 from penstock.api.operation import TABLE, Keeper, Operation, Packed, Repeat, Request
 from penstock.api.table import OPERATIONS
 from penstock.clock import Clock
 from penstock.consensus.records import NO_LEADER
 from penstock.errors import (
+    AuthenticationFailed,
     InvalidRequest,
     NodeStarting,
     NotCoordinator,
@@ -34,12 +36,14 @@ from penstock.errors import (
     PenstockError,
     RequestTimedOut,
 )
+from penstock.features.access.forwarding import Identity
 from penstock.features.pipelines.board import BOARD
 from penstock.machines.leaders import PATIENCE_SECONDS, REFUSED, shard_of
 from penstock.model import OFFSETS_TOPIC, PIPELINES_TOPIC, TRANSACTIONS_TOPIC
 from penstock.network.frames import Failure
 from penstock.network.port import Method, Pieces, Reply
 from penstock.operations.caller import Caller, Origin, Waiting
+from penstock.operations.guard import guarded
 from penstock.operations.services import Services
 from penstock.operations.serving import SERVED, Serve
 
@@ -70,6 +74,7 @@ class Ask(msgspec.Struct, frozen=True):
     json_bytes: int
     wait_ms: int  # how long the client waits for the answer
     origin: Origin
+    identity: Identity | None = None  # who asks; None where security is off
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -123,7 +128,7 @@ def unpack_answer(row: Operation, outcome: Outcome, body: memoryview) -> Any:
 def server_of(kind: type[Request[Any]]) -> Serve:
     """What serves an operation for a door, at whichever node that is."""
     serve, row = SERVED[kind], TABLE[kind]
-    return serve if row.where.keeper is Keeper.ANYONE else partial(_serve_where, row, serve)
+    return guarded(row, serve if row.where.keeper is Keeper.ANYONE else partial(_serve_where, row, serve))
 
 
 def _serve_where(row: Operation, serve: Serve, services: Services, request: Any, caller: Caller) -> Awaitable[Any]:
@@ -198,7 +203,10 @@ async def _ask(
     """What another node answers, or the error that it has; a refusal is raised."""
     text, packed = pack_request(row, request)
     body: Pieces = (text, packed) if packed else (text,)
-    asked = Ask(row.name, len(text), wait_ms, caller.origin)
+    identity = None
+    if services.authorizer.is_on:
+        identity = services.voucher.sign(caller.principal, caller.host, row.name, text, services.clock.now_ms())
+    asked = Ask(row.name, len(text), wait_ms, caller.origin, identity)
     calling = services.ports.peers.call(node_id, ASK, asked, body, timeout_s=wait_ms / 1000)
     async with Waiting(caller, calling) as waiting:
         outcome, answer = await waiting.result()
@@ -270,7 +278,7 @@ def coordinators(services: Services, topic_name: str) -> list[int]:
 class RemoteCaller(Caller):
     """A client at another node."""
 
-    __slots__ = ("_clock", "_deadline", "gone", *Origin.__struct_fields__)
+    __slots__ = ("_clock", "_deadline", "gone", "principal", *Origin.__struct_fields__)
 
     instance: str
     host: str
@@ -278,9 +286,11 @@ class RemoteCaller(Caller):
     wants_packed: bool
     answer_bytes_max: int
     publish_timeout_ms: int
+    principal: Principal
 
-    def __init__(self, asked: Ask, clock: Clock, stopping: asyncio.Event) -> None:
+    def __init__(self, asked: Ask, clock: Clock, stopping: asyncio.Event, principal: Principal) -> None:
         super().__init__(stopping)
+        self.principal = principal
         for name in Origin.__struct_fields__:
             setattr(self, name, getattr(asked.origin, name))
         self._clock = clock
@@ -310,6 +320,15 @@ class OperationService:
         """End what waits, as doors do when they close."""
         self._stopping.set()
 
+    def _identify(self, asked: Ask, text: bytes) -> Principal:
+        """Who asks, as the other node vouches for it; never what a message merely says."""
+        services = self._services
+        if not services.authorizer.is_on or asked.identity is None:
+            return ANONYMOUS
+        if asked.identity.host != asked.origin.host:
+            raise AuthenticationFailed("A forwarded call names another address than its identity.")
+        return services.voucher.verify(asked.identity, asked.operation, text, services.clock.now_ms())
+
     async def _serve(self, node_id: int, asked: Ask, body: memoryview) -> Reply:
         services = self._services
         row = _ROWS.get(asked.operation)
@@ -321,11 +340,12 @@ class OperationService:
         request = unpack_request(row, body[: asked.json_bytes], body[asked.json_bytes :])
         if not services.broker.is_started:
             raise NodeStarting(f"Node {services.node_id} is starting. Try again in a moment.")
+        principal = self._identify(asked, bytes(body[: asked.json_bytes]))
         place = place_of(row, request)
         if place is not None:
             place.check(services)
-        caller = RemoteCaller(asked, services.clock, self._stopping)
-        serving = asyncio.ensure_future(_outcome(SERVED[row.request](services, request, caller)))
+        caller = RemoteCaller(asked, services.clock, self._stopping, principal)
+        serving = asyncio.ensure_future(_outcome(guarded(row, SERVED[row.request])(services, request, caller)))
         try:
             outcome = await asyncio.shield(serving)
         except asyncio.CancelledError:

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from penstock.access.principal import ANONYMOUS, Principal
 from penstock.errors import ClientGone, NotCoordinator
 
 T = TypeVar("T")
@@ -45,6 +46,16 @@ class Caller:
     def host(self) -> str:
         """The client's address, as far as it is known."""
         return ""
+
+    @property
+    def principal(self) -> Principal:
+        """Who calls, as far as the door has proved it."""
+        return ANONYMOUS
+
+    @property
+    def request_id(self) -> str:
+        """What the client calls the request, for the audit log."""
+        return self.trace
 
     @property
     def trace(self) -> str:

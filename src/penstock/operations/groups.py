@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import asdict
 
+from penstock.access.acls import AclAction
 from penstock.api.cluster import PlaceView
 from penstock.api.groups import (
     CommitGroup,
@@ -63,6 +64,7 @@ from penstock.features.queues.leading.progress import QUEUE_MARK
 from penstock.model import OFFSETS_TOPIC
 from penstock.operations.asking import ask_each, coordinators
 from penstock.operations.caller import Caller, Waiting
+from penstock.operations.guard import require_topics
 from penstock.operations.services import Services
 from penstock.operations.serving import serves
 from penstock.partitions.access import Extent, Since, Start, Where
@@ -95,6 +97,8 @@ async def join_group(services: Services, request: JoinGroup, caller: Caller) -> 
 async def poll_group(services: Services, request: PollGroup, caller: Caller) -> PolledView | Packed:
     max_bytes = min(request.max_bytes or caller.answer_bytes_max, caller.answer_bytes_max)
     with services.hosted.using(request.group, request.member_id) as member:
+        # A member's id is no secret, and its topics are named only where it joined.
+        require_topics(services, caller, AclAction.READ, member.seat.wish.topics, "poll_group")
         wait_seconds, is_raw = request.wait_ms / 1000, caller.wants_packed
         polling = member.poll(request.max_messages, max_bytes, wait_seconds, request.last_poll, is_raw=is_raw)
         async with Waiting(caller, polling) as waiting:

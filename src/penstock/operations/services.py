@@ -11,6 +11,10 @@ from penstock.consensus.metadata import ClusterMetadata
 from penstock.consensus.quorum.client import ControllerClient
 from penstock.consensus.quorum.driver import Quorum
 from penstock.consensus.quorum.registration import Registration
+from penstock.features.access.audit import AuditLog
+from penstock.features.access.authenticator import Authenticator
+from penstock.features.access.authorizer import Authorizer
+from penstock.features.access.forwarding import Voucher
 from penstock.features.dead_letters.dead_letters import DeadLetters
 from penstock.features.groups.coordinator import GroupCoordinator
 from penstock.features.groups.hosted.hosting import HostedMembers
@@ -62,6 +66,10 @@ class Services:
     started_at_ms: int
     ports: Ports
     topics: Topics
+    authorizer: Authorizer
+    authenticator: Authenticator
+    audit: AuditLog
+    voucher: Voucher
     broker: Broker
 
     @classmethod
@@ -91,5 +99,9 @@ class Services:
             started_at_ms=broker.clock.now_ms(),
             ports=broker.ports,
             topics=broker.topics,
+            authorizer=broker.authorizer,
+            authenticator=broker.authenticator,
+            audit=broker.audit,
+            voucher=Voucher(broker.config.cluster.token or ""),
             broker=broker,
         )

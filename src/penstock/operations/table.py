@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.operations import (
+    access,
     cluster,
     dead_letters,
     groups,
@@ -20,4 +21,16 @@ from penstock.operations.asking import server_of
 
 __all__ = ["RESOURCES", "server_of"]
 
-RESOURCES: Final = (messages, queues, groups, topics, transactions, schedules, pipelines, dead_letters, cluster, health)
+RESOURCES: Final = (
+    messages,
+    queues,
+    groups,
+    topics,
+    transactions,
+    schedules,
+    pipelines,
+    dead_letters,
+    cluster,
+    health,
+    access,
+)
