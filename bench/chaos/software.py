@@ -87,8 +87,8 @@ class PenstockNodes:
         left_out = ("PENSTOCK_", "PYTHONDONTWRITEBYTECODE")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         origin = {"PYTHONPATH": str(self.source)} if self.source else {}
-        # Its nodes are not on loopback, so they have to know a secret.
-        token = {"PENSTOCK_CLUSTER__TOKEN": "chaos"}
+        # Its nodes are not on loopback, so they have to know a secret, and to be told that clients need none.
+        token = {"PENSTOCK_CLUSTER__TOKEN": "chaos", "PENSTOCK_SECURITY__INSECURE": "true"}
         return command, {**inherited, **origin, **token, **self.settings}
 
     def replica(self, place: Place, topic: str, partition: int) -> Iterator[tuple[int, bytes]]:

@@ -31,6 +31,7 @@ from penstock.errors import PenstockError
 from penstock.features.access.audit import AuditLog
 from penstock.features.access.authenticator import Authenticator
 from penstock.features.access.authorizer import Authorizer
+from penstock.features.access.tokens import OidcTokens
 from penstock.features.dead_letters.dead_letters import DeadLetters
 from penstock.features.groups.consumer.topics import MetadataTopics
 from penstock.features.groups.coordinator import GroupCoordinator
@@ -231,7 +232,8 @@ class Broker:
         security = config.security
         self.authorizer = Authorizer(self.metadata.access, is_on=security.enabled, super_users=security.super_users)
         self.audit = AuditLog(self.clock)
-        self.authenticator = Authenticator(self.metadata.access, security, self.clock)
+        tokens = OidcTokens(security.oidc, self.clock) if security.oidc.issuer is not None else None
+        self.authenticator = Authenticator(self.metadata.access, security, self.clock, tokens)
 
     def _make_coordinators(self) -> None:
         config, topics = self.config, self.topics

@@ -402,6 +402,18 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _cluster_contradictions(settings)
     yield from _security_contradictions(settings.security)
     yield from _tls_contradictions(settings.security.tls)
+    exposed = exposed_doors(settings.broker)
+    security = settings.security
+    if exposed and not (security.enabled and security.tls.is_on) and not security.insecure:
+        path = "security.tls.certificate" if security.enabled else "security.enabled"
+        reason = f"is needed where other machines reach the node ({', '.join(exposed)}): without it "
+        reason += (
+            "passwords and messages can be read on the way. " if security.enabled else "any client may do anything. "
+        )
+        reason += (
+            "Turn it on (`penstock secure init` does), listen on 127.0.0.1, or accept it with security.insecure: true"
+        )
+        yield path, reason
 
 
 def _cluster_contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -429,8 +441,6 @@ def _cluster_contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _security_contradictions(security: SecuritySettings) -> Iterator[tuple[str, str]]:
     oidc = security.oidc
-    if security.enabled and security.insecure:
-        yield "security.insecure", "is for nodes without security; leave it out where security.enabled is on"
     if oidc.issuer is None:
         return
     if oidc.audience is None:
@@ -454,6 +464,14 @@ def _tls_contradictions(tls: TlsSettings) -> Iterator[tuple[str, str]]:
             yield "security.tls.client_auth", reason + "the certificates of clients"
         if tls.internal:
             yield "security.tls.internal", reason + "the certificates of nodes"
+
+
+def exposed_doors(broker: BrokerSettings) -> list[str]:
+    """The doors for clients that listen where other machines may reach them. Nodes need the token among themselves."""
+    doors = {"broker.kafka": broker.kafka, "broker.http": broker.http, "broker.grpc": broker.grpc}
+    return [
+        f"{name}: {address}" for name, address in doors.items() if address is not None and not is_loopback(address.host)
+    ]
 
 
 def is_loopback(host: str) -> bool:

@@ -21,7 +21,7 @@ from penstock.broker.reports import serve_report
 from penstock.broker.surroundings import Surroundings
 from penstock.clock import Clock, SystemClock
 from penstock.config.kinds import Address
-from penstock.config.settings import Settings
+from penstock.config.settings import Settings, exposed_doors
 from penstock.consensus.commands import BeginAccess
 from penstock.doors.kafka.server import KafkaServer
 from penstock.doors.rest.server import HttpServer
@@ -76,7 +76,8 @@ class Node:
         self.services = Services.of(self.broker)
         self._operations = OperationService(self.services)
         self._http = HttpServer(self.services, http_config(settings, self.http_address, ports), certificates)
-        self._grpc = None if self.grpc_address is None else self._make_grpc(self.grpc_address)
+        has_grpc = self.grpc_address is not None and not settings.security.enabled
+        self._grpc = self._make_grpc(self.grpc_address) if has_grpc and self.grpc_address is not None else None
         self._doors: list[Door] = []  # those that are open
         self._looking: asyncio.Task[None] | None = None
         if certificates is not None:
@@ -87,6 +88,7 @@ class Node:
         raised. The HTTP and gRPC doors open first: they can tell what the node is waiting for.
         """
         self._listeners.check_free()
+        self._tell_exposure()
         asyncio.get_running_loop().set_exception_handler(self.broker.supervision.note_unhandled)
         try:
             if self._grpc is not None:
@@ -112,6 +114,18 @@ class Node:
         if path is not None and not access.credentials and not access.keys:
             first = read_bootstrap(path)
             await self.broker.command(BeginAccess(user=first.user, credentials=first.credentials, key=first.key))
+
+    def _tell_exposure(self) -> None:
+        """Say loudly what the settings accept in silence."""
+        security, exposed = self.settings.security, exposed_doors(self.settings.broker)
+        if exposed and not security.enabled:
+            log.warning(
+                "INSECURE: %s can be reached by other machines, and every client may do everything "
+                "(security.insecure). Turn on security.enabled.",
+                ", ".join(exposed),
+            )
+        if security.enabled and self.grpc_address is not None:
+            log.warning("The gRPC door stays closed: it does not ask clients who they are yet (security.enabled).")
 
     def _make_grpc(self, address: Address) -> GrpcServer:
         # The library is large: only a node with a gRPC door loads it, and before anything runs.

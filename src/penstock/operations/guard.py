@@ -263,6 +263,13 @@ def require(services: Services, caller: Caller, right: Right, operation: str) ->
     raise AuthorizationDenied(f"{caller.principal} may not do this. An administrator can grant the right.")
 
 
+def check_looks(services: Services, caller: Caller, operation: str) -> None:
+    """Refuse unless the caller may look at the cluster; for pages that are no operations."""
+    if services.authorizer.is_on:
+        check_logged_in(services, caller, operation)
+        require(services, caller, Right(AclAction.DESCRIBE, _CLUSTER, CLUSTER_NAME), operation)
+
+
 def require_topics(
     services: Services, caller: Caller, action: AclAction, topics: Iterable[str], operation: str
 ) -> None:

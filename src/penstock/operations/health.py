@@ -82,6 +82,12 @@ def _examine(services: Services, caller: Caller) -> Health:
             )
             for lost in partition.log.lost
         ]
+    if services.broker.config.security.insecure:
+        warnings.append(
+            Finding(
+                code="insecure", detail="Every client that reaches this node may do everything (security.insecure)."
+            )
+        )
     return Health(
         status="unready" if reasons else "degraded" if warnings else "ok",
         reasons=reasons[:_REASONS_MAX],

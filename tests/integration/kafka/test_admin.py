@@ -29,7 +29,6 @@ from penstock.consensus.resource_config import (
     MOVE_RATE,
     SESSION_TIMEOUT,
 )
-from penstock.doors.kafka.handlers.security import CLUSTER_OPERATIONS, GROUP_OPERATIONS, TOPIC_OPERATIONS
 from penstock.doors.kafka.protocol.errors import ErrorCode
 from penstock.doors.kafka.protocol.headers import decode_response
 from penstock.doors.kafka.protocol.messages import cluster as about
@@ -49,6 +48,11 @@ from penstock.features.groups.consumer.messages import JOINING, ConsumerHeartbea
 R = TypeVar("R", bound=ApiMessage)
 TOPICS, NODES, LOGGERS, CLIENT_METRICS, GROUPS = 2, 4, 8, 16, 32
 SET, DELETE, APPEND = 0, 1, 2
+# Bits of operations (KIP-430): read 3, write 4, create 5, delete 6, alter 7, describe 8, cluster action 9, describe
+# configs 10, alter configs 11, idempotent write 12.
+TOPIC_OPERATIONS = 0b0000_1101_1111_1000
+GROUP_OPERATIONS = 0b0000_1101_0100_1000
+CLUSTER_OPERATIONS = 0b0001_1111_1010_0000
 OF_NODE, OF_ALL_NODES, OF_FILE, OF_DEFAULTS, OF_GROUP = 2, 3, 4, 5, 8  # sources of values
 
 

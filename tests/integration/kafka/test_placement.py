@@ -17,6 +17,7 @@ from penstock.broker.surroundings import alone
 from penstock.config.settings import ClusterSettings
 from penstock.consensus.controller import TopicSpec
 from penstock.consensus.records import NO_LEADER, Endpoint, NodeRegistered
+from penstock.doors.kafka.caller import Caller
 from penstock.doors.kafka.handler import RequestContext
 from penstock.doors.kafka.handlers import HANDLERS
 from penstock.doors.kafka.leaders import addresses_of, leader_hint
@@ -54,7 +55,9 @@ async def ask(broker: Broker, request: ApiMessage, version: int) -> Any:
     """The answer of the request's handler, through the wire and back."""
     handler = HANDLERS[request.api.key]
     received, _ = decode(type(request), version, encode(request, version))
-    answer = handler.function(RequestContext(broker, version, "test", "127.0.0.1", "127.0.0.1"), received)
+    answer = handler.function(
+        RequestContext(broker, version, "test", "127.0.0.1", "127.0.0.1", Caller(broker.authorizer)), received
+    )
     response = await answer if inspect.isawaitable(answer) else answer
     return decode(type(response), version, encode(response, version))[0]
 

@@ -164,7 +164,7 @@ def test_while_the_log_is_read_clients_hear_what_they_understand(slow_replay: th
         world = World(MemoryFiles())
         slow_replay.clear()
         coordinator = await coordinator_of(world)
-        context = RequestContext(SimpleNamespace(groups=coordinator), 3, "c", "", "")  # type: ignore[arg-type]
+        context = RequestContext(SimpleNamespace(groups=coordinator), 3, "c", "", "", None)  # type: ignore[arg-type]
         beat = wire.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
         assert heartbeat(context, beat).error_code == ErrorCode.NONE
         sync = wire.SyncGroupRequest(group_id="g", generation_id=1, member_id="m", assignments=())

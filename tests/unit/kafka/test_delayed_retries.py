@@ -14,6 +14,7 @@ from tests.support.schedule_house import ScheduleHouse
 from tests.support.virtual_time import run
 
 from penstock.consensus.controller import TopicSpec
+from penstock.doors.kafka.caller import Caller
 from penstock.doors.kafka.produce import ProduceHandler
 from penstock.doors.kafka.protocol.errors import ErrorCode
 from penstock.doors.kafka.protocol.headers import decode_response, encode_request, read_request_header
@@ -34,7 +35,8 @@ class Wire:
     local_host = ""
     throttle_ms = 0
 
-    def __init__(self) -> None:
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
         self.templates = ProduceTemplates()
         self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -65,7 +67,7 @@ class Door:
         topics = (plain.TopicProduceData(name=topic, partition_data=(data,)),)
         request = plain.ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
         frame = memoryview(bytearray(encode_request(request, VERSION, 1, "test")))[4:]
-        wire: Any = Wire()
+        wire: Any = Wire(Caller(self.house.broker.authorizer))
         self.handler.handle(wire, read_request_header(frame), frame)
         answer = await asyncio.wait_for(wire.answered, 60)
         _, response = decode_response(plain.ProduceResponse, VERSION, answer[4:])

@@ -19,9 +19,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from penstock.doors.kafka.caller import Caller
 from penstock.doors.kafka.limits import check_size
 from penstock.doors.kafka.protocol.headers import FRAME_PREFIX_BYTES, read_frame_length
 from penstock.doors.kafka.protocol.produce import ProduceTemplates
+from penstock.doors.kafka.sasl import Login
 from penstock.doors.kafka.throttle import Throttle
 from penstock.errors import PenstockError
 from penstock.network.channel import Channel
@@ -65,6 +67,9 @@ class Answer:
 class Dispatcher(Protocol):
     """What understands requests."""
 
+    def welcome(self, connection: Connection) -> None:
+        """Take up a new connection, and say who its caller is so far."""
+
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
         """Handle one request. ``frame`` is only good until this returns."""
 
@@ -87,7 +92,7 @@ class Connection:
         self._channel = channel
         self._recv_into = channel.recv_into
         self._dispatcher = dispatcher
-        self._max_request_bytes = max_request_bytes
+        self._request_bytes_max = self._max_request_bytes = max_request_bytes
         self._guide = guide
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._start = 0
@@ -108,6 +113,9 @@ class Connection:
         self.local_host: str = sock.getsockname()[0]
         self.throttle: Throttle | None = None  # once there are quotas
         self.templates = ProduceTemplates()  # what this client's produce requests repeat
+        self.is_admitted = True  # False: only its login is served
+        self.login: Login | None = None
+        self.caller: Caller  # from `Dispatcher.welcome`
         self.peer_host, port = sock.getpeername()[:2]
         self.peer = f"{self.peer_host}:{port}"
         certificate = channel.peer_certificate
@@ -121,6 +129,7 @@ class Connection:
         sock = self._channel.sock
         sock.setblocking(False)  # noqa: FBT003
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._dispatcher.welcome(self)
         self._resume_reading()
 
     def close(self, reason: str = "") -> None:
@@ -176,6 +185,10 @@ class Connection:
         self._resume()
 
     # -- requests -----------------------------------------------------------------------------------------------------
+
+    def limit_requests(self, size_max: int | None) -> None:
+        """Take no requests larger than this from now on; None: as large as the settings allow."""
+        self._max_request_bytes = self._request_bytes_max if size_max is None else size_max
 
     def expect_answer(self, *, is_barrier: bool) -> Answer:
         """Take the next place in the queue of responses.

@@ -19,13 +19,15 @@ from penstock.doors.kafka.handler import CoordinatorRequest, RequestContext
 from penstock.doors.kafka.handlers import HANDLERS
 from penstock.doors.kafka.handlers.cluster import api_versions
 from penstock.doors.kafka.limits import ELEMENTS_MAX, check_size, without_repeats
+from penstock.doors.kafka.login import Gate
 from penstock.doors.kafka.produce import ProduceHandler
 from penstock.doors.kafka.protocol import apis
 from penstock.doors.kafka.protocol.codec import decode
 from penstock.doors.kafka.protocol.errors import ErrorCode, ProtocolError
 from penstock.doors.kafka.protocol.headers import RequestHeader, encode_response, read_request_header
 from penstock.doors.kafka.protocol.schema import Api, ApiMessage
-from penstock.doors.kafka.throttle import ANONYMOUS, Throttle, with_throttle
+from penstock.doors.kafka.rights import Complete, judge
+from penstock.doors.kafka.throttle import Throttle, with_throttle
 from penstock.errors import PenstockError
 from penstock.machines.messages import Rejected
 
@@ -45,11 +47,19 @@ class KafkaDispatcher:
         offered: list[Api] = [apis.PRODUCE, apis.FETCH, apis.API_VERSIONS]
         offered += [handler.request.api for handler in HANDLERS.values()]
         self._offered = {api.key: api for api in sorted(offered, key=lambda api: api.key)}
+        self._gate = Gate(broker, self._answer_any_versions)
+
+    def welcome(self, connection: Connection) -> None:
+        self._gate.welcome(connection)
 
     def on_closed(self, connection: Connection) -> None:
+        self._gate.on_closed(connection)
         self._on_closed(connection)
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        # First of all, before any shortcut: nothing is served to a client that has not logged in.
+        if not connection.is_admitted and not self._gate.admits(connection, frame):
+            return
         if self._quotas.is_on:
             self._dispatch_measured(connection, frame)
         else:
@@ -61,7 +71,7 @@ class KafkaDispatcher:
         throttle = connection.throttle
         if throttle is None:
             throttle = connection.throttle = Throttle(connection.pause, self._quotas, self._broker.clock)
-        throttle.identify(ANONYMOUS, header.client_id or "")
+        throttle.identify(connection.caller.principal.name, header.client_id or "")
         throttle.on_request(header.api_key, len(frame))
         began = self._broker.clock.monotonic()
         self._dispatch(connection, frame)
@@ -81,6 +91,8 @@ class KafkaDispatcher:
             self._fetch.handle(connection, header, frame)
         elif header.api_key == apis.API_VERSIONS.key:
             self._answer_versions(connection, header, header.api_version, ErrorCode.NONE)
+        elif header.api_key == apis.SASL_HANDSHAKE.key and self._gate.takes_again(connection):
+            self._gate.admits(connection, frame)
         else:
             self._handle(connection, header, frame)
 
@@ -91,6 +103,12 @@ class KafkaDispatcher:
             return
         name = f"API {header.api_key}" if api is None else api.name
         raise ProtocolError(f"{name} version {header.api_version} is not offered here (client {header.client_id!r}).")
+
+    def _answer_any_versions(self, connection: Connection, header: RequestHeader) -> None:
+        if apis.API_VERSIONS.supports(header.api_version):
+            self._answer_versions(connection, header, header.api_version, ErrorCode.NONE)
+        else:
+            self._refuse(connection, header, apis.API_VERSIONS)
 
     def _answer_versions(self, connection: Connection, header: RequestHeader, version: int, error: ErrorCode) -> None:
         response = api_versions(self._offered.values(), error)
@@ -103,22 +121,38 @@ class KafkaDispatcher:
         request = without_repeats(handler.request.api, request)
         if connection.throttle is not None:
             connection.throttle.on_change(request)
+        caller = connection.caller
+        complete: Complete | None = None
+        refusal = None
+        if caller.is_limited:
+            request, refusal, complete = judge(caller, handler.request.api, request)
         context = RequestContext(
-            self._broker, header.api_version, header.client_id, connection.local_host, connection.peer_host
+            self._broker, header.api_version, header.client_id, connection.local_host, connection.peer_host, caller
         )
         answer = connection.expect_answer(is_barrier=True)
-        outcome = handler.function(context, request)
+        outcome = handler.function(context, request) if refusal is None else refusal
         if isinstance(outcome, CoordinatorRequest):
-            self._ask(connection, header, answer, outcome)
+            self._ask(connection, header, answer, outcome, complete)
         elif inspect.isawaitable(outcome):
-            task = asyncio.ensure_future(self._finish(connection, header, answer, outcome))
+            task = asyncio.ensure_future(self._finish(connection, header, answer, outcome, complete))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            answer.complete([_encode(connection, header, outcome)])
+            response = outcome if complete is None else complete(outcome)
+            answer.complete([_encode(connection, header, response)])
 
-    def _ask(self, connection: Connection, header: RequestHeader, answer: Answer, question: CoordinatorRequest) -> None:
-        reply = partial(self._respond, connection, header, answer, question.respond)
+    def _ask(
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        answer: Answer,
+        question: CoordinatorRequest,
+        complete: Complete | None,
+    ) -> None:
+        respond = question.respond
+        if complete is not None:
+            respond = partial(_completed, respond, complete)
+        reply = partial(self._respond, connection, header, answer, respond)
         try:
             question.coordinator.shard(question.name).ask(question.name, question.request, reply)
         except PenstockError as error:
@@ -142,10 +176,17 @@ class KafkaDispatcher:
             connection.close()
 
     async def _finish(
-        self, connection: Connection, header: RequestHeader, answer: Answer, outcome: Awaitable[ApiMessage]
+        self,
+        connection: Connection,
+        header: RequestHeader,
+        answer: Answer,
+        outcome: Awaitable[ApiMessage],
+        complete: Complete | None,
     ) -> None:
         try:
             response = await outcome
+            if complete is not None:
+                response = complete(response)
         except PenstockError as error:
             connection.close(f"request {header.api_key} failed: {error.message}")
             return
@@ -160,3 +201,8 @@ class KafkaDispatcher:
 def _encode(connection: Connection, header: RequestHeader, response: ApiMessage) -> bytearray:
     response = with_throttle(response, connection.throttle_ms)
     return encode_response(response, header.api_version, header.correlation_id)
+
+
+def _completed(respond: Callable[[Any], ApiMessage], complete: Complete, what: object) -> ApiMessage:
+    response: ApiMessage = complete(respond(what))
+    return response

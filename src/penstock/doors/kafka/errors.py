@@ -83,6 +83,13 @@ _CODES: Final[_Codes] = {
     errors.TransactionalIdMissing: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     errors.NotCoordinator: ErrorCode.NOT_COORDINATOR,
     errors.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    errors.AuthenticationFailed: ErrorCode.SASL_AUTHENTICATION_FAILED,
+    errors.AuthorizationDenied: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    errors.InvalidCredential: ErrorCode.UNACCEPTABLE_CREDENTIAL,
+    errors.UserNotFound: ErrorCode.RESOURCE_NOT_FOUND,
+    errors.ApiKeyNotFound: ErrorCode.RESOURCE_NOT_FOUND,
+    errors.LastAdmin: ErrorCode.POLICY_VIOLATION,
+    errors.AccessLimitReached: ErrorCode.POLICY_VIOLATION,
 }
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
+from penstock.access.acls import AclAction
 from penstock.broker.broker import Broker
 from penstock.doors.kafka.connection import Answer, Connection
 from penstock.doors.kafka.errors import error_code
@@ -90,10 +91,12 @@ class _FetchJob:
         "_answer",
         "_broker",
         "_connection",
+        "_forbidden",
         "_header",
         "_is_scheduled",
         "_reads_followers",
         "_request",
+        "_rules_version",
         "_timer",
         "_watched",
     )
@@ -110,6 +113,8 @@ class _FetchJob:
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[Partition] = []
         self._is_scheduled = False
+        self._rules_version = -1
+        self._forbidden: frozenset[str] = frozenset()
 
     def run(self) -> None:
         found = self._read_all()
@@ -190,6 +195,8 @@ class _FetchJob:
 
     def _read_all(self) -> _FetchResult:
         request = self._request
+        if self._connection.caller.is_limited:
+            self._authorize()
         left = min(request.max_bytes, _RESPONSE_BYTES_MAX)
         size = 0
         is_final = False
@@ -207,6 +214,18 @@ class _FetchJob:
             topics.append(FetchedTopic(topic.name, results, topic.topic_id))
         return _FetchResult(topics, size, is_final)
 
+    def _authorize(self) -> None:
+        """Find the topics that the caller may not read, again when the rules have changed while the fetch waited."""
+        caller = self._connection.caller
+        if caller.rules_version == self._rules_version:
+            return
+        self._rules_version = caller.rules_version
+        if self._request.replica_id >= 0 and not caller.may_cluster(AclAction.CLUSTER_ACTION):
+            self._forbidden = frozenset(map(self._name_of, self._request.topics))  # a follower, as it says
+            return
+        names = map(self._name_of, self._request.topics)
+        self._forbidden = frozenset(name for name in names if not caller.may_topic(AclAction.READ, name))
+
     def _is_urgent(self, result: FetchedPartition[FileSlice]) -> bool:
         """Whether a partition has more to read than what was found, or a result that should not wait."""
         if result.error_code != 0 or result.preferred_read_replica != _NO_REPLICA:
@@ -218,6 +237,8 @@ class _FetchJob:
     def _read(self, name: str, wanted: PartitionFetch, left: int, *, is_first: bool) -> FetchedPartition[FileSlice]:
         if not name:
             return FetchedPartition(wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+        if name in self._forbidden:
+            return FetchedPartition(wanted.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         is_committed_only = self._request.isolation_level == READ_COMMITTED
         preferred = _NO_REPLICA
         try:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from penstock.broker.broker import Broker
 from penstock.consensus.records import NodeRegistered
+from penstock.doors.kafka.caller import Caller
 from penstock.doors.kafka.leaders import address_of
 from penstock.doors.kafka.protocol.errors import ErrorCode
 from penstock.doors.kafka.protocol.messages.shared import PartitionErrorCode, TopicErrorCodes
@@ -19,13 +20,14 @@ from penstock.machines.messages import Request
 
 
 class RequestContext(NamedTuple):
-    """What a handler knows of a request besides its body: the broker, the version and the client."""
+    """What a handler knows of a request besides its body: the broker, the version, the client and what it may do."""
 
     broker: Broker
     version: int
     client_id: str | None
     local_host: str
     peer_host: str
+    caller: Caller
 
     def address_of(self, node: NodeRegistered) -> tuple[str, int]:
         """Where this client reaches a node."""

@@ -21,7 +21,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from penstock.access.acls import AclAction, AclResource
 from penstock.broker.broker import Broker
+from penstock.doors.kafka.caller import REFUSED
 from penstock.doors.kafka.connection import Connection
 from penstock.doors.kafka.errors import FIRST_ADDING_PRODUCE_VERSION, error_code, produce_error_code
 from penstock.doors.kafka.leaders import addresses_of, leader_hint
@@ -71,6 +73,16 @@ ACKS_ALL: Final = -1
 _TEMPORARY: Final = (NotLeader, NotEnoughReplicas, ConcurrentTransactions, NotCoordinator, CoordinatorLoading)
 
 
+class AdmittedProduce(NamedTuple):
+    """A produce request, less the topics that the client may not write to: those are refused."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: tuple[TopicRecords, ...]
+    refused: tuple[TopicRecords, ...] = ()
+
+
 class _Wait(NamedTuple):
     """A batch that is written but not committed yet, and the place of its result in the response."""
 
@@ -87,6 +99,7 @@ class ProduceHandler:
         self._broker = broker
         self._clock = broker.clock
         self._stats = broker.stats
+        self._rules = broker.metadata.access
         self._delayed_batches = DelayedBatches(broker.partition, broker.schedules)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -96,6 +109,8 @@ class ProduceHandler:
             return False
         began = self._clock.monotonic()
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
+        if connection.templates.rules_version != self._rules.version:
+            connection.templates.forget(self._rules.version)  # the caller may have lost a right since
         repeated = connection.templates.find(version, frame) if api_key == _PRODUCE_KEY else None
         if repeated is None:
             return False
@@ -135,10 +150,17 @@ class ProduceHandler:
     def handle(self, connection: Connection, header: RequestHeader, frame: memoryview) -> None:
         began = self._clock.monotonic()
         version, correlation_id = header.api_version, header.correlation_id
-        request = decode_produce_request(version, frame, header.body_position)
+        decoded = decode_produce_request(version, frame, header.body_position)
+        request = _admitted(connection, decoded)
         acks = request.acks
         if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
             connection.answer_now(_refusal(header, request, ErrorCode.INVALID_REQUIRED_ACKS))
+            return
+        if not _may_be_transactional(connection, request):
+            if acks == ACKS_NONE:
+                connection.close("a produce with acks=0 may not use its transactional id")
+            else:
+                connection.answer_now(_refusal(header, request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
             return
         try:
             claim = claim_of(self._broker.partition, request.topics, request.transactional_id)
@@ -148,19 +170,18 @@ class ProduceHandler:
             else:
                 connection.answer_now(_refusal(header, request, error_code(error)))
             return
-        if acks != ACKS_NONE:
-            connection.templates.learn(header, request, frame)
+        if acks != ACKS_NONE and not request.refused:
+            connection.templates.learn(header, decoded, frame)
         now_ms = self._clock.now_ms()
         response = partial(_Response, self._broker, connection, version, correlation_id, began)
         slow = find_slow(self._broker.partition, request.topics, now_ms)
         if slow:
-            # The frame is overwritten when this returns.
-            kept = decode_produce_request(version, memoryview(bytearray(frame)), header.body_position)
+            kept = _kept(request, header, frame)
             self._spawn(connection, self._prepare_first(response(is_barrier=True), version, kept, slow))
             return
         delayed, errors = self._delayed_batches.find(request.topics, now_ms, is_acks_all=acks == ACKS_ALL)
         if claim is not None and claim.unconfirmed:
-            kept = decode_produce_request(version, memoryview(bytearray(frame)), header.body_position)
+            kept = _kept(request, header, frame)
             append = partial(self._append_and_answer, response(is_barrier=True), version, kept)
             self._confirm(version, kept, claim, lambda unconfirmed: append({**unconfirmed, **errors}))
         elif delayed:
@@ -180,7 +201,7 @@ class ProduceHandler:
         self,
         response: _Response,
         version: int,
-        request: Produce,
+        request: AdmittedProduce,
         errors: Mapping[Where, PenstockError],
         delayed: Mapping[Where, DelayedBatch] = MappingProxyType({}),
         checked: Container[Where] = (),
@@ -212,7 +233,7 @@ class ProduceHandler:
         self._spawn(response.connection, schedule_all())
 
     async def _prepare_first(
-        self, response: _Response, version: int, request: Produce, slow: Mapping[Where, Partition]
+        self, response: _Response, version: int, request: AdmittedProduce, slow: Mapping[Where, Partition]
     ) -> None:
         """Append once the slow batches are prepared, and the coordinator has confirmed their transaction."""
         now_ms = self._clock.now_ms()
@@ -242,7 +263,7 @@ class ProduceHandler:
     def _confirm(
         self,
         version: int,
-        request: Produce,
+        request: AdmittedProduce,
         claim: Claim,
         append: Callable[[Mapping[Where, PenstockError]], None],
     ) -> None:
@@ -277,7 +298,7 @@ class ProduceHandler:
     def _append_all(
         self,
         version: int,
-        request: Produce,
+        request: AdmittedProduce,
         errors: Mapping[Where, PenstockError],
         delayed: Mapping[Where, DelayedBatch] = MappingProxyType({}),
         checked: Container[Where] = (),
@@ -290,7 +311,7 @@ class ProduceHandler:
         is_all = request.acks == ACKS_ALL
         is_durable = is_all and broker.syncs_before_ack
         now_ms = self._clock.now_ms()
-        topics: list[ProducedTopic] = []
+        topics = [_refused(topic) for topic in request.refused]
         waits: list[_Wait] = []
         for name, partitions in request.topics:
             results: list[ProducedPartition] = []
@@ -446,9 +467,46 @@ def _close_if_failed(connection: Connection, topics: list[ProducedTopic]) -> Non
         connection.close("a produce with acks=0 failed, and closing is the only way to say so")
 
 
-def _refusal(header: RequestHeader, request: Produce, code: ErrorCode) -> bytearray:
+def _admitted(connection: Connection, request: Produce) -> AdmittedProduce:
+    caller = connection.caller
+    if not caller.is_limited:
+        return AdmittedProduce(*request)
+    return _set_aside(
+        request, {topic.name for topic in request.topics if not caller.may_topic(AclAction.WRITE, topic.name)}
+    )
+
+
+def _set_aside(request: Produce, names: Container[str]) -> AdmittedProduce:
+    return AdmittedProduce(
+        request.transactional_id,
+        request.acks,
+        request.timeout_ms,
+        tuple(topic for topic in request.topics if topic.name not in names),
+        tuple(topic for topic in request.topics if topic.name in names),
+    )
+
+
+def _may_be_transactional(connection: Connection, request: AdmittedProduce) -> bool:
+    named = request.transactional_id
+    return named is None or connection.caller.may(AclAction.WRITE, AclResource.TRANSACTIONAL_ID, named)
+
+
+def _kept(request: AdmittedProduce, header: RequestHeader, frame: memoryview) -> AdmittedProduce:
+    """The same request over a copy of its frame, which is overwritten when its handler returns."""
+    copy = decode_produce_request(header.api_version, memoryview(bytearray(frame)), header.body_position)
+    return _set_aside(copy, {topic.name for topic in request.refused})
+
+
+def _refused(topic: TopicRecords) -> ProducedTopic:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ProducedTopic(
+        topic.name, [ProducedPartition(index, code, error_message=REFUSED) for index, _ in topic.partitions]
+    )
+
+
+def _refusal(header: RequestHeader, request: AdmittedProduce, code: ErrorCode) -> bytearray:
     topics = [
         ProducedTopic(topic.name, [ProducedPartition(index, code) for index, _ in topic.partitions])
-        for topic in request.topics
+        for topic in (*request.topics, *request.refused)
     ]
     return encode_produce_response(header.api_version, header.correlation_id, topics)

@@ -18,6 +18,7 @@ from penstock.doors.rest.exchange import refuse_socket
 from penstock.doors.rest.pages import Page, PageRunner
 from penstock.doors.rest.problems import HostNotAllowed, MethodNotAllowed, NoSuchRoute, problem_reply
 from penstock.doors.websocket.frames import WEBSOCKET_PATH
+from penstock.errors import AuthenticationFailed
 from penstock.operations.table import server_of
 
 
@@ -35,7 +36,7 @@ def build_app(door: Door, declared: Sequence[Operation], pages: Sequence[Page], 
 
 
 class _Gate:
-    """Lets in who calls this node by one of its names, whatever is asked."""
+    """Lets in who calls this node by one of its names, and shows no wrong credentials, whatever is asked."""
 
     def __init__(self, door: Door, app: ASGIApp) -> None:
         self._door = door
@@ -44,9 +45,10 @@ class _Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             self._door.hosts.check(scope)
-        except HostNotAllowed as error:
-            self._door.requests["", error.status] += 1
+            await self._door.login.admit(scope)
+        except (HostNotAllowed, AuthenticationFailed) as error:
             answer = problem_reply(error, scope["path"])
+            self._door.requests["", answer.status] += 1
             await (answer.send(send) if scope["type"] == "http" else refuse_socket(answer, receive, send))
             return
         await self._app(scope, receive, send)

@@ -14,6 +14,7 @@ import msgspec.inspect
 from msgspec.structs import FieldInfo, asdict
 from starlette.types import Receive, Scope, Send
 
+from penstock.access.principal import Principal
 from penstock.api.operation import Operation, Packed, Route, Sources, sources_of
 from penstock.doors.rest.binary import batches_in
 from penstock.doors.rest.decoding import decode_body, decode_query, read_body, refuse_foreign_page, sentence_of
@@ -26,6 +27,7 @@ from penstock.doors.rest.exchange import (
     header_of,
     no_content,
 )
+from penstock.doors.rest.login import principal_of, request_id_of
 from penstock.doors.rest.problems import InvalidParameter, UnsupportedMediaType, problem_reply
 from penstock.doors.rest.shortcut import SERVES_AGAIN
 from penstock.errors import NodeStarting, PenstockError
@@ -60,6 +62,14 @@ class HttpCaller(Caller):
     def host(self) -> str:
         client = self._scope.get("client")
         return client[0] if client else ""
+
+    @property
+    def principal(self) -> Principal:
+        return principal_of(self._scope)
+
+    @property
+    def request_id(self) -> str:
+        return request_id_of(self._scope)
 
     @property
     def wants_packed(self) -> bool:
@@ -201,6 +211,7 @@ class Bound:
         """Answer a request whose head is that of one which `serve` found good, and whose body is there."""
         try:
             self._check_started()
+            await self._door.login.renew(scope)
             answer = await self._handle(scope, receive, scope[_HEAD], body)
         except Exception as error:
             answer = problem_reply(error, scope["path"])

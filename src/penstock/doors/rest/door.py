@@ -9,6 +9,7 @@ from penstock.broker.broker import Broker
 from penstock.doors.rest.config import HttpConfig
 from penstock.doors.rest.hosts import Hosts
 from penstock.doors.rest.leaderships import LeadershipCount
+from penstock.doors.rest.login import Login
 from penstock.operations.services import Services
 
 
@@ -25,6 +26,7 @@ class Door:
         self.hosts = Hosts(
             (config.host, *_advertised(broker), *config.node.http_allowed_hosts), config.node.http_trusted_proxies
         )
+        self.login = Login(services)
         self.leaderships = LeadershipCount()
 
 

@@ -139,6 +139,21 @@ class NodeCollector:
         for task, count in list(broker.supervision.failures.items()):
             failures.add_metric([task], count)
         yield failures
+        yield from self._access()
+
+    def _access(self) -> Iterable[Metric]:
+        from prometheus_client.metrics_core import CounterMetricFamily
+
+        broker = self._door.broker
+        failures = CounterMetricFamily(
+            "penstock_authentication_failures", "Logins that were refused.", labels=["door", "reason"]
+        )
+        for (door, reason), count in list(broker.authenticator.failures.items()):
+            failures.add_metric([door, reason], count)
+        yield failures
+        yield CounterMetricFamily(
+            "penstock_authorization_denied", "Requests refused for want of a right.", broker.authorizer.denied
+        )
 
     def _logs(self) -> Iterable[Metric]:
         partitions = list(self._door.broker.replicas)

@@ -12,12 +12,14 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.api import table
 from penstock.doors.rest import status_page
+from penstock.doors.rest.binder import HttpCaller
 from penstock.doors.rest.description import PageDescription, describe
 from penstock.doors.rest.door import Door
 from penstock.doors.rest.exchange import JSON, Reply
 from penstock.doors.rest.metrics import metrics
 from penstock.doors.rest.problems import UpgradeRequired, problem_reply
 from penstock.doors.websocket.frames import WEBSOCKET_PATH, SocketQuery
+from penstock.operations.guard import check_looks
 
 Handler = Callable[[Door, Scope], Awaitable[Reply]]
 
@@ -28,6 +30,7 @@ class Page:
 
     handler: Handler
     described: PageDescription
+    is_open: bool = True  # to callers that may not look at the cluster
 
     @property
     def path(self) -> str:
@@ -45,9 +48,11 @@ class PageRunner:
         self._door = door
         self._page = page
 
-    async def serve(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, whatever happens."""
         try:
+            if not self._page.is_open:
+                check_looks(self._door.services, HttpCaller(self._door, scope, receive), self._page.name)
             answer = await self._page.handler(self._door, scope)
         except Exception as error:
             answer = problem_reply(error, scope["path"])
@@ -70,15 +75,15 @@ async def open_websocket(_door: Door, _scope: Scope) -> Reply:
     raise UpgradeRequired(f"{WEBSOCKET_PATH} is a WebSocket; connect to it as one.")
 
 
-def _page(path: str, handler: Handler, tag: str, media_type: str, **more: object) -> Page:
+def _page(path: str, handler: Handler, tag: str, media_type: str, *, is_open: bool = True, **more: object) -> Page:
     summary = " ".join((handler.__doc__ or "").split())
     described = PageDescription(path, handler.__name__, tag, summary, media_type, **more)  # type: ignore[arg-type]
-    return Page(handler, described)
+    return Page(handler, described, is_open)
 
 
 PAGES: Final = (
     _page(WEBSOCKET_PATH, open_websocket, "messages", JSON, status=101, errors=(400, 403, 426, 503), query=SocketQuery),
-    _page("/metrics", metrics, "health", "text/plain"),
+    _page("/metrics", metrics, "health", "text/plain", is_open=False),
     _page("/openapi.json", openapi, "description", JSON),
     _page("/", status_page.page, "description", "text/html"),
     _page("/static/{file}", status_page.asset, "description", "*/*", errors=(404,)),

@@ -11,12 +11,17 @@ import msgspec
 from penstock.api import problems
 from penstock.api.problems import Problem
 from penstock.doors.rest.exchange import HeaderList, Reply
-from penstock.errors import InvalidField, PenstockError
+from penstock.errors import AuthenticationFailed, InvalidField, PenstockError
 
 log = logging.getLogger(__name__)
 
 PROBLEM_TYPE: Final = "application/problem+json"
 RETRY_AFTER_SECONDS: Final = 1
+# How to say who one is (RFC 9110, section 11.6.1).
+_CHALLENGES: Final[HeaderList] = [
+    (b"www-authenticate", b'Bearer realm="penstock"'),
+    (b"www-authenticate", b'Basic realm="penstock", charset="UTF-8"'),
+]
 
 
 # -- what only HTTP can get wrong --------------------------------------------------------------------------------------
@@ -145,6 +150,8 @@ def problem_reply(error: BaseException, instance: str) -> Reply:
         error = InternalError("Something went wrong inside the node; its log says more.")
     problem = problem_of(error, instance)
     headers = error.headers if isinstance(error, HttpError) else []
+    if isinstance(error, AuthenticationFailed):
+        headers = [*headers, *_CHALLENGES]
     if error.retriable and problem.status >= 500:
         headers = [*headers, (b"retry-after", str(RETRY_AFTER_SECONDS).encode())]
     return Reply(problem.status, msgspec.json.encode(problem), PROBLEM_TYPE, headers)

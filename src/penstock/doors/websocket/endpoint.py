@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from penstock.access.principal import Principal
+from penstock.api import queues
 from penstock.api.limits import DEFAULT_GROUP
-from penstock.api.messages import PublishBatch, instant, to_ms
+from penstock.api.messages import PublishBatch, Read, instant, to_ms
 from penstock.api.queues import Ack, Extend, Nack, ReceiptResults, Reject, Release
-from penstock.api.schedules import AddSchedule
+from penstock.api.schedules import AddSchedule, CancelSchedule
 from penstock.doors.rest.decoding import decode_body, decode_query, refuse_foreign_page
 from penstock.doors.rest.door import Door
 from penstock.doors.rest.exchange import refuse_socket
+from penstock.doors.rest.login import host_of, principal_of, request_id_of
 from penstock.doors.rest.problems import InternalError, TooManyConnections, problem_of, problem_reply
 from penstock.doors.websocket import frames
 from penstock.doors.websocket.frames import WEBSOCKET_PATH
@@ -27,7 +32,8 @@ from penstock.doors.websocket.sessions import Session, Sessions
 from penstock.doors.websocket.subscriptions import QueueSubscription, StreamSubscription, Subscription
 from penstock.errors import InvalidRequest, NodeStarting, PenstockError
 from penstock.operations.caller import Caller
-from penstock.operations.schedules import add_schedule, cancel_result
+from penstock.operations.guard import check_logged_in, check_request
+from penstock.operations.schedules import cancel_result
 from penstock.operations.table import server_of
 from penstock.partitions.access import Since, Start
 
@@ -58,11 +64,18 @@ _names: Final = msgspec.json.Decoder(_Named)
 class SocketCaller(Caller):
     """The client behind a WebSocket."""
 
-    __slots__ = ("_door",)
+    __slots__ = ("_door", "host", "principal", "request_id")
 
-    def __init__(self, door: Door) -> None:
+    principal: Principal
+    host: str
+    request_id: str
+
+    def __init__(self, door: Door, scope: Scope) -> None:
         super().__init__(door.stopping)
         self._door = door
+        self.principal = principal_of(scope)
+        self.host = host_of(scope)
+        self.request_id = request_id_of(scope)
 
     @property
     def instance(self) -> str:
@@ -98,8 +111,9 @@ class WebSocketEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         door = self._door
+        caller = SocketCaller(door, scope)
         try:
-            query = self._admit(scope)
+            query = self._admit(scope, caller)
         except Exception as error:
             refusal = problem_reply(error, WEBSOCKET_PATH)
             door.requests[_OPERATION, refusal.status] += 1
@@ -108,19 +122,22 @@ class WebSocketEndpoint:
         await receive()  # the wish to connect
         door.requests[_OPERATION, _SWITCHING_PROTOCOLS] += 1
         await send({"type": "websocket.accept"})
-        session = self.sessions.resume(query.resume) if query.resume is not None else None
+        session = self.sessions.resume(query.resume, caller.principal) if query.resume is not None else None
         is_resumed = session is not None
-        session = session or self.sessions.open()
+        session = session or self.sessions.open(caller.principal)
+        session.caller = caller
         socket = _Socket(send)
         code = 0
         try:
             await session.attach(socket, seen=query.seen if is_resumed else None, is_resumed=is_resumed)
-            code = await _Conversation(door, session).listen(receive)
+            code = await _Conversation(door, session, caller).listen(receive)
         finally:
             await self.sessions.detach(session, socket, is_for_good=code == _NORMAL_CLOSURE)
 
-    def _admit(self, scope: Scope) -> frames.SocketQuery:
+    def _admit(self, scope: Scope, caller: SocketCaller) -> frames.SocketQuery:
         refuse_foreign_page(scope, self._door.hosts)
+        if self._door.services.authorizer.is_on:
+            check_logged_in(self._door.services, caller, _OPERATION)
         if not self._door.broker.is_started or self._door.stopping.is_set():
             raise NodeStarting("This node is starting or stopping. Try again in a moment, or another node.")
         if self.sessions.connected >= self._door.config.connections_max:
@@ -131,10 +148,10 @@ class WebSocketEndpoint:
 class _Conversation:
     """What one socket is used for."""
 
-    def __init__(self, door: Door, session: Session) -> None:
+    def __init__(self, door: Door, session: Session, caller: SocketCaller) -> None:
         self._door = door
         self._services = door.services
-        self._caller = SocketCaller(door)
+        self._caller = caller
         self._session = session
         self._under_way: dict[asyncio.Task[None], int] = {}  # and how large their frames are
         self._starting: set[str] = set()  # subscriptions whose groups are being begun
@@ -198,7 +215,8 @@ class _Conversation:
             case frames.Unsubscribe():
                 return await self._unsubscribe(request), None
             case frames.Schedule():
-                added = await add_schedule(self._services, AddSchedule(schedule=request.schedule), self._caller)
+                wanted = AddSchedule(schedule=request.schedule)
+                added = await server_of(AddSchedule)(self._services, wanted, self._caller)
                 return frames.Result(id=request.id, schedule=added.schedule), None
             case frames.Cancel():
                 return await self._cancel(request), None
@@ -215,6 +233,8 @@ class _Conversation:
         return frames.Result(id=request.id, results=receipt.results)
 
     async def _cancel(self, request: frames.Cancel) -> frames.Result:
+        for name in request.schedules:
+            await check_request(self._services, CancelSchedule(schedule=name), self._caller)
         fates = await self._services.schedules.cancel(request.schedules)
         told = zip(request.schedules, fates, strict=True)
         return frames.Result(id=request.id, results=[cancel_result(name, fate) for name, fate in told])
@@ -223,12 +243,24 @@ class _Conversation:
 
     async def _subscribe(self, request: frames.Subscribe) -> tuple[frames.Result, Subscription]:
         name = self._free_name(request.subscription)
+        check = self._check_of(request)
+        await check()
         if request.is_stream:
             made: Subscription = self._stream(request, name)
         else:
             made = await self._queue(request, name)
+        made.check = check
         self._session.subscriptions[name] = made
         return frames.Result(id=request.id, subscription=name, credits=request.credits), made
+
+    def _check_of(self, request: frames.Subscribe) -> Callable[[], Awaitable[None]]:
+        """What refuses a subscription whose client may not read; asked again while it lasts."""
+        wanted: Read | queues.Receive
+        if request.is_stream:
+            wanted = Read(topic=request.topic, partition=request.partition or 0)
+        else:
+            wanted = queues.Receive(topic=request.topic, group=request.group or DEFAULT_GROUP)
+        return partial(self._session.check, wanted)
 
     def _free_name(self, wanted: str | None) -> str:
         taken = self._session.subscriptions.keys() | self._starting

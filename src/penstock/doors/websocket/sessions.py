@@ -12,15 +12,20 @@ import secrets
 from collections import deque
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
+from penstock.access.principal import ANONYMOUS, Principal
 from penstock.api.messages import DeliveredMessage
+from penstock.api.operation import Request
 from penstock.api.queues import QueueMessage
 from penstock.doors.websocket.frames import Delivery, Hello, Reply
 from penstock.doors.websocket.subscriptions import StreamSubscription, Subscription
+from penstock.errors import AccessError
 from penstock.features.queues.leases import PartitionLease
+from penstock.operations.caller import Caller
+from penstock.operations.guard import check_request
 from penstock.operations.queues import give_back_leases
 from penstock.operations.services import Services
 
@@ -58,7 +63,11 @@ class _Kept:
 class Session:
     """One consumer: its subscriptions, its deliveries, and the socket it has at the moment, if any."""
 
-    def __init__(self, services: Services, resume_ms: int, consumer: str, token: str) -> None:
+    def __init__(
+        self, services: Services, resume_ms: int, consumer: str, token: str, principal: Principal = ANONYMOUS
+    ) -> None:
+        self.principal = principal  # whose it is: no other one resumes it
+        self.caller: Caller | None = None  # the client as it came last: its credential may be a newer one
         self._services = services
         self._resume_ms = resume_ms
         self.consumer = consumer
@@ -77,6 +86,24 @@ class Session:
             self._names += 1
             if str(self._names) not in taken:
                 return str(self._names)
+
+    async def check(self, wanted: Request[Any]) -> None:
+        """Refuse unless the client may do what a subscription does for it."""
+        if self.caller is not None:
+            await check_request(self._services, wanted, self.caller)
+
+    async def _drop_forbidden(self) -> None:
+        """End subscriptions that the client may no longer have, and give back what was meant for them."""
+        for subscription in tuple(self.subscriptions.values()):
+            try:
+                await subscription.check()
+            except AccessError as error:
+                await subscription.refuse(error)
+                going = [kept for kept in self._kept if kept.group == subscription.group]
+                self._kept = deque(kept for kept in self._kept if kept.group != subscription.group)
+                self._kept_bytes = sum(len(kept.data) for kept in self._kept)
+                for each in going:
+                    await give_back_leases(self._services.queues, each.group, each.leases)
 
     # -- sockets come and go ------------------------------------------------------------------------------------------
 
@@ -102,6 +129,7 @@ class Session:
             subscriptions=list(self.subscriptions),
         )
         await self.send(hello)
+        await self._drop_forbidden()
         self._drop_kept()
         if seen is not None:
             self.note_seen(seen)
@@ -215,15 +243,17 @@ class Sessions:
         """How many of them have a socket, or are about to."""
         return len(self._sessions) - len(self._timers)
 
-    def open(self) -> Session:
+    def open(self, principal: Principal = ANONYMOUS) -> Session:
         consumer = f"ws-{self._services.broker.surroundings.new_id().hex}"
-        session = Session(self._services, self._resume_ms, consumer, secrets.token_urlsafe(24))
+        session = Session(self._services, self._resume_ms, consumer, secrets.token_urlsafe(24), principal)
         self._sessions[session.token] = session
         return session
 
-    def resume(self, token: str) -> Session | None:
-        """The session of a token, to be attached to a socket; None if it is over or not of here."""
+    def resume(self, token: str, principal: Principal = ANONYMOUS) -> Session | None:
+        """The session of a token, to be attached to a socket; None if it is over, not of here or of another client."""
         session = self._sessions.get(token)
+        if session is not None and session.principal != principal:
+            return None
         if session is not None:
             self._forget_timer(token)
         return session

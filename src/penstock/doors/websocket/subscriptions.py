@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -18,10 +18,10 @@ from penstock.api.messages import DeliveredMessage, view_of
 from penstock.api.queues import QueueMessage
 from penstock.doors.rest.problems import InternalError, problem_of
 from penstock.doors.websocket.frames import WEBSOCKET_PATH, Ended, Reply
-from penstock.errors import PenstockError, UnknownPartition, UnknownTopic
+from penstock.errors import AccessError, PenstockError, UnknownPartition, UnknownTopic
 from penstock.features.messages.reading import read_messages
 from penstock.features.queues.leases import PartitionLease, reject_unreadable, unpack_beside
-from penstock.operations.queues import give_back, message_views
+from penstock.operations.queues import give_back, give_back_leases, message_views
 from penstock.operations.services import Services
 from penstock.partitions.access import Start
 from penstock.partitions.beside import show_beside
@@ -33,6 +33,10 @@ _DELIVERY_MESSAGES_MAX: Final = 500
 _DELIVERY_BYTES_MAX: Final = 1024 * 1024
 _WAIT_MS: Final = 20_000
 _PAUSE_SECONDS: Final = 0.25
+
+
+async def _no_check() -> None:
+    """For subscriptions of doors without a gate."""
 
 
 class Credits:
@@ -94,6 +98,15 @@ class Subscription:
         self.credits = Credits(amount)
         self.group: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self.check: Callable[[], Awaitable[None]] = _no_check  # refuses once the client may no longer read
+        self._checked_at = services.authorizer.version
+
+    async def _check(self) -> None:
+        """Look again whether the client may read, if the rules have changed or its credential may have ended."""
+        authorizer = self._services.authorizer
+        if authorizer.is_on:
+            self._checked_at = authorizer.version
+            await self.check()
 
     def start(self) -> None:
         """Send messages from now on; nothing happens if it does already."""
@@ -110,6 +123,11 @@ class Subscription:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def refuse(self, error: PenstockError) -> None:
+        """End it, because its client may no longer read; not from one of its own tasks."""
+        await self.stop()
+        await self._end(error)
 
     async def _outlast(self, error: PenstockError) -> bool:
         """Whether it is worth going on after an error, which takes a moment then; if not, the client is told."""
@@ -153,6 +171,7 @@ class QueueSubscription(Subscription):
         while True:
             await self.credits.wait()
             try:
+                await self._check()
                 leases = await self._services.queues.receive(
                     self.topic,
                     self._group,
@@ -162,6 +181,12 @@ class QueueSubscription(Subscription):
                     wait_ms=_WAIT_MS,
                     visibility_timeout_ms=self._visibility_timeout_ms,
                 )
+                if self._checked_at != self._services.authorizer.version:
+                    try:
+                        await self._check()
+                    except AccessError:
+                        await give_back_leases(self._services.queues, self._group, leases)
+                        raise
                 readable, unreadable, left = await unpack_beside(leases, _DELIVERY_BYTES_MAX)
                 await give_back(self._services.queues, self._group, left)
                 if readable:
@@ -200,6 +225,7 @@ class StreamSubscription(Subscription):
         while True:
             await self.credits.wait()
             try:
+                await self._check()
                 result = await read_messages(
                     self._services.ports,
                     self.topic,
@@ -209,6 +235,8 @@ class StreamSubscription(Subscription):
                     wait_ms=_WAIT_MS,
                     max_bytes=_DELIVERY_BYTES_MAX,
                 )
+                if self._checked_at != self._services.authorizer.version:
+                    await self._check()
                 # Other partitions may have used up credits meanwhile; what is left over is read again.
                 taken = result.messages[: max(self.credits.amount, 0)]
                 is_whole = len(taken) == len(result.messages)

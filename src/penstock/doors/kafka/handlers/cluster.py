@@ -10,14 +10,15 @@ from uuid import UUID
 import msgspec
 
 from penstock import errors
+from penstock.access.acls import AclAction, AclResource
 from penstock.broker.broker import Broker
 from penstock.broker.reports import NodeReport, gather_reports
 from penstock.consensus.commands import ElectLeaders, Move, Outcome, Outcomes, Reassign
 from penstock.consensus.metadata import Topic
 from penstock.consensus.records import NO_LEADER, PartitionAssigned
+from penstock.doors.kafka.caller import Caller
 from penstock.doors.kafka.errors import election_error_code, error_code
 from penstock.doors.kafka.handler import Handler, RequestContext
-from penstock.doors.kafka.handlers.security import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from penstock.doors.kafka.protocol.errors import ErrorCode
 from penstock.doors.kafka.protocol.messages import cluster as wire
 from penstock.doors.kafka.protocol.messages.shared import NOT_REQUESTED
@@ -76,11 +77,15 @@ def api_versions(offered: Iterable[Api], code: ErrorCode) -> wire.ApiVersionsRes
 
 async def metadata(context: RequestContext, request: wire.MetadataRequest) -> wire.MetadataResponse:
     """Versions 0 to 12. An empty list means all topics in version 0, later null does. From 10 on also by id."""
-    broker = context.broker
+    broker, caller = context.broker, context.caller
     asks_for_all = request.topics is None or (context.version == 0 and not request.topics)
     if asks_for_all:
         reachable = _reachable(broker)
-        topics = [_describe(topic, reachable) for topic in broker.metadata.topics.values()]
+        topics = [
+            _describe(topic, reachable)
+            for topic in broker.metadata.topics.values()
+            if caller.may_topic(AclAction.DESCRIBE, topic.name)
+        ]
     else:
         assert request.topics is not None
         may_create = request.allow_auto_topic_creation
@@ -93,18 +98,23 @@ async def metadata(context: RequestContext, request: wire.MetadataRequest) -> wi
         ),
         cluster_id=broker.metadata.cluster_id,
         controller_id=_controller(broker),
-        topics=tuple(map(_with_operations, topics) if request.include_topic_authorized_operations else topics),
+        topics=tuple(
+            (_with_operations(caller, topic) for topic in topics)
+            if request.include_topic_authorized_operations
+            else topics
+        ),
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+            caller.cluster_operations() if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )
 
 
-def _with_operations(topic: wire.MetadataResponseTopic) -> wire.MetadataResponseTopic:
+def _with_operations(caller: Caller, topic: wire.MetadataResponseTopic) -> wire.MetadataResponseTopic:
     """What the client may do with a topic that there is."""
-    if topic.error_code:
+    if topic.error_code or topic.name is None:
         return topic
-    return msgspec.structs.replace(topic, topic_authorized_operations=TOPIC_OPERATIONS)
+    operations = caller.operations(AclResource.TOPIC, topic.name)
+    return msgspec.structs.replace(topic, topic_authorized_operations=operations)
 
 
 def _reachable(broker: Broker) -> frozenset[int]:
@@ -122,17 +132,29 @@ def _controller(broker: Broker) -> int:
 async def _find_topic(
     context: RequestContext, wanted: wire.MetadataRequestTopic, *, may_create: bool
 ) -> wire.MetadataResponseTopic:
-    broker = context.broker
+    broker, caller = context.broker, context.caller
     if wanted.name is None or wanted.topic_id != NO_UUID:  # with an id, clients send any name, such as an empty one
         topic = broker.metadata.topic_by_id(wanted.topic_id)
         if topic is None:
             return _missing("" if context.version < 12 else None, wanted.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        if not caller.may_topic(AclAction.DESCRIBE, topic.name):  # its id is no secret, its name is
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return _missing("" if context.version < 12 else None, wanted.topic_id, code)
         return _describe(topic, _reachable(broker))
+    if not caller.may_topic(AclAction.DESCRIBE, wanted.name):  # whether there is such a topic or not
+        return _missing(wanted.name, NO_UUID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    would_create = may_create and wanted.name not in broker.metadata.topics and broker.config.auto_create_topics
+    if would_create and not _may_create(caller, wanted.name):
+        return _missing(wanted.name, NO_UUID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     try:
         topic = await broker.ensure_topic(wanted.name) if may_create else broker.metadata.topic(wanted.name)
         return _describe(topic, _reachable(broker))
     except PenstockError as error:
         return _missing(wanted.name, NO_UUID, error_code(error))
+
+
+def _may_create(caller: Caller, name: str) -> bool:
+    return caller.may_cluster(AclAction.CREATE) or caller.may_topic(AclAction.CREATE, name)
 
 
 def _missing(name: str | None, topic_id: UUID, code: ErrorCode) -> wire.MetadataResponseTopic:
@@ -184,7 +206,7 @@ def describe_cluster(context: RequestContext, request: wire.DescribeClusterReque
             for host, port in [context.address_of(node)]
         ),
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+            context.caller.cluster_operations() if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )
 
@@ -196,9 +218,12 @@ def describe_topic_partitions(
     context: RequestContext, request: wire.DescribeTopicPartitionsRequest
 ) -> wire.DescribeTopicPartitionsResponse:
     """Version 0. Topics by name, all if none is named, page by page: the cursor says where the next one begins."""
-    broker = context.broker
+    broker, caller = context.broker, context.caller
     cursor = request.cursor
     names = sorted({topic.name for topic in request.topics} or broker.metadata.topics)
+    refused = {name for name in names if not caller.may_topic(AclAction.DESCRIBE, name)}
+    if not request.topics:
+        names = [name for name in names if name not in refused]
     left = max(1, min(request.response_partition_limit, _PARTITIONS_MAX))
     reachable = _reachable(broker)
     topics: list[wire.DescribeTopicPartitionsResponseTopic] = []
@@ -210,14 +235,15 @@ def describe_topic_partitions(
             return wire.DescribeTopicPartitionsResponse(
                 topics=tuple(topics), next_cursor=wire.Cursor(topic_name=name, partition_index=first)
             )
-        topic = broker.metadata.topics.get(name)
+        topic = broker.metadata.topics.get(name) if name not in refused else None
         if topic is None:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            is_refused = name in refused
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_refused else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             topics.append(wire.DescribeTopicPartitionsResponseTopic(error_code=code, name=name, partitions=()))
             continue
         page = topic.partitions[max(first, 0) : max(first, 0) + left]
         left -= len(page)
-        topics.append(_describe_page(topic, page, reachable))
+        topics.append(_describe_page(topic, page, reachable, caller))
         if page and page[-1].partition + 1 < len(topic.partitions):
             rest = wire.Cursor(topic_name=name, partition_index=page[-1].partition + 1)
             return wire.DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=rest)
@@ -225,7 +251,7 @@ def describe_topic_partitions(
 
 
 def _describe_page(
-    topic: Topic, page: Sequence[PartitionAssigned], reachable: frozenset[int]
+    topic: Topic, page: Sequence[PartitionAssigned], reachable: frozenset[int], caller: Caller
 ) -> wire.DescribeTopicPartitionsResponseTopic:
     rows = []
     for partition in page:
@@ -249,7 +275,7 @@ def _describe_page(
         topic_id=topic.topic_id,
         is_internal=is_internal(topic.name),
         partitions=tuple(rows),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=caller.operations(AclResource.TOPIC, topic.name),
     )
 
 

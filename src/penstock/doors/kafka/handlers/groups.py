@@ -8,9 +8,10 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from penstock.access.acls import AclAction, AclResource
+from penstock.doors.kafka.caller import Caller
 from penstock.doors.kafka.errors import error_code
 from penstock.doors.kafka.handler import Handler, RequestContext
-from penstock.doors.kafka.handlers.security import GROUP_OPERATIONS
 from penstock.doors.kafka.protocol.errors import ErrorCode
 from penstock.doors.kafka.protocol.messages import groups as wire
 from penstock.errors import CoordinatorLoading, GroupNotFound, InvalidRequest, PenstockError, RebalanceInProgress
@@ -197,13 +198,16 @@ def describe_groups(context: RequestContext, request: wire.DescribeGroupsRequest
     """Versions 0 to 6. An unknown group, or one of the new protocol, is described as dead; from 6 on it is an error."""
     described = [_describe(context, group_id) for group_id in request.groups]
     if request.include_authorized_operations:
-        described = list(map(_with_operations, described))
+        described = [_with_operations(context.caller, group) for group in described]
     return wire.DescribeGroupsResponse(groups=tuple(described))
 
 
-def _with_operations(group: _Described) -> _Described:
+def _with_operations(caller: Caller, group: _Described) -> _Described:
     """A described group with what the client may do with it."""
-    return group if group.error_code else msgspec.structs.replace(group, authorized_operations=GROUP_OPERATIONS)
+    if group.error_code:
+        return group
+    operations = caller.operations(AclResource.GROUP, group.group_id)
+    return msgspec.structs.replace(group, authorized_operations=operations)
 
 
 def _describe(context: RequestContext, group_id: str) -> wire.DescribedGroup:
@@ -264,6 +268,8 @@ def list_groups(context: RequestContext, request: wire.ListGroupsRequest) -> wir
         groups = context.broker.groups.all_groups()
     except PenstockError as error:
         return wire.ListGroupsResponse(error_code=error_code(error), groups=())
+    caller = context.caller
+    may_all = caller.may_cluster(AclAction.DESCRIBE)
     return wire.ListGroupsResponse(
         error_code=ErrorCode.NONE,
         groups=tuple(
@@ -274,7 +280,9 @@ def list_groups(context: RequestContext, request: wire.ListGroupsRequest) -> wir
                 group_type=group.kind,
             )
             for group in groups
-            if (not states or group.state.value.lower() in states) and (not types or group.kind in types)
+            if (not states or group.state.value.lower() in states)
+            and (not types or group.kind in types)
+            and (may_all or caller.may_group(AclAction.DESCRIBE, group.id))
         ),
     )
 
@@ -340,10 +348,25 @@ def consumer_group_describe(
     context: RequestContext, request: wire.ConsumerGroupDescribeRequest
 ) -> wire.ConsumerGroupDescribeResponse:
     """Versions 0 to 1. From 1 on with the protocol that each member speaks."""
-    described = [_describe_consumer_group(context, each) for each in request.group_ids]
+    described = [_visible(context.caller, _describe_consumer_group(context, each)) for each in request.group_ids]
     if request.include_authorized_operations:
-        described = list(map(_with_operations, described))
+        described = [_with_operations(context.caller, group) for group in described]
     return wire.ConsumerGroupDescribeResponse(groups=tuple(described))
+
+
+def _visible(caller: Caller, group: wire.DescribedConsumerGroup) -> wire.DescribedConsumerGroup:
+    """The group, unless it names topics that the client may not know of."""
+    named = {name for member in group.members for name in member.subscribed_topic_names}
+    for member in group.members:
+        for assigned in (member.assignment, member.target_assignment):
+            named.update(topic.topic_name for topic in assigned.topic_partitions)
+    if all(caller.may_topic(AclAction.DESCRIBE, name) for name in named):
+        return group
+    return wire.DescribedConsumerGroup(
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        error_message="The described group uses topics that the client is not authorized to describe.",
+        group_id=group.group_id,
+    )
 
 
 def _describe_consumer_group(context: RequestContext, group_id: str) -> wire.DescribedConsumerGroup:

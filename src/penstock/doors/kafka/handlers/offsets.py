@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from penstock.access.acls import AclAction
 from penstock.consensus.metadata import Topic
+from penstock.doors.kafka.caller import Caller
 from penstock.doors.kafka.errors import commit_error_code, error_code
 from penstock.doors.kafka.fetch import READ_COMMITTED
 from penstock.doors.kafka.handler import CoordinatorRequest, Handler, RequestContext, error_codes
@@ -250,7 +252,9 @@ async def _fetch(
     Read first, then wait until what was read is committed: no consumer starts from an offset that can still be lost.
     With ``needs_stable``, offsets that an open transaction is to replace are refused for now (KIP-447).
     """
-    groups = context.broker.groups
+    groups, caller = context.broker.groups, context.caller
+    if not caller.may_group(AclAction.DESCRIBE, group_id):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED, ()
     try:
         group = groups.find(group_id)
         if isinstance(group, ConsumerGroup):
@@ -259,7 +263,24 @@ async def _fetch(
         await groups.settled(group_id)
     except PenstockError as error:
         return error_code(error), ()
+    if caller.is_limited:
+        topics = _visible(caller, topics, has_named=wanted is not None)
     return ErrorCode.NONE, topics
+
+
+def _visible(
+    caller: Caller, topics: tuple[wire.OffsetFetchResponseTopic, ...], *, has_named: bool
+) -> tuple[wire.OffsetFetchResponseTopic, ...]:
+    """Topics that the client may not describe are refused where it named them, and else left out."""
+    rows = []
+    for topic in topics:
+        if caller.may_topic(AclAction.DESCRIBE, topic.name):
+            rows.append(topic)
+        elif has_named:
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            partitions = tuple(_no_offset(row.partition_index, code) for row in topic.partitions)
+            rows.append(wire.OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
+    return tuple(rows)
 
 
 def _offsets(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Final
+from uuid import UUID
 
+from penstock.access.acls import AclAction
 from penstock.consensus.controller import TopicSpec
 from penstock.consensus.topic_config import SETTINGS
+from penstock.doors.kafka.caller import REFUSED
 from penstock.doors.kafka.errors import error_code
 from penstock.doors.kafka.handler import Handler, RequestContext
 from penstock.doors.kafka.handlers.configs import SOURCE_DEFAULT, SOURCE_TOPIC
@@ -41,6 +44,13 @@ async def _create(
     created = await broker.create_topic(_spec(wanted), validate_only=validate_only)
     if created is None:
         return wire.CreatableTopicResult(name=wanted.name, error_code=ErrorCode.NONE)
+    if not context.caller.may_topic(AclAction.DESCRIBE_CONFIGS, wanted.name):
+        return wire.CreatableTopicResult(
+            name=wanted.name,
+            topic_id=created.topic_id,
+            error_code=ErrorCode.NONE,
+            topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        )
     settings = broker.topic_settings(wanted.name)
     configs = tuple(
         wire.CreatableTopicConfigs(
@@ -87,7 +97,7 @@ async def delete_topics(context: RequestContext, request: wire.DeleteTopicsReque
 
 
 async def _delete(context: RequestContext, state: wire.DeleteTopicState) -> wire.DeletableTopicResult:
-    broker = context.broker
+    broker, caller = context.broker, context.caller
     name = state.name
     if name is None:
         topic = broker.metadata.topic_by_id(state.topic_id)
@@ -98,13 +108,22 @@ async def _delete(context: RequestContext, state: wire.DeleteTopicState) -> wire
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
                 error_message="There is no topic with this id.",
             )
+        if not caller.may_topic(AclAction.DESCRIBE, topic.name):
+            return _not_deleted(None, state.topic_id)
         name = topic.name
+    if not (caller.may_cluster(AclAction.DELETE) or caller.may_topic(AclAction.DELETE, name)):
+        return _not_deleted(name, state.topic_id)
     try:
         topic_id = broker.metadata.topic(name).topic_id
         await broker.delete_topic(name)
     except PenstockError as error:
         return wire.DeletableTopicResult(name=name, error_code=error_code(error), error_message=error.message)
     return wire.DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE)
+
+
+def _not_deleted(name: str | None, topic_id: UUID) -> wire.DeletableTopicResult:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return wire.DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=REFUSED)
 
 
 async def create_partitions(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from penstock.access.acls import AclAction, AclResource
 from penstock.doors.kafka.errors import (
     FIRST_ADDING_COMMIT_VERSION,
     coordinator_error_code,
@@ -265,7 +266,9 @@ async def _describe(context: RequestContext, name: str) -> wire.DescribedTransac
             producer_id=stored.producer_id,
             producer_epoch=stored.producer_epoch,
             topics=tuple(
-                TopicAndPartitions(topic=topic, partitions=indexes) for topic, indexes in stored.partitions.items()
+                TopicAndPartitions(topic=topic, partitions=indexes)
+                for topic, indexes in stored.partitions.items()
+                if context.caller.may_topic(AclAction.DESCRIBE, topic)
             ),
         )
         await transactions.settled(name)
@@ -307,7 +310,10 @@ def list_transactions(context: RequestContext, request: wire.ListTransactionsReq
                 transaction_state=each.stored.state.value,
             )
             for each in found
-            if each.stored is not None and _is_wanted(each, request, now_ms) and pattern.fullmatch(each.id)
+            if each.stored is not None
+            and _is_wanted(each, request, now_ms)
+            and pattern.fullmatch(each.id)
+            and context.caller.may(AclAction.DESCRIBE, AclResource.TRANSACTIONAL_ID, each.id)
         ),
     )
 

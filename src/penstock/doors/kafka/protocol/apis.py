@@ -53,6 +53,8 @@ LIST_PARTITION_REASSIGNMENTS = Api(46, "ListPartitionReassignments", 0, 0, flexi
 OFFSET_DELETE = Api(47, "OffsetDelete", 0, 0, flexible=NEVER_FLEXIBLE)
 DESCRIBE_CLIENT_QUOTAS = Api(48, "DescribeClientQuotas", 0, 1, flexible=1)
 ALTER_CLIENT_QUOTAS = Api(49, "AlterClientQuotas", 0, 1, flexible=1)
+DESCRIBE_USER_SCRAM_CREDENTIALS = Api(50, "DescribeUserScramCredentials", 0, 0, flexible=0)
+ALTER_USER_SCRAM_CREDENTIALS = Api(51, "AlterUserScramCredentials", 0, 0, flexible=0)
 DESCRIBE_QUORUM = Api(55, "DescribeQuorum", 0, 2, flexible=0)
 UPDATE_FEATURES = Api(57, "UpdateFeatures", 0, 2, flexible=0)
 DESCRIBE_CLUSTER = Api(60, "DescribeCluster", 0, 1, flexible=0)

@@ -303,9 +303,10 @@ class ProduceTemplate:
 class ProduceTemplates:
     """The templates one connection has shown so far, all of one version and one length."""
 
-    __slots__ = ("_end", "_is_flexible", "_templates", "_version")
+    __slots__ = ("_end", "_is_flexible", "_templates", "_version", "rules_version")
 
     def __init__(self) -> None:
+        self.rules_version = 0  # of the access rules under which they were learned
         self._version = -1
         self._end = 0
         self._is_flexible = False
@@ -328,6 +329,11 @@ class ProduceTemplates:
         if length - 1 != stop - start or frame[stop:].tobytes() != _FLEXIBLE_END:
             return None
         return template, frame[start:stop]
+
+    def forget(self, rules_version: int) -> None:
+        """Begin anew: what was allowed under earlier rules may not be now."""
+        self.rules_version = rules_version
+        self._templates.clear()
 
     def learn(self, header: RequestHeader, request: Produce, frame: memoryview) -> None:
         """Remember the template of a decoded request, if it goes to one partition and is as plain as most are."""

@@ -1,4 +1,4 @@
-"""Access control lists, and SASL: the mechanism first, then its own messages, which are opaque here."""
+"""Access control lists, SCRAM credentials (KIP-554), and SASL: the mechanism first, then its own opaque messages."""
 
 from __future__ import annotations
 
@@ -124,6 +124,9 @@ class SaslAuthenticateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     auth_bytes: Bytes
 
+    def __repr__(self) -> str:  # it may be a password
+        return f"SaslAuthenticateRequest({len(self.auth_bytes)} bytes)"
+
 
 class SaslAuthenticateResponse(msgspec.Struct, frozen=True, kw_only=True):
     api: ClassVar[Api] = apis.SASL_AUTHENTICATE
@@ -132,3 +135,70 @@ class SaslAuthenticateResponse(msgspec.Struct, frozen=True, kw_only=True):
     error_message: String | None = None
     auth_bytes: Bytes
     session_lifetime_ms: Annotated[Int64, Since(1)] = 0
+
+
+class UserName(msgspec.Struct, frozen=True, kw_only=True):
+    name: String
+
+
+class DescribeUserScramCredentialsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.DESCRIBE_USER_SCRAM_CREDENTIALS
+
+    users: tuple[UserName, ...] | None
+
+
+class ScramCredentialInfo(msgspec.Struct, frozen=True, kw_only=True):
+    mechanism: Int8
+    iterations: Int32
+
+
+class DescribeUserScramCredentialsResult(msgspec.Struct, frozen=True, kw_only=True):
+    user: String
+    error_code: Int16
+    error_message: String | None = None
+    credential_infos: tuple[ScramCredentialInfo, ...] = ()
+
+
+class DescribeUserScramCredentialsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.DESCRIBE_USER_SCRAM_CREDENTIALS
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    error_message: String | None = None
+    results: tuple[DescribeUserScramCredentialsResult, ...] = ()
+
+
+class ScramCredentialDeletion(msgspec.Struct, frozen=True, kw_only=True):
+    name: String
+    mechanism: Int8
+
+
+class ScramCredentialUpsertion(msgspec.Struct, frozen=True, kw_only=True):
+    name: String
+    mechanism: Int8
+    iterations: Int32
+    salt: Bytes
+    salted_password: Bytes
+
+    def __repr__(self) -> str:
+        return f"ScramCredentialUpsertion(name={self.name!r}, mechanism={self.mechanism})"
+
+
+class AlterUserScramCredentialsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.ALTER_USER_SCRAM_CREDENTIALS
+
+    deletions: tuple[ScramCredentialDeletion, ...]
+    upsertions: tuple[ScramCredentialUpsertion, ...]
+
+
+class AlterUserScramCredentialsResult(msgspec.Struct, frozen=True, kw_only=True):
+    user: String
+    error_code: Int16
+    error_message: String | None = None
+
+
+class AlterUserScramCredentialsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.ALTER_USER_SCRAM_CREDENTIALS
+
+    throttle_time_ms: Int32 = 0
+    results: tuple[AlterUserScramCredentialsResult, ...]
