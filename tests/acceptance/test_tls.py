@@ -143,7 +143,7 @@ def test_a_kafka_client_without_a_good_certificate_gets_nothing(
 ) -> None:
     pair = Pair(stranger.certificate, stranger.key, alice.ca)
     admin = AdminClient(rdkafka(strict_node, pair, shows=shown == "stranger"))
-    with pytest.raises(KafkaException, match="(?i)transport|timed out|ssl"):
+    with pytest.raises(KafkaException, match=r"(?i)transport|timed out|ssl"):
         admin.list_topics(timeout=5)
 
 
@@ -243,7 +243,9 @@ def test_https_at_the_kafka_port_is_told_the_http_address(open_node: TlsNode) ->
 
 
 @pytest.mark.parametrize("door", ["kafka", "http"])
-@pytest.mark.parametrize("rubbish", [b"\x16", b"\x16\x03\x01" + b"\xff" * 600, b"\0" * 100], ids=["one", "long", "zero"])
+@pytest.mark.parametrize(
+    "rubbish", [b"\x16", b"\x16\x03\x01" + b"\xff" * 600, b"\0" * 100], ids=["one", "long", "zero"]
+)
 def test_what_is_no_handshake_is_closed(open_node: TlsNode, door: str, rubbish: bytes) -> None:
     with socket.create_connection(("127.0.0.1", getattr(open_node, f"{door}_port")), timeout=60) as plain:
         plain.sendall(rubbish)
@@ -283,9 +285,9 @@ def test_each_version_that_is_good_works(open_node: TlsNode, version: ssl.TLSVer
 
 def test_rest_and_websocket(node: TlsNode, alice: Pair, topic: str) -> None:
     with httpx.Client(base_url=node.http_url, verify=alice.client_context(), timeout=60) as client:
-        assert client.put(f"/v1/topics/{topic}", json={"partitions": 1}).status_code in {200, 201}
+        assert client.post("/v1/topics", json={"name": topic, "partitions": 1}).status_code == 201
         for number in range(20):
-            sent = client.post(f"/v1/topics/{topic}/messages", json={"messages": [{"value": f"{number}"}]})
+            sent = client.post(f"/v1/topics/{topic}/publish", json={"value": f"{number}"})
             assert sent.status_code in {200, 201}, sent.text
     url = node.http_url.replace("https", "wss") + "/v1/ws"
     with connect_websocket(url, ssl=alice.client_context(), open_timeout=60) as door:
@@ -304,10 +306,10 @@ def test_https_without_a_good_certificate_is_refused(
 def test_a_large_body_goes_both_ways_over_https(open_node: TlsNode, alice: Pair, topic: str) -> None:
     value = os.urandom(400_000).hex()
     with httpx.Client(base_url=open_node.http_url, verify=alice.client_context(), timeout=60) as client:
-        sent = client.post(f"/v1/topics/{topic}/messages", json={"messages": [{"value": value}]})
+        sent = client.post(f"/v1/topics/{topic}/publish", json={"value": value})
         assert sent.status_code in {200, 201}, sent.text
-        partition = sent.json()["results"][0]["partition"]
-        found = client.get(f"/v1/topics/{topic}/partitions/{partition}/messages", params={"offset": 0})
+        where = {"partition": sent.json()["partition"], "offset": 0}
+        found = client.get(f"/v1/topics/{topic}/messages", params=where)
         assert found.json()["messages"][0]["value"] == value
 
 
@@ -325,3 +327,133 @@ def test_grpc_without_a_certificate_is_refused_where_one_is_needed(strict_node: 
     with grpc.secure_channel(strict_node.grpc, credentials) as channel, pytest.raises(grpc.RpcError) as failed:
         health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
     assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+# -- clients of ours ---------------------------------------------------------------------------------------------------
+
+
+def test_the_python_client(node: TlsNode, alice: Pair, topic: str) -> None:
+    with penstock.Client(node.http_url, ca=alice.ca, certificate=alice.certificate, key=alice.key) as client:
+        client.publish(topic, "over TLS")
+        with client.consumer(topic, group="g") as consumer:
+            assert next(iter(consumer)).value == b"over TLS"
+
+
+def test_the_python_client_says_whom_to_trust(open_node: TlsNode, stranger: Pair, topic: str) -> None:
+    with (
+        penstock.Client(open_node.http_url, ca=stranger.ca, timeout=1, delivery_timeout=1) as client,
+        pytest.raises(penstock.errors.PenstockError, match=r"is not trusted .*PENSTOCK_CA"),
+    ):
+        client.topics.list()
+
+
+def run_penstock(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**inherited, **environment},
+    )
+
+
+def test_the_command_line(open_node: TlsNode, strict_node: TlsNode, alice: Pair) -> None:
+    listed = run_penstock("topic", "list", "--url", open_node.http_url, "--ca", str(alice.ca))
+    assert listed.returncode == 0, listed.stderr
+    shown = {"PENSTOCK_CERTIFICATE": str(alice.certificate), "PENSTOCK_KEY": str(alice.key)}
+    listed = run_penstock("topic", "list", PENSTOCK_URL=strict_node.http_url, PENSTOCK_CA=str(alice.ca), **shown)
+    assert listed.returncode == 0, listed.stderr
+    untrusted = run_penstock("topic", "list", PENSTOCK_URL=open_node.http_url)
+    assert untrusted.returncode != 0
+    assert "--ca" in untrusted.stderr
+    missing = run_penstock("topic", "list", "--url", open_node.http_url, "--ca", "/no/such/file")
+    assert (missing.returncode, "holds no certificates" in missing.stderr) == (2, True)
+    every = run_penstock("cluster", "scrub", "--url", open_node.http_url, "--ca", str(alice.ca))
+    assert every.returncode == 0, every.stderr
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_bad_files_are_told_at_start(tmp_path: Path, authority: Authority, stranger: Pair) -> None:
+    node = TlsNode(tmp_path / "node", authority)
+    for settings, words in (
+        ({"security__tls__key": stranger.key}, "does not belong to the certificate"),
+        ({"security__tls__certificate": tmp_path / "none.pem"}, "cannot be read: No such file"),
+        ({"security__tls__ca": node.pair.key}, "holds no certificates of authorities"),
+        ({"security__tls__certificate": node.pair.key}, "are not a certificate and its private key in PEM"),
+    ):
+        node.settings = {**tls_settings(node.pair), **settings}
+        with pytest.raises(NodeError, match="ended with"):
+            node.start()
+        assert words in node.log_text
+        node.log_path.unlink()
+
+
+def test_paths_in_a_file_are_as_seen_from_that_file(tmp_path: Path, authority: Authority) -> None:
+    pair = authority.issue("node-1", node_id=1)
+    place = tmp_path / "etc"
+    place.mkdir()
+    (place / "node.pem").write_bytes(pair.certificate.read_bytes() + pair.key.read_bytes())
+    (place / "penstock.yaml").write_text("security:\n  tls:\n    certificate: node.pem\n")
+    node = TlsNode(tmp_path / "node", authority)
+    node.settings = {}
+    node.environment = {"PENSTOCK_CONFIG": str(place / "penstock.yaml")}
+    with node:
+        assert node.ask("/readyz")["status"] == "ok"
+
+
+def serial_at(port: int, context: ssl.SSLContext) -> str:
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as secured,
+    ):
+        return str(secured.getpeercert()["serialNumber"])  # type: ignore[index]
+
+
+def test_certificates_are_changed_under_load_without_a_failure(tmp_path: Path, authority: Authority) -> None:
+    node = TlsNode(tmp_path / "node", authority)
+    with node:
+        producer = Producer(rdkafka(node, node.own, acks="all"))
+        failed: list[object] = []
+        sent = 0
+
+        def load(until: float) -> None:
+            nonlocal sent
+            with httpx.Client(verify=node.context(), timeout=60) as kept:
+                while time.monotonic() < until:
+                    producer.produce("load", b"x" * 100, on_delivery=lambda error, _: error and failed.append(error))
+                    producer.poll(0)
+                    sent += 1
+                    assert kept.get(f"{node.http_url}/livez").status_code == 200
+                    assert httpx.get(f"{node.http_url}/livez", verify=node.context(), timeout=60).status_code == 200
+
+        serials = set()
+        for _ in range(3):
+            before = serial_at(node.kafka_port, node.context())
+            authority.issue("node-1", node_id=1, file=node.pair.certificate.stem)
+            load(time.monotonic() + 2.5)
+            eventually(lambda old=before: serial_at(node.kafka_port, node.context()) != old, what="a new certificate")
+            serials |= {serial_at(port, node.context()) for port in (node.kafka_port, node.http_port, node.grpc_port)}
+        assert len(serials) == 3, "every door shows the same new one each time"
+        assert producer.flush(60) == 0
+        assert sent
+        assert not failed
+        assert node.ask("/readyz")["status"] == "ok"
+
+
+def test_a_broken_file_leaves_the_old_certificate_and_is_told(tmp_path: Path, authority: Authority) -> None:
+    with TlsNode(tmp_path / "node", authority) as node:
+        assert isinstance(node, TlsNode)
+        good, before = node.pair.certificate.read_bytes(), serial_at(node.kafka_port, node.context())
+        node.pair.certificate.write_bytes(b"no certificate")
+        eventually(lambda: node.ask("/readyz")["status"] == "degraded", what="the warning")
+        (warning,) = node.ask("/readyz")["warnings"]
+        assert warning["code"] == "tls_files"
+        assert "are not a certificate and its private key" in warning["detail"]
+        assert "those read before stay in use" in node.log_text
+        assert serial_at(node.kafka_port, node.context()) == before
+        node.pair.certificate.write_bytes(good)
+        eventually(lambda: node.ask("/readyz")["status"] == "ok", what="health")

@@ -32,7 +32,7 @@ class TlsNode(Node):
         self, directory: Path, authority: Authority, *, client_auth: str = "none", node_id: int = 1, **settings: object
     ) -> None:
         self.authority = authority
-        self.pair = authority.issue(f"node-{node_id}", node_id=node_id)
+        self.pair = authority.issue(f"node-{node_id}", node_id=node_id, file=f"{directory.name}-{node_id}")
         self.own = authority.issue("prober")
         super().__init__(directory, node_id=node_id, **tls_settings(self.pair, client_auth), **settings)
 

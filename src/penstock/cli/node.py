@@ -108,7 +108,7 @@ def _ignore_in_git(node: Node) -> None:
 
 
 def _greet(node: Node) -> None:
-    url = f"http://{node.http_address}"
+    url = f"{'https' if node.settings.security.tls.is_on else 'http'}://{node.http_address}"
     option = "" if node.http_address.port == 8080 else f" --url {url}"
     lines = [
         ("Console", f"{url}/"),

@@ -10,15 +10,12 @@ import click
 
 from penstock.cli.completion import group_names, queue_group_names, topic_names
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.rest import DEFAULT_URL
+from penstock.cli.rest import CA_KEY, DEFAULT_URL
 from penstock.cli.times import DurationMs, PointInTime
 from penstock.priorities import PRIORITIES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-url_option = click.option(
-    "--url", envvar="PENSTOCK_URL", default=DEFAULT_URL, show_default=True, show_envvar=True, help="The node to ask."
-)
 
 output_option = click.option(
     "-o",
@@ -57,6 +54,30 @@ def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
     return decorate
 
+
+def _keep_ca(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    context.meta[CA_KEY] = value
+
+
+url_option: Callable[[Command], Command] = combined(
+    click.option(
+        "--url",
+        envvar="PENSTOCK_URL",
+        default=DEFAULT_URL,
+        show_default=True,
+        show_envvar=True,
+        help="The node to ask.",
+    ),
+    click.option(
+        "--ca",
+        envvar="PENSTOCK_CA",
+        show_envvar=True,
+        metavar="FILE",
+        expose_value=False,
+        callback=_keep_ca,
+        help="The authority to trust at https:// URLs, in PEM, in place of the system's.",
+    ),
+)
 
 later_options = combined(
     click.option("-d", "--delay", type=DurationMs(), help="Deliver them after this time: 10s, 5m, 2h, 3d."),

@@ -13,9 +13,12 @@ import ssl
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+import click
 import msgspec
 
 from penstock.cli.exits import CommandError, Exit
+from penstock.client.trust import Trust, explain
+from penstock.errors import InvalidRequest
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 TIMEOUT_S: Final = 30.0
@@ -34,6 +37,18 @@ _EXITS: Final = {
 }
 _WRONG_PORT: Final = "wrong_port"
 _HTTP2_BEGINNING: Final = re.compile("\0..\4", re.DOTALL)  # a settings frame: how gRPC servers begin
+
+
+# Where the option --ca leaves its value for every connection of a command.
+CA_KEY: Final = "penstock.ca"
+
+
+def _context() -> ssl.SSLContext:
+    command = click.get_current_context(silent=True)
+    try:
+        return Trust.of(None if command is None else command.meta.get(CA_KEY)).context()
+    except InvalidRequest as error:
+        raise CommandError(error.message, Exit.USAGE) from error
 
 
 class RefusedError(CommandError):
@@ -57,11 +72,12 @@ class Rest:
         except ValueError:
             raise CommandError(f"{url!r} has a port that is not a number from 0 to 65535.", Exit.USAGE) from None
         self.url = url
+        self.scheme = parts.scheme
         self._timeout_s = timeout_s
         self._prefix = parts.path.rstrip("/")
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
-            context = ssl.create_default_context()
+            context = _context()
             self._connection = http.client.HTTPSConnection(parts.hostname, port, timeout=timeout_s, context=context)
         else:
             self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=timeout_s)
@@ -129,6 +145,8 @@ class Rest:
 
     def _unreachable(self, error: Exception) -> str:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if isinstance(error, ssl.SSLError):
+            return f"Cannot reach a node at {self.url}: {explain(error)}."
         if isinstance(error, TimeoutError):
             reason = f"no answer within {self._connection.timeout:.0f} s"
         return (

@@ -19,6 +19,7 @@ from penstock.client.queue import AsyncQueue
 from penstock.client.schedules import AsyncSchedules, DelayedPublisher, delivery_time
 from penstock.client.transactions import AsyncTransaction
 from penstock.client.transport import Transport
+from penstock.client.trust import Trust, TrustedFile
 from penstock.client.values import (
     DeliverAt,
     Draft,
@@ -58,7 +59,9 @@ class AsyncClient:
     - ``batch_bytes``, ``compression``: how batches are made.
     - ``buffer_bytes``: how much may wait to be published; beyond it, publishing waits.
     - ``client_id``: a name to show where groups are described.
-    - ``tls``: which certificates to trust at ``https://`` URLs; default: those that the system trusts.
+    - ``ca``: the file of the authorities to trust at ``https://`` URLs; default: ``PENSTOCK_CA``, or the system's.
+    - ``certificate``, ``key``: the files of a certificate to show; ``PENSTOCK_CERTIFICATE`` and ``PENSTOCK_KEY``.
+    - ``tls``: a context that decides all of that, in place of the files.
 
     ``schedules``, ``topics`` and ``groups`` are those of the cluster: `AsyncSchedules`, `AsyncTopics`, `AsyncGroups`.
     """
@@ -73,11 +76,16 @@ class AsyncClient:
         buffer_bytes: int = BUFFER_BYTES,
         compression: Compression = "none",
         client_id: str = "penstock-python",
+        ca: TrustedFile | None = None,
+        certificate: TrustedFile | None = None,
+        key: TrustedFile | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         linger_s, delivery_timeout_s = seconds_of(linger, "linger"), seconds_of(delivery_timeout, "delivery_timeout")
         if batch_bytes < 1 or buffer_bytes < 1 or not delivery_timeout_s:
             raise InvalidRequest("batch_bytes, buffer_bytes and delivery_timeout must be above 0.")
+        if tls is None and (ca, certificate, key) != (None, None, None):
+            tls = Trust.of(ca, certificate, key).context()
         self._transport = Transport(urls, timeout_s=seconds_of(timeout, "timeout"), tls=tls)
         self._client_id = client_id
         self._consumers: set[AsyncConsumer] = set()

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, cast
 import httptools
 
 from penstock.client.calls import Body, Pieces
+from penstock.client.trust import explain
 
 Address = tuple[str, int]
 HeaderList = list[tuple[bytes, bytes]]
@@ -338,7 +339,7 @@ class ConnectionPool:
         except TimeoutError:
             raise NotConnected(f"no connection within {CONNECT_TIMEOUT_SECONDS:g} s") from None
         except OSError as error:
-            raise NotConnected(error.strerror or str(error)) from error
+            raise NotConnected(explain(error)) from error
         return fresh
 
     def keep(self, address: Address, connection: HttpConnection) -> None:

@@ -27,6 +27,7 @@ from penstock.client.connections import (
     SpeaksGrpc,
     request_of,
 )
+from penstock.client.trust import Trust
 from penstock.errors import ClientClosed, InvalidRequest, NodesUnreachable, PenstockError, WrongPort
 
 BASE_SECONDS: Final = 0.05
@@ -78,14 +79,14 @@ class Transport:
     """Calls to a cluster through one URL or several."""
 
     def __init__(self, urls: Sequence[str], *, timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
-        """``tls`` decides which certificates to trust at https:// URLs; default: those that the system trusts."""
+        """``tls`` decides which certificates to trust at https:// URLs; default: see `Trust`."""
         if timeout_s <= 0:
             raise InvalidRequest(f"timeout must be a number of seconds above 0; got {timeout_s!r}.")
         self._nodes = [_node_at(url) for url in urls or (DEFAULT_URL,)]
         self._at = 0
         self._connections = ConnectionPool()
         if tls is None and any(node.is_tls for node in self._nodes):
-            tls = ssl.create_default_context()
+            tls = Trust.of().context()
         self._secured = ConnectionPool(tls)
         self._is_closed = False
         self.timeout_s = timeout_s

@@ -16,7 +16,6 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from penstock.config.settings import TlsSettings
@@ -38,10 +37,12 @@ Context = Callable[[], ssl.SSLContext]
 class Arrival:
     """A connection that is not secured yet."""
 
-    __slots__ = ("abort", "came_at", "channel", "has_begun", "sock", "timer")
+    __slots__ = ("abort", "came_at", "channel", "client", "has_begun", "sock", "timer")
 
     def __init__(self, sock: socket.socket, came_at: float) -> None:
         self.sock = sock
+        host, port = sock.getpeername()[:2]
+        self.client = f"{host}:{port}"
         self.came_at = came_at
         self.timer: asyncio.TimerHandle | None = None
         self.has_begun = False
@@ -176,7 +177,7 @@ class Entrance:
         if first[:1] == _HANDSHAKE:
             return True
         sock = arrival.sock
-        answer = self._guide.answer_plain(first, client=_peer(sock), host=sock.getsockname()[0])
+        answer = self._guide.answer_plain(first, client=arrival.client, host=sock.getsockname()[0])
         if answer is None:
             self.fail(arrival, "it does not begin with TLS")
             return False
@@ -197,11 +198,11 @@ class Entrance:
         now = self._loop.time()
         if now - self._told_at >= _LOG_EVERY_S:
             more = f" ({self._untold} more since the last time)" if self._untold else ""
-            log.warning("No TLS with %s at %s: %s.%s", _peer(arrival.sock), self._guide.door, reason, more)
+            log.warning("No TLS with %s at %s: %s.%s", arrival.client, self._guide.door, reason, more)
             self._told_at, self._untold = now, 0
         else:
             self._untold += 1
-            log.debug("No TLS with %s: %s.", _peer(arrival.sock), reason)
+            log.debug("No TLS with %s: %s.", arrival.client, reason)
         self.drop(arrival)
 
     def drop(self, arrival: Arrival) -> None:
@@ -247,16 +248,9 @@ class ChannelEntrance(Entrance):
             channel.close()
 
 
-def _peer(sock: socket.socket) -> str:
-    with suppress(OSError):
-        host, port = sock.getpeername()[:2]
-        return f"{host}:{port}"
-    return "a client that is gone"
-
-
 def explain(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.lower().replace("_", " ")
-    return error.strerror or str(error)
+    return error.strerror or str(error) or "the connection was closed during the TLS handshake"

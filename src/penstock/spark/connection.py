@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from penstock.client.portal import Portal
 from penstock.client.transport import Transport
+from penstock.client.trust import Trust
 from penstock.errors import InvalidConfig
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
@@ -42,19 +43,30 @@ class Way(NamedTuple):
 
 
 # Spark forks its workers and uses them again: what is made here serves all later tasks of the same process.
-_ways: dict[tuple[int, tuple[str, ...], float], Way] = {}
+_ways: dict[tuple[int, tuple[str, ...], float, Trust], Way] = {}
+
+TRUST_OPTIONS: Final = ("ca", "certificate", "key")
 
 
-def transport_to(servers: Sequence[str], *, timeout_s: float = DEFAULT_TIMEOUT_SECONDS) -> Way:
+def trust_in(texts: Mapping[str, str | None]) -> Trust:
+    """Whom the options ``ca``, ``certificate`` and ``key`` trust: files that every executor has at the same place."""
+    return Trust.of(texts.get("ca"), texts.get("certificate"), texts.get("key"))
+
+
+def transport_to(
+    servers: Sequence[str], *, timeout_s: float = DEFAULT_TIMEOUT_SECONDS, trust: Trust | None = None
+) -> Way:
     """The way to these nodes. It is made on first use, and anew in a process that was forked after that."""
-    at = (os.getpid(), tuple(servers), timeout_s)
+    trust = trust or Trust.of()
+    at = (os.getpid(), tuple(servers), timeout_s, trust)
     way = _ways.get(at)
     if way is None or not way.portal.is_running:
         if is_kept_worker():
             # Spark collects garbage after every task of these. All that was imported stays anyway; to look through it
             # once more takes longer than a small task.
             gc.freeze()
-        way = _ways[at] = Way(Portal("penstock-spark"), Transport(servers, timeout_s=timeout_s))
+        tls = trust.context() if any(server.startswith("https://") for server in servers) else None
+        way = _ways[at] = Way(Portal("penstock-spark"), Transport(servers, timeout_s=timeout_s, tls=tls))
     return way
 
 

@@ -99,7 +99,12 @@ class ValueReader:
         """Keep the messages as dead letters, before anything of this part is given to Spark."""
         if self._client is None:
             self._client = Client(
-                *self._options.servers, timeout=self._options.timeout_s, delivery_timeout=self._options.timeout_s
+                *self._options.servers,
+                timeout=self._options.timeout_s,
+                delivery_timeout=self._options.timeout_s,
+                ca=self._options.trust.ca,
+                certificate=self._options.trust.certificate,
+                key=self._options.trust.key,
             )
         topic = self._options.dead_letter_topic or span.topic + _SUFFIX
         self._client.publish_many(topic, [self._letter(span, columns, at) for at in bad])

@@ -28,6 +28,7 @@ from penstock.client.portal import Portal
 from penstock.client.queue import AsyncQueue, DeadLetter, QueueCalls, QueueStats, Redrive
 from penstock.client.schedules import PAGE_SIZE, AsyncSchedules, Schedule
 from penstock.client.transactions import AsyncTransaction
+from penstock.client.trust import TrustedFile
 from penstock.client.values import DeliverAt, Draft, Duration, GivenHeaders, Key, Moment, Value
 from penstock.model import TopicPartition
 
@@ -434,7 +435,9 @@ class Client(BlockingClient):
     - ``batch_bytes``, ``compression``: how batches are made.
     - ``buffer_bytes``: how much may wait to be published; beyond it, publishing waits.
     - ``client_id``: a name to show where groups are described.
-    - ``tls``: which certificates to trust at ``https://`` URLs; default: those that the system trusts.
+    - ``ca``: the file of the authorities to trust at ``https://`` URLs; default: ``PENSTOCK_CA``, or the system's.
+    - ``certificate``, ``key``: the files of a certificate to show; ``PENSTOCK_CERTIFICATE`` and ``PENSTOCK_KEY``.
+    - ``tls``: a context that decides all of that, in place of the files.
 
     ``schedules``, ``topics`` and ``groups`` are those of the cluster: `Schedules`, `Topics`, `Groups`.
     """
@@ -449,6 +452,9 @@ class Client(BlockingClient):
         buffer_bytes: int = BUFFER_BYTES,
         compression: Compression = "none",
         client_id: str = "penstock-python",
+        ca: TrustedFile | None = None,
+        certificate: TrustedFile | None = None,
+        key: TrustedFile | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(
@@ -461,6 +467,9 @@ class Client(BlockingClient):
                 buffer_bytes=buffer_bytes,
                 compression=compression,
                 client_id=client_id,
+                ca=ca,
+                certificate=certificate,
+                key=key,
                 tls=tls,
             )
         )

@@ -42,7 +42,7 @@ class Cluster:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._portal, self._transport = transport_to(options.servers, timeout_s=options.timeout_s)
+        self._portal, self._transport = transport_to(options.servers, timeout_s=options.timeout_s, trust=options.trust)
         self._passed_over: dict[tuple[str, int], int] = {}
 
     # -- how far topics reach -----------------------------------------------------------------------------------------

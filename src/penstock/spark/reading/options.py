@@ -16,9 +16,17 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from penstock.client.trust import SYSTEM_TRUST, Trust
 from penstock.errors import InvalidConfig, InvalidTopicName
 from penstock.model import check_topic_name
-from penstock.spark.connection import DEFAULT_TIMEOUT_SECONDS, SAME, instead_of, servers_in
+from penstock.spark.connection import (
+    DEFAULT_TIMEOUT_SECONDS,
+    SAME,
+    TRUST_OPTIONS,
+    instead_of,
+    servers_in,
+    trust_in,
+)
 
 End = Literal["earliest", "latest"]
 OnError = Literal["fail", "drop", "dead-letter"]
@@ -45,6 +53,7 @@ _BOTH: Final = (
     "deadLetterTopic",
     "timeout",
     "path",
+    *TRUST_OPTIONS,
 )
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY: Final = ("group", "maxRecordsPerTrigger", "maxBytesPerTrigger")
@@ -108,6 +117,7 @@ class SourceOptions:
     on_error: OnError
     dead_letter_topic: str | None
     timeout_s: float
+    trust: Trust = SYSTEM_TRUST
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
@@ -144,6 +154,7 @@ class SourceOptions:
             on_error=on_error,
             dead_letter_topic=dead_letter_topic,
             timeout_s=texts.seconds("timeout", DEFAULT_TIMEOUT_SECONDS),
+            trust=trust_in({name: texts.get(name) for name in TRUST_OPTIONS}),
         )
 
 

@@ -10,15 +10,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from penstock.client.trust import SYSTEM_TRUST, Trust
 from penstock.errors import InvalidConfig, InvalidTopicName
 from penstock.model import check_topic_name
 from penstock.records import Codec
-from penstock.spark.connection import instead_of, servers_in
+from penstock.spark.connection import TRUST_OPTIONS, instead_of, servers_in, trust_in
 from penstock.spark.reading.options import nearest_of
 
 Delivery = Literal["exactly-once", "at-least-once"]
 
-_BOTH: Final = ("servers", "topic", "path", "delivery", "compression", "batchBytes", "stagingTimeout", "timeout")
+_BOTH: Final = (
+    "servers",
+    "topic",
+    "path",
+    "delivery",
+    "compression",
+    "batchBytes",
+    "stagingTimeout",
+    "timeout",
+    *TRUST_OPTIONS,
+)
 _BATCH_ONLY: Final = ("txnId", "txnVersion")
 # Spark's own, which it hands on to every sink.
 _SPARKS: Final = ("checkpointLocation", "queryName")
@@ -44,6 +55,7 @@ class SinkOptions:
     batch_bytes: int = _BATCH_BYTES
     staging_timeout_s: float = _STAGING_TIMEOUT_SECONDS
     timeout_s: float = _TIMEOUT_SECONDS
+    trust: Trust = SYSTEM_TRUST
     transaction: str | None = None
     version: int = 0
 
@@ -73,6 +85,7 @@ class SinkOptions:
                 texts, "stagingTimeout", _STAGING_TIMEOUT_SECONDS, 1, _STAGING_TIMEOUT_SECONDS_MAX
             ),
             timeout_s=_number(texts, "timeout", _TIMEOUT_SECONDS, 1, 3_600),
+            trust=trust_in({name: texts.get(name) for name in TRUST_OPTIONS}),
             transaction=transaction,
             version=int(_number(texts, "txnVersion", 0, 0, (1 << 53) - 1)),
         )

@@ -125,11 +125,15 @@ class _Sink:
 
     def _schedule(self, scope: str, messages: Sequence[LaterRows]) -> None:
         if messages:
-            portal, transport = transport_to(self._options.servers, timeout_s=self._options.timeout_s)
+            portal, transport = transport_to(
+                self._options.servers, timeout_s=self._options.timeout_s, trust=self._options.trust
+            )
             portal.call(schedule(transport, scope, messages))
 
     def _call(self, request: Request[Any]) -> None:
-        portal, transport = transport_to(self._options.servers, timeout_s=self._options.timeout_s)
+        portal, transport = transport_to(
+            self._options.servers, timeout_s=self._options.timeout_s, trust=self._options.trust
+        )
         portal.call(transport.call(request))
 
 

@@ -49,7 +49,7 @@ class Attempt:
         self._options = options
         self._claim = claim
         self._writer = writer
-        self._way: Way = transport_to(options.servers, timeout_s=options.timeout_s)
+        self._way: Way = transport_to(options.servers, timeout_s=options.timeout_s, trust=options.trust)
         self._topics = PartitionCounts(self._way.transport)
         self._counts: dict[str, int] = {}
         self._lanes = [asyncio.Lock() for _ in range(_LANES)]
