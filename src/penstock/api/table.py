@@ -14,6 +14,7 @@ from penstock.api import (
     queues,
     schedules,
     series,
+    settings,
     topics,
     transactions,
 )
@@ -30,6 +31,7 @@ RESOURCES: Final = (
     pipelines,
     dead_letters,
     cluster,
+    settings,
     health,
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(

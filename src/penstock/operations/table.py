@@ -13,6 +13,7 @@ from penstock.operations import (
     pipelines,
     queues,
     schedules,
+    settings,
     topics,
     transactions,
 )
@@ -20,4 +21,16 @@ from penstock.operations.asking import server_of
 
 __all__ = ["RESOURCES", "server_of"]
 
-RESOURCES: Final = (messages, queues, groups, topics, transactions, schedules, pipelines, dead_letters, cluster, health)
+RESOURCES: Final = (
+    messages,
+    queues,
+    groups,
+    topics,
+    transactions,
+    schedules,
+    pipelines,
+    dead_letters,
+    cluster,
+    settings,
+    health,
+)
