@@ -442,7 +442,8 @@ def test_settings_set_at_one_node_are_told_by_each_and_by_kafkas_tools(cluster: 
         eventually(lambda number=number: _setting(cluster, number, f"/v1/groups/{group}", session) == ("9000", "group"))
         assert _setting(cluster, number, "/v1/nodes/3", "broker.rack") == ("rack-3", "startup"), "as node 3 tells it"
     node = ConfigResource(ConfigResource.Type.BROKER, "3")
-    (told,) = AdminClient({"bootstrap.servers": cluster.bootstrap}).describe_configs([node]).values()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    (told,) = admin.describe_configs([node]).values()
     rows = {name: entry.value for name, entry in told.result(60).items()}
     assert rows[rate] == "50000000", "Kafka's tools are told the same"
     with rest(cluster, 2) as client:
