@@ -12,7 +12,7 @@ import httpx
 import msgspec
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from kafka import KafkaAdminClient
 from tests.support.cluster import Cluster, command, eventually, known, led_by, rest
 
@@ -429,3 +429,28 @@ def test_topics_made_at_one_node_are_changed_and_deleted_at_others(cluster: Clus
         assert client.delete(f"/v1/topics/{name}").status_code == 204
     for number in NODES:
         eventually(lambda number=number: name not in known(cluster, number))
+
+
+def test_settings_set_at_one_node_are_told_by_each_and_by_kafkas_tools(cluster: Cluster) -> None:
+    rate, session = "leader.replication.throttled.rate", "consumer.session.timeout.ms"
+    group = f"set-{next(_numbers)}"
+    with rest(cluster, 1) as client:
+        client.patch("/v1/nodes/3/configs", json={"configs": {rate: 50_000_000}}).raise_for_status()
+        client.patch(f"/v1/groups/{group}/configs", json={"configs": {session: 9_000}}).raise_for_status()
+    for number in NODES:
+        eventually(lambda number=number: _setting(cluster, number, "/v1/nodes/3", rate) == ("50000000", "node"))
+        eventually(lambda number=number: _setting(cluster, number, f"/v1/groups/{group}", session) == ("9000", "group"))
+        assert _setting(cluster, number, "/v1/nodes/3", "broker.rack") == ("rack-3", "startup"), "as node 3 tells it"
+    node = ConfigResource(ConfigResource.Type.BROKER, "3")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    (told,) = admin.describe_configs([node]).values()
+    rows = {name: entry.value for name, entry in told.result(60).items()}
+    assert rows[rate] == "50000000", "Kafka's tools are told the same"
+    with rest(cluster, 2) as client:
+        client.patch("/v1/nodes/3/configs", json={"configs": {rate: None}}).raise_for_status()
+    eventually(lambda: _setting(cluster, 3, "/v1/nodes/3", rate)[1] == "default")
+
+
+def _setting(cluster: Cluster, number: int, at: str, name: str) -> tuple[str, str]:
+    found = {each["name"]: each for each in cluster.ask(f"{at}/configs", number)["settings"]}
+    return found[name]["value"], found[name]["origin"]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.support.cluster import Cluster, command, eventually, known, led_by, rest
 
+from penstock import Client
+
 NODES = (1, 2, 3)
 
 
@@ -98,6 +100,33 @@ def test_a_leader_without_its_peers_answers_soon_what_it_cannot_commit(fragile: 
             60,
             "writes again",
         )
+
+
+def test_a_paused_leader_costs_no_longer_than_its_successor_takes(fragile: Cluster) -> None:
+    """Its connections stay open and say nothing, unlike those of a node that died."""
+    index = fragile.leaders("t").index(3)
+    paused, other = fragile.nodes[3], fragile.nodes[1]
+    with rest(fragile, 1) as client, Client(paused.http_url, other.http_url) as sdk:
+        sdk.publish("t", "before", partition=index)
+        paused.pause()
+        try:
+            began = time.monotonic()
+            told = client.post("/v1/topics/t/publish", json={"value": "once or never", "partition": index})
+            answered_s = time.monotonic() - began
+            sdk.publish("t", "by the client", partition=index)  # which asks again, and is recognised
+            published_s = time.monotonic() - began
+            assert fragile.leaders("t")[index] != 3
+        finally:
+            paused.resume()
+        print(f"answered after {answered_s:.1f} s, published after {published_s:.1f} s")
+        assert told.status_code == 200 or told.json()["retriable"], told.text
+        assert answered_s < 20, "a link that is silent for two seconds is given up"
+        assert published_s < 25, "and the client asks another node"
+        eventually(lambda: fragile.replicas_in_sync("t") == [list(NODES)] * 3, what="in sync again")
+        page = client.get(f"/v1/topics/t/messages?partition={index}").json()
+        found = [each["value"] for each in page["messages"] if each["value"] != "once or never"]
+        assert found == ["before", "by the client"]
+        assert len(page["messages"]) <= 3
 
 
 def test_a_drain_tells_what_has_nowhere_to_go(fragile: Cluster) -> None:

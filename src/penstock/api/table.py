@@ -15,6 +15,7 @@ from penstock.api import (
     queues,
     schedules,
     series,
+    settings,
     topics,
     transactions,
 )
@@ -31,6 +32,7 @@ RESOURCES: Final = (
     pipelines,
     dead_letters,
     cluster,
+    settings,
     health,
     access,
 )

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.cli.configs import change_options, show_or_change
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.moves import wait_for_moves
 from penstock.cli.options import confirm, node_id_argument, output_option, timeout_option, url_option, yes_option
@@ -115,6 +116,21 @@ def nodes(output: str | None, url: str) -> None:
     """List the nodes; as JSON, one line each."""
     found = Rest(url).get("v1", "nodes")["nodes"]
     show_rows(found, output, _NODE_COLUMNS)
+
+
+@cluster.command()
+@click.argument("node_id", type=click.IntRange(min=0), required=False)
+@change_options
+@output_option
+@url_option
+def config(node_id: int | None, configs: tuple[str, ...], unset: tuple[str, ...], output: str | None, url: str) -> None:
+    """Show or change the settings of NODE_ID; without NODE_ID, those set for all nodes.
+
+    A change takes effect at once: all of those given, or none if one is wrong. What a node was started with is shown,
+    and changes with its file.
+    """
+    at = ("v1", "cluster") if node_id is None else ("v1", "nodes", str(node_id))
+    show_or_change(Rest(url), (*at, "configs"), configs, unset, output)
 
 
 def _address(node: Row, door: str) -> str | None:

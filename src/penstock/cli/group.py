@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from penstock.cli.configs import change_options, show_or_change
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.options import confirm, group_name_argument, output_option, topic_argument, url_option, yes_option
 from penstock.cli.output import count_of, echo_json, is_for_people, show_rows
@@ -28,7 +29,7 @@ _MOVE_COLUMNS: Final = {"topic": "topic", "partition": "partition", "from": "fro
 
 @click.group()
 def group() -> None:
-    """List, describe, move and delete consumer groups."""
+    """List, describe, configure, move and delete consumer groups."""
 
 
 @group.command("list")
@@ -120,6 +121,19 @@ def _reset(rest: Rest, name: str, body: dict[str, Any]) -> dict[str, Any]:
         click.confirm(f"There is no group {name}. Create it?", abort=True, err=True)
         moved = rest.post("v1", "groups", name, "reset", body={**body, "create": True})
     return moved
+
+
+@group.command()
+@group_name_argument
+@change_options
+@output_option
+@url_option
+def config(name: str, configs: tuple[str, ...], unset: tuple[str, ...], output: str | None, url: str) -> None:
+    """Show a group's settings, or change them: all of those given, or none if one is wrong.
+
+    They can be set before the group has members.
+    """
+    show_or_change(Rest(url), ("v1", "groups", name, "configs"), configs, unset, output)
 
 
 @group.command("delete-offsets")

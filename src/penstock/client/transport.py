@@ -61,6 +61,9 @@ class Backoff:
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 
 _ATTEMPT_SECONDS: Final = 30.0  # for one node to answer, beside what it was asked to wait
+# The same where another node can be asked: longer than a node tries to reach a leader, and a node that stands still
+# with its connections open does not take the whole of a call's time.
+_ATTEMPT_OF_SEVERAL_SECONDS: Final = 10.0
 _NOT_FOUND: Final = 404
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -123,7 +126,7 @@ class Transport:
             if self._is_closed:
                 raise ClientClosed()
             node = self._nodes[self._at % len(self._nodes)]
-            answer_s = min(_ATTEMPT_SECONDS, self.timeout_s) + call.wait_s
+            answer_s = self._attempt_s(call) + call.wait_s
             try:
                 answer = await self._pool(node).send(
                     node.address, _request(node, call, body), answer_s, can_repeat=can_repeat
@@ -164,7 +167,7 @@ class Transport:
         connection = pool.take(node.address)
         if connection is None:
             return None
-        timeout_s = min(_ATTEMPT_SECONDS, self.timeout_s)
+        timeout_s = self._attempt_s(call)
         timer = asyncio.get_running_loop().call_later(timeout_s, connection.expire, timeout_s)
 
         def on_outcome(outcome: HttpAnswer | OSError) -> None:
@@ -185,6 +188,10 @@ class Transport:
 
         connection.start(_request(node, call, call.body), on_outcome)
         return connection
+
+    def _attempt_s(self, call: RestCall) -> float:
+        has_others = call.can_repeat and len(self._nodes) > 1
+        return min(_ATTEMPT_OF_SEVERAL_SECONDS if has_others else _ATTEMPT_SECONDS, self.timeout_s)
 
     def _pool(self, node: _Node) -> ConnectionPool:
         return self._secured if node.is_tls else self._connections

@@ -14,6 +14,7 @@ from penstock.operations import (
     pipelines,
     queues,
     schedules,
+    settings,
     topics,
     transactions,
 )
@@ -31,6 +32,7 @@ RESOURCES: Final = (
     pipelines,
     dead_letters,
     cluster,
+    settings,
     health,
     access,
 )

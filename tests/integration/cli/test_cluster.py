@@ -110,3 +110,28 @@ def test_a_topic_stays_where_it_is(node: Any, topic: str) -> None:
     assert node.run("topic", "reassign", topic, "--status").stdout == b""
     assert node.run("topic", "reassign", "nowhere", "--status").returncode == Exit.NOT_FOUND
     assert node.run("topic", "reassign", topic, "--cancel").returncode == Exit.OK
+
+
+def test_settings_of_a_node_and_of_all_nodes_are_shown_and_changed(node: Any) -> None:
+    rate = "leader.replication.throttled.rate"
+    assert node.run("cluster", "config").stdout == b""
+    [line] = node.run("cluster", "config", "-c", f"{rate}=5000").stdout.splitlines()
+    assert (json.loads(line)["value"], json.loads(line)["origin"]) == ("5000", "cluster")
+    rows = [line.split() for line in node.run("cluster", "config", 1, "-o", "table").stdout.decode().splitlines()]
+    assert rows[0] == ["SETTING", "VALUE", "FROM"]
+    assert [rate, "5000", "cluster"] in rows
+    assert ["node.id", "1", "startup"] in rows
+    assert node.run("cluster", "config", "--unset", rate).returncode == Exit.OK
+    assert node.run("cluster", "config", 1, "-c", "node.id=2").returncode == Exit.USAGE
+    assert node.run("cluster", "config", 9).returncode == Exit.NOT_FOUND
+
+
+def test_settings_of_a_group_are_shown_and_changed(node: Any) -> None:
+    session = "consumer.session.timeout.ms"
+    rows = node.run("group", "config", "billing", "-c", f"{session}=9000", "-o", "table").stdout.decode().splitlines()
+    assert [session, "9000", "group"] in [row.split() for row in rows]
+    refused = node.run("group", "config", "billing", "-c", f"{session}=soon")
+    assert refused.returncode == Exit.USAGE
+    assert b"not a number of milliseconds" in refused.stderr
+    [*lines] = map(json.loads, node.run("group", "config", "billing", "-u", session).stdout.splitlines())
+    assert {each["name"]: each["origin"] for each in lines}[session] == "default"

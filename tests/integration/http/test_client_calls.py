@@ -21,6 +21,7 @@ from penstock.api import (
     queues,
     schedules,
     series,
+    settings,
     topics,
     transactions,
 )
@@ -204,6 +205,18 @@ def of_the_cluster(told: Told, topic: str) -> Story:
     yield cluster.ResumeNode(node=1)
 
 
+def of_settings(told: Told, topic: str) -> Story:
+    yield settings.AlterGroupConfigs(group="g", configs={"consumer.session.timeout.ms": 9_000})
+    yield settings.DescribeGroupConfigs(group="g")
+    assert ("9000", "group") in {(each.value, each.origin) for each in told.answer.settings}
+    yield settings.AlterClusterConfigs(configs={"leader.replication.throttled.rate": 5_000})
+    yield settings.DescribeClusterConfigs()
+    yield settings.AlterNodeConfigs(node=1, configs={"leader.replication.throttled.rate": None})
+    yield settings.DescribeNodeConfigs(node=1)
+    assert ("5000", "cluster") in {(each.value, each.origin) for each in told.answer.settings}
+    yield settings.AlterClusterConfigs(configs={"leader.replication.throttled.rate": None})
+
+
 def of_the_node(told: Told, topic: str) -> Story:
     yield health.IsAlive()
     yield health.IsReady()
@@ -226,6 +239,7 @@ STORIES = (
     of_schedules,
     of_pipelines,
     of_the_cluster,
+    of_settings,
     of_the_node,
 )
 # What a cluster of one node refuses.

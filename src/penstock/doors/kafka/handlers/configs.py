@@ -1,7 +1,7 @@
 """Settings of topics, groups, nodes and loggers under the names that Kafka's tools know, and a node's log directory.
 
-What comes from a node's file and flags is shown and not changed here. What can be changed while the node runs is kept
-in the metadata (`penstock.consensus.resource_config`). The levels of loggers are forgotten when the node stops.
+What applies to groups and nodes is found by `penstock.broker.effective_settings`; this module translates. The levels
+of loggers are forgotten when the node stops.
 """
 
 from __future__ import annotations
@@ -11,17 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from penstock.broker.config import BrokerConfig
-from penstock.consensus import resource_config
-from penstock.consensus.resource_config import (
-    CLUSTER_WIDE,
-    FOLLOWER_RATE,
-    HEARTBEAT_INTERVAL,
-    LEADER_RATE,
-    SESSION_TIMEOUT,
-    UNLIMITED_RATE,
-    ResourceKind,
-)
+from penstock.broker.effective_settings import Origin, Setting, group_settings, node_settings, set_for
+from penstock.consensus.resource_config import CLUSTER_WIDE, ResourceKind
 from penstock.consensus.topic_config import SETTINGS
 from penstock.doors.kafka.errors import error_code
 from penstock.doors.kafka.handler import Handler, RequestContext
@@ -43,141 +34,19 @@ SOURCE_DEFAULT: Final = 5
 SOURCE_DYNAMIC_LOGGER: Final = 6
 SOURCE_GROUP: Final = 8
 
+_SOURCES: Final[Mapping[Origin, int]] = {
+    Origin.GROUP: SOURCE_GROUP,
+    Origin.NODE: SOURCE_DYNAMIC_BROKER,
+    Origin.CLUSTER: SOURCE_DYNAMIC_DEFAULT_BROKER,
+    Origin.STARTUP: SOURCE_STATIC_BROKER,
+    Origin.DEFAULT: SOURCE_DEFAULT,
+}
 _IN_METADATA: Final[Mapping[int, ResourceKind]] = {RESOURCE_BROKER: "node", RESOURCE_GROUP: "group"}
 _KINDS: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 _LISTED: Final = frozenset(
     {RESOURCE_TOPIC, RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_CLIENT_METRICS, RESOURCE_GROUP}
 )
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
-
-# -- a node's settings -------------------------------------------------------------------------------------------------
-
-
-class NodeSetting(NamedTuple):
-    """One setting of a node: its kind, and how it is read off the node's own configuration."""
-
-    kind: str
-    read: Callable[[BrokerConfig], object]
-    doc: str
-
-
-NODE_SETTINGS: Final[Mapping[str, NodeSetting]] = {
-    "auto.create.topics.enable": NodeSetting(
-        "boolean", lambda c: c.auto_create_topics, "Whether using a topic that does not exist creates it."
-    ),
-    "broker.rack": NodeSetting("string", lambda c: c.rack, "The rack or zone this node is in."),
-    "default.replication.factor": NodeSetting(
-        "int",
-        lambda c: c.topics.replication_factor or 3,
-        "Replicas of a topic created without a number.",
-    ),
-    "group.consumer.heartbeat.interval.ms": NodeSetting(
-        "int", lambda c: c.groups.heartbeat_interval_ms, "How often members of the new protocol send a heartbeat."
-    ),
-    "group.consumer.session.timeout.ms": NodeSetting(
-        "int", lambda c: c.groups.session_timeout_ms, "Silence after which a member of the new protocol is removed."
-    ),
-    "group.initial.rebalance.delay.ms": NodeSetting(
-        "int", lambda c: c.groups.initial_delay_ms, "How long a new group waits for more members."
-    ),
-    "group.max.session.timeout.ms": NodeSetting(
-        "int", lambda c: c.groups.session_timeout_max_ms, "The longest session timeout."
-    ),
-    "group.max.size": NodeSetting("int", lambda c: c.groups.members_max, "How many members a group may have."),
-    "group.min.session.timeout.ms": NodeSetting(
-        "int", lambda c: c.groups.session_timeout_min_ms, "The shortest session timeout."
-    ),
-    "log.cleaner.backoff.ms": NodeSetting(
-        "long", lambda c: c.partitions.storage.housekeeping_interval_ms, "How often compaction checks every partition."
-    ),
-    "log.cleanup.policy": NodeSetting(
-        "list",
-        lambda c: ",".join(
-            name
-            for name, is_on in (
-                ("compact", c.partitions.topic_defaults.log.is_compacting),
-                ("delete", c.partitions.topic_defaults.log.is_deleting),
-            )
-            if is_on
-        ),
-        "What topics do with old records.",
-    ),
-    "log.dirs": NodeSetting("list", lambda c: c.data_dir, "Where the node's data is."),
-    "log.index.interval.bytes": NodeSetting(
-        "int",
-        lambda c: c.partitions.topic_defaults.log.index_interval_bytes,
-        "Bytes of log that share one index entry.",
-    ),
-    "log.message.timestamp.type": NodeSetting(
-        "string",
-        lambda c: "LogAppendTime" if c.partitions.topic_defaults.has_append_time else "CreateTime",
-        "Whether records have the producer's time or that of the append.",
-    ),
-    "log.retention.bytes": NodeSetting(
-        "long",
-        lambda c: c.partitions.topic_defaults.log.retention_bytes,
-        "How large a partition may grow; -1 for no limit.",
-    ),
-    "log.retention.check.interval.ms": NodeSetting(
-        "long",
-        lambda c: c.partitions.storage.retention_check_interval_ms,
-        "How often retention checks every partition.",
-    ),
-    "log.retention.ms": NodeSetting(
-        "long", lambda c: c.partitions.topic_defaults.log.retention_ms, "How long records are kept; -1 for ever."
-    ),
-    "log.roll.ms": NodeSetting(
-        "long", lambda c: c.partitions.topic_defaults.log.segment_ms, "When a segment is closed for its age."
-    ),
-    "log.segment.bytes": NodeSetting(
-        "int", lambda c: c.partitions.topic_defaults.log.segment_bytes, "When a segment is closed for its size."
-    ),
-    "message.max.bytes": NodeSetting(
-        "int", lambda c: c.partitions.topic_defaults.max_message_bytes, "The largest batch accepted."
-    ),
-    "node.id": NodeSetting("int", lambda c: c.node_id, "This node's number."),
-    "num.partitions": NodeSetting(
-        "int", lambda c: c.topics.partitions, "Partitions of a topic created without a number."
-    ),
-    "offsets.retention.minutes": NodeSetting(
-        "int", lambda c: c.groups.offsets_retention_ms // 60_000, "How long the offsets of an empty group are kept."
-    ),
-    "offsets.topic.num.partitions": NodeSetting(
-        "int", lambda c: c.groups.offsets_partitions, "Partitions of __consumer_offsets when it is created."
-    ),
-    "producer.id.expiration.ms": NodeSetting(
-        "int",
-        lambda c: c.partitions.topic_defaults.log.producer_expiry_ms,
-        "How long an idle producer's sequence numbers are kept.",
-    ),
-    "replica.lag.time.max.ms": NodeSetting(
-        "long", lambda c: c.cluster.replica_lag_ms, "When a follower that does not keep up is no longer in sync."
-    ),
-    "transaction.max.timeout.ms": NodeSetting(
-        "int", lambda c: c.transactions.timeout_max_ms, "The longest time a transaction may stay open."
-    ),
-    "transaction.state.log.num.partitions": NodeSetting(
-        "int", lambda c: c.transactions.state_partitions, "Partitions of __transaction_state when it is created."
-    ),
-    "transactional.id.expiration.ms": NodeSetting(
-        "int", lambda c: c.transactions.id_retention_ms, "How long an unused transactional id is kept."
-    ),
-}
-# The values of settings kept in the metadata where they are not set.
-UNSET_RATES: Final[Mapping[str, Callable[[BrokerConfig], int]]] = {
-    FOLLOWER_RATE: lambda c: c.cluster.replication_throttle_bytes,
-    LEADER_RATE: lambda _: 0,
-}
-UNSET_TIMES: Final[Mapping[str, Callable[[BrokerConfig], int]]] = {
-    HEARTBEAT_INTERVAL: lambda c: c.groups.heartbeat_interval_ms,
-    SESSION_TIMEOUT: lambda c: c.groups.session_timeout_ms,
-}
-
-
-def _shown(value: object) -> str | None:
-    """A value as Kafka writes it."""
-    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
 
 # -- loggers -----------------------------------------------------------------------------------------------------------
 
@@ -311,33 +180,25 @@ def _check_node(context: RequestContext, name: str) -> None:
 
 def _node_configs(context: RequestContext, node: str, is_wanted: _IsWanted) -> Iterator[_Config]:
     """A node's settings, of which some can be changed; with the empty name, what is set for all nodes."""
-    config, metadata = context.broker.config, context.broker.metadata
-    sources = [(metadata.resource_configs("node", CLUSTER_WIDE), SOURCE_DYNAMIC_DEFAULT_BROKER)]
+    broker = context.broker
     if node:
         _check_node(context, node)
-        sources.insert(0, (metadata.resource_configs("node", node), SOURCE_DYNAMIC_BROKER))
-    for name, doc in filter(lambda item: is_wanted(item[0]), resource_config.NODE_SETTINGS.items()):
-        layers = [(layer[name], source) for layer, source in sources if name in layer]
-        if node:
-            unset = UNSET_RATES[name](config)
-            layers.append((str(unset or UNLIMITED_RATE), SOURCE_STATIC_BROKER if unset else SOURCE_DEFAULT))
-        if layers:
-            yield _Config(name, "long", layers, doc)
-    for name, setting in NODE_SETTINGS.items() if node else ():
-        if is_wanted(name):
-            value = _shown(setting.read(config))
-            yield _Config(name, setting.kind, [(value, SOURCE_STATIC_BROKER)], setting.doc, is_read_only=True)
+        return _configs(node_settings(broker.config, broker.metadata), is_wanted)
+    return _configs(set_for(broker.metadata, CLUSTER_WIDE), is_wanted)
 
 
 def _group_configs(context: RequestContext, group: str, is_wanted: _IsWanted) -> Iterator[_Config]:
     """A group's settings; those of the node's file where it has none of its own."""
     if not group:
         raise InvalidRequest("Settings of groups are those of one group; name it.")
-    own = context.broker.metadata.resource_configs("group", group)
-    for name, doc in filter(lambda item: is_wanted(item[0]), resource_config.GROUP_SETTINGS.items()):
-        layers = [(own[name], SOURCE_GROUP)] if name in own else []
-        layers.append((str(UNSET_TIMES[name](context.broker.config)), SOURCE_DEFAULT))
-        yield _Config(name, "int", layers, doc)
+    return _configs(group_settings(context.broker.config, context.broker.metadata, group), is_wanted)
+
+
+def _configs(settings: Iterator[Setting], is_wanted: _IsWanted) -> Iterator[_Config]:
+    for setting in settings:
+        if is_wanted(setting.name):
+            layers = [(value, _SOURCES[origin]) for value, origin in setting.layers]
+            yield _Config(setting.name, setting.kind, layers, setting.doc, is_read_only=not setting.is_changeable)
 
 
 def _logger_configs(context: RequestContext, node: str, is_wanted: _IsWanted) -> Iterator[_Config]:
