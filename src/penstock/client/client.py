@@ -13,6 +13,7 @@ from penstock.api.queues import ListQueues, QueueSummary
 from penstock.client.admin import AsyncGroups, AsyncTopics
 from penstock.client.batching import PendingMessage
 from penstock.client.consuming import AsyncConsumer, MembershipOptions, Start, read_pages
+from penstock.client.login import Login, LoginFile
 from penstock.client.messages import Message, Published
 from penstock.client.publishing import PartitionCounts, PublishConfig, Publisher
 from penstock.client.queue import AsyncQueue
@@ -61,6 +62,9 @@ class AsyncClient:
     - ``client_id``: a name to show where groups are described.
     - ``ca``: the file of the authorities to trust at ``https://`` URLs; default: ``PENSTOCK_CA``, or the system's.
     - ``certificate``, ``key``: the files of a certificate to show; ``PENSTOCK_CERTIFICATE`` and ``PENSTOCK_KEY``.
+    - ``token``, ``token_file``: an API key or token that says who the client is; the file is read again when it
+      changes. Default: ``PENSTOCK_TOKEN_FILE`` or ``PENSTOCK_TOKEN``.
+    - ``user``, ``password``: the same with a password.
     - ``tls``: a context that decides all of that, in place of the files.
 
     ``schedules``, ``topics`` and ``groups`` are those of the cluster: `AsyncSchedules`, `AsyncTopics`, `AsyncGroups`.
@@ -79,6 +83,10 @@ class AsyncClient:
         ca: TrustedFile | None = None,
         certificate: TrustedFile | None = None,
         key: TrustedFile | None = None,
+        token: str | None = None,
+        token_file: LoginFile | None = None,
+        user: str | None = None,
+        password: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         linger_s, delivery_timeout_s = seconds_of(linger, "linger"), seconds_of(delivery_timeout, "delivery_timeout")
@@ -86,7 +94,8 @@ class AsyncClient:
             raise InvalidRequest("batch_bytes, buffer_bytes and delivery_timeout must be above 0.")
         if tls is None and (ca, certificate, key) != (None, None, None):
             tls = Trust.of(ca, certificate, key).context()
-        self._transport = Transport(urls, timeout_s=seconds_of(timeout, "timeout"), tls=tls)
+        login = Login.of(token, token_file, user, password)
+        self._transport = Transport(urls, timeout_s=seconds_of(timeout, "timeout"), tls=tls, login=login)
         self._client_id = client_id
         self._consumers: set[AsyncConsumer] = set()
         config = PublishConfig(linger_s, batch_bytes, buffer_bytes, delivery_timeout_s, _codec(compression))

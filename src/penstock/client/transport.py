@@ -27,6 +27,7 @@ from penstock.client.connections import (
     SpeaksGrpc,
     request_of,
 )
+from penstock.client.login import Login
 from penstock.client.trust import Trust
 from penstock.errors import ClientClosed, InvalidRequest, NodesUnreachable, PenstockError, WrongPort
 
@@ -81,11 +82,21 @@ class _Node(NamedTuple):
 class Transport:
     """Calls to a cluster through one URL or several."""
 
-    def __init__(self, urls: Sequence[str], *, timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
-        """``tls`` decides which certificates to trust at https:// URLs; default: see `Trust`."""
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+        login: Login | None = None,
+    ) -> None:
+        """``tls`` decides which certificates to trust at https:// URLs; default: see `Trust`. ``login``: see `Login`."""
         if timeout_s <= 0:
             raise InvalidRequest(f"timeout must be a number of seconds above 0; got {timeout_s!r}.")
         self._nodes = [_node_at(url) for url in urls or (DEFAULT_URL,)]
+        self._login = Login.of() if login is None else login
+        for node in self._nodes:
+            self._login.check_address(node.address[0], is_tls=node.is_tls)
         self._at = 0
         self._connections = ConnectionPool()
         if tls is None and any(node.is_tls for node in self._nodes):
@@ -129,7 +140,7 @@ class Transport:
             answer_s = self._attempt_s(call) + call.wait_s
             try:
                 answer = await self._pool(node).send(
-                    node.address, _request(node, call, body), answer_s, can_repeat=can_repeat
+                    node.address, self._request(node, call, body), answer_s, can_repeat=can_repeat
                 )
                 if answer.status < ERRORS_FROM or answer.status in call.answers:
                     return answer
@@ -186,8 +197,14 @@ class Transport:
                 self._leave(node)
             done(error)
 
-        connection.start(_request(node, call, call.body), on_outcome)
+        connection.start(self._request(node, call, call.body), on_outcome)
         return connection
+
+    def _request(self, node: _Node, call: RestCall, body: Body) -> Pieces:
+        headers, credentials = call.headers, self._login.header()
+        if credentials is not None:
+            headers = (*headers, (b"authorization", credentials))
+        return request_of(_head(node, call.method, call.target, call.accept, call.content_type, *headers), body)
 
     def _attempt_s(self, call: RestCall) -> float:
         has_others = call.can_repeat and len(self._nodes) > 1
@@ -200,10 +217,6 @@ class Transport:
         """Ask another node next, unless another call has moved on already."""
         if self._nodes[self._at % len(self._nodes)] is node:
             self._at = (self._at + 1) % len(self._nodes)
-
-
-def _request(node: _Node, call: RestCall, body: Body) -> Pieces:
-    return request_of(_head(node, call.method, call.target, call.accept, call.content_type, *call.headers), body)
 
 
 @lru_cache(1024)

@@ -23,6 +23,7 @@ from penstock.client.blocking import Blocking, BlockingClient
 from penstock.client.client import BATCH_BYTES, BUFFER_BYTES, A, AsyncClient, Compression
 from penstock.client.consuming import AsyncConsumer, Start
 from penstock.client.leases import LeasedMessage, Refused, raise_refused
+from penstock.client.login import LoginFile
 from penstock.client.messages import Message, Published
 from penstock.client.portal import Portal
 from penstock.client.queue import AsyncQueue, DeadLetter, QueueCalls, QueueStats, Redrive
@@ -437,6 +438,9 @@ class Client(BlockingClient):
     - ``client_id``: a name to show where groups are described.
     - ``ca``: the file of the authorities to trust at ``https://`` URLs; default: ``PENSTOCK_CA``, or the system's.
     - ``certificate``, ``key``: the files of a certificate to show; ``PENSTOCK_CERTIFICATE`` and ``PENSTOCK_KEY``.
+    - ``token``, ``token_file``: an API key or token that says who the client is; the file is read again when it
+      changes. Default: ``PENSTOCK_TOKEN_FILE`` or ``PENSTOCK_TOKEN``.
+    - ``user``, ``password``: the same with a password.
     - ``tls``: a context that decides all of that, in place of the files.
 
     ``schedules``, ``topics`` and ``groups`` are those of the cluster: `Schedules`, `Topics`, `Groups`.
@@ -455,6 +459,10 @@ class Client(BlockingClient):
         ca: TrustedFile | None = None,
         certificate: TrustedFile | None = None,
         key: TrustedFile | None = None,
+        token: str | None = None,
+        token_file: LoginFile | None = None,
+        user: str | None = None,
+        password: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(
@@ -470,6 +478,10 @@ class Client(BlockingClient):
                 ca=ca,
                 certificate=certificate,
                 key=key,
+                token=token,
+                token_file=token_file,
+                user=user,
+                password=password,
                 tls=tls,
             )
         )
