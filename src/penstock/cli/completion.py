@@ -13,7 +13,8 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from penstock.cli.exits import CommandError
-from penstock.cli.rest import DEFAULT_URL, Rest
+from penstock.cli.profiles import chosen
+from penstock.cli.rest import Rest
 
 
 @click.command()
@@ -53,7 +54,7 @@ def queue_group_names(context: click.Context, _parameter: click.Parameter, begun
 
 def _listed(context: click.Context, *path_and_key: str) -> Iterable[dict[str, Any]]:
     *path, key = path_and_key
-    url = context.params.get("url") or os.environ.get("PENSTOCK_URL") or DEFAULT_URL
+    url = context.params.get("url") or os.environ.get("PENSTOCK_URL") or chosen().url
     try:
         found: list[dict[str, Any]] = Rest(url, timeout_s=_PATIENCE_S).get(*path)[key]
     except CommandError:

@@ -10,7 +10,7 @@ import click
 
 from penstock.cli.completion import group_names, queue_group_names, topic_names
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.rest import CA_KEY, DEFAULT_URL
+from penstock.cli.profiles import DEFAULT_URL, OPTIONS, chosen
 from penstock.cli.times import DurationMs, PointInTime
 from penstock.priorities import PRIORITIES
 
@@ -55,16 +55,16 @@ def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
-def _keep_ca(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
-    context.meta[CA_KEY] = value
+def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta.setdefault(OPTIONS, {})[parameter.name] = value
 
 
 url_option: Callable[[Command], Command] = combined(
     click.option(
         "--url",
         envvar="PENSTOCK_URL",
-        default=DEFAULT_URL,
-        show_default=True,
+        default=lambda: chosen().url,
+        show_default=DEFAULT_URL,
         show_envvar=True,
         help="The node to ask.",
     ),
@@ -74,8 +74,27 @@ url_option: Callable[[Command], Command] = combined(
         show_envvar=True,
         metavar="FILE",
         expose_value=False,
-        callback=_keep_ca,
+        callback=_keep,
         help="The authority to trust at https:// URLs, in PEM, in place of the system's.",
+    ),
+    click.option(
+        "--token-file",
+        envvar="PENSTOCK_TOKEN_FILE",
+        show_envvar=True,
+        metavar="FILE",
+        expose_value=False,
+        callback=_keep,
+        help="A file with the API key or token to log in with.",
+    ),
+    click.option(
+        "--profile",
+        envvar="PENSTOCK_PROFILE",
+        show_envvar=True,
+        metavar="NAME",
+        is_eager=True,
+        expose_value=False,
+        callback=_keep,
+        help="What `penstock login` has kept under this name.",
     ),
 )
 

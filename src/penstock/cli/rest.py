@@ -13,14 +13,15 @@ import ssl
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-import click
 import msgspec
 
+from penstock.cli import profiles
 from penstock.cli.exits import CommandError, Exit
+from penstock.cli.profiles import DEFAULT_URL
+from penstock.client.login import Login
 from penstock.client.trust import Trust, explain
 from penstock.errors import InvalidRequest
 
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
 TIMEOUT_S: Final = 30.0
 _EXITS: Final = {
     400: Exit.USAGE,
@@ -39,18 +40,6 @@ _WRONG_PORT: Final = "wrong_port"
 _HTTP2_BEGINNING: Final = re.compile("\0..\4", re.DOTALL)  # a settings frame: how gRPC servers begin
 
 
-# Where the option --ca leaves its value for every connection of a command.
-CA_KEY: Final = "penstock.ca"
-
-
-def _context() -> ssl.SSLContext:
-    command = click.get_current_context(silent=True)
-    try:
-        return Trust.of(None if command is None else command.meta.get(CA_KEY)).context()
-    except InvalidRequest as error:
-        raise CommandError(error.message, Exit.USAGE) from error
-
-
 class RefusedError(CommandError):
     """The node refused the request."""
 
@@ -63,7 +52,10 @@ class RefusedError(CommandError):
 class Rest:
     """Calls to one node."""
 
-    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, *, timeout_s: float = TIMEOUT_S, trust: Trust | None = None, login: Login | None = None
+    ) -> None:
+        """Whom to trust and who to be is up to the command's options, the environment and its profile, if not given."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise CommandError(f"{url!r} is not the URL of a node; give one such as {DEFAULT_URL}.", Exit.USAGE)
@@ -76,8 +68,17 @@ class Rest:
         self._timeout_s = timeout_s
         self._prefix = parts.path.rstrip("/")
         self._connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            context = _context()
+        try:
+            login = login or profiles.login()
+            login.check_address(parts.hostname, is_tls=parts.scheme == "https")
+            header = login.header()
+            self._authorization = None if header is None else header.decode()
+            context = None
+            if parts.scheme == "https":
+                context = (trust or profiles.trust()).context()
+        except InvalidRequest as error:
+            raise CommandError(error.message, Exit.USAGE) from error
+        if context is not None:
             self._connection = http.client.HTTPSConnection(parts.hostname, port, timeout=timeout_s, context=context)
         else:
             self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=timeout_s)
@@ -128,6 +129,8 @@ class Rest:
         connection = self._connection
         is_fresh = connection.sock is None
         headers = {"Accept": "application/json"}
+        if self._authorization is not None:
+            headers["Authorization"] = self._authorization
         if payload is not None:
             headers["Content-Type"] = "application/json"
         if connection.sock is not None:

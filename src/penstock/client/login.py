@@ -1,7 +1,7 @@
 """How a client says who it is: an API key or token, or a user with a password.
 
 What is not given comes from the environment: ``PENSTOCK_TOKEN_FILE`` names a file, ``PENSTOCK_TOKEN`` holds the token
-itself. A file is read again when it has changed, so that short-lived tokens can be renewed in place. Credentials never
+itself; ``PENSTOCK_USER`` names a user whose password is in the file ``PENSTOCK_PASSWORD_FILE``. A file is read again when it has changed, so that short-lived tokens can be renewed in place. Credentials never
 leave in the clear: without TLS they go to this machine alone. Nothing here shows one.
 """
 
@@ -11,6 +11,7 @@ import base64
 import os
 from collections.abc import Mapping
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
 
 from penstock.errors import InvalidRequest
@@ -63,7 +64,9 @@ class Login:
             login = cls(path=path)
             login.header()  # a file that is not there is told now
             return login
-        held = environ.get("PENSTOCK_TOKEN")
+        held, user = environ.get("PENSTOCK_TOKEN"), environ.get("PENSTOCK_USER")
+        if user:
+            return cls.of(user=user, password=_password(user, environ.get("PENSTOCK_PASSWORD_FILE")))
         return cls(_bearer(held, "PENSTOCK_TOKEN") if held else None)
 
     def header(self) -> bytes | None:
@@ -74,7 +77,7 @@ class Login:
             state = os.stat(self._path)
             at = (state.st_mtime_ns, state.st_size, state.st_ino)
             if at != self._at:
-                with open(self._path, encoding="ascii") as file:
+                with Path(self._path).open(encoding="ascii") as file:
                     text = file.read(_TOKEN_BYTES_MAX + 1)
                 self._from_file = _bearer(text.strip(), self._path)
                 self._at = at
@@ -96,6 +99,15 @@ def _bearer(token: str, origin: str) -> bytes:
     if not token or len(token) > _TOKEN_BYTES_MAX or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidRequest(f"{origin} does not hold a token: one word, as `penstock key issue` shows it.")
     return b"Bearer " + token.encode()
+
+
+def _password(user: str, path: str | None) -> str:
+    if not path:
+        raise InvalidRequest(f"Set PENSTOCK_PASSWORD_FILE to a file with the password of {user!r}.")
+    try:
+        return Path(path).read_text().partition("\n")[0].rstrip("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"The password in {path} cannot be read: {error}.") from error
 
 
 def _is_here(host: str) -> bool:

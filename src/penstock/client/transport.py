@@ -90,7 +90,7 @@ class Transport:
         tls: ssl.SSLContext | None = None,
         login: Login | None = None,
     ) -> None:
-        """``tls`` decides which certificates to trust at https:// URLs; default: see `Trust`. ``login``: see `Login`."""
+        """``tls`` decides which certificates to trust at https:// URLs; default: see `Trust`."""
         if timeout_s <= 0:
             raise InvalidRequest(f"timeout must be a number of seconds above 0; got {timeout_s!r}.")
         self._nodes = [_node_at(url) for url in urls or (DEFAULT_URL,)]
