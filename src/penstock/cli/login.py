@@ -13,6 +13,9 @@ from penstock.cli.exits import CommandError, Exit
 from penstock.cli.options import output_option
 from penstock.cli.output import show_done, show_rows
 from penstock.cli.rest import Rest
+from penstock.client.login import Login
+from penstock.client.trust import Trust
+from penstock.errors import InvalidRequest
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -47,14 +50,18 @@ def login(
         if not sys.stdin.isatty():
             raise CommandError("Give an API key with --token-file, or - for standard input.", Exit.USAGE)
         token = click.prompt("API key", hide_input=True, err=True)
+    trust = Trust(_absolute(ca), _absolute(certificate), _absolute(key))
+    try:
+        who = Rest(url, trust=trust, login=Login.of(token, environ={})).get("v1", "whoami")
+    except InvalidRequest as error:
+        raise CommandError(error.message, Exit.USAGE) from error
     kept = profiles.Profile(
         url=url,
-        ca=_absolute(ca),
-        certificate=_absolute(certificate),
-        key=_absolute(key),
+        ca=trust.ca,
+        certificate=trust.certificate,
+        key=trust.key,
         token_file=None if token is None else str(profiles.write_token(profile, token)),
     )
-    who = Rest(url, profile=kept).get("v1", "whoami")
     path = profiles.write_profile(profile, kept)
     option = "" if profile == profiles.DEFAULT else f" Use it with --profile {profile}."
     show_done(
@@ -79,13 +86,7 @@ def logout(profile: str, output: str | None) -> None:
 def list_profiles(output: str | None) -> None:
     """List the profiles that `penstock login` has kept."""
     rows = [
-        {
-            "profile": name,
-            "url": each.url,
-            "ca": each.ca,
-            "token_file": each.token_file,
-            "certificate": each.certificate,
-        }
+        {"profile": name, "url": each.url, "ca": each.ca, "token_file": each.token_file}
         for name, each in sorted(profiles.read_profiles().items())
     ]
     columns = {"Profile": "profile", "URL": "url", "Authority": "ca", "API key in": "token_file"}

@@ -1,8 +1,8 @@
 """Profiles: which node commands ask, whom they trust and who they are, under a name, in one file of the user.
 
 ``penstock login`` writes them. A command goes by its own options first, then by the environment, then by the profile
-that ``--profile`` or ``PENSTOCK_PROFILE`` names, else by the profile ``default``. Tokens lie in files of their own beside
-it, which only their owner can read.
+that ``--profile`` or ``PENSTOCK_PROFILE`` names, else by the profile ``default``. Tokens lie in files of their own
+beside it, which only their owner can read.
 """
 
 from __future__ import annotations
@@ -96,9 +96,8 @@ def chosen() -> Profile:
         return profiles.get(DEFAULT, Profile())
     if name not in profiles:
         known = ", ".join(sorted(profiles)) or "none"
-        raise CommandError(
-            f"There is no profile {name!r}; there are: {known}. Make one with `penstock login`.", Exit.USAGE
-        )
+        reason = f"There is no profile {name!r}; there are: {known}. Make one with `penstock login`."
+        raise CommandError(reason, Exit.USAGE)
     return profiles[name]
 
 

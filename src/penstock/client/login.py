@@ -1,8 +1,9 @@
 """How a client says who it is: an API key or token, or a user with a password.
 
 What is not given comes from the environment: ``PENSTOCK_TOKEN_FILE`` names a file, ``PENSTOCK_TOKEN`` holds the token
-itself; ``PENSTOCK_USER`` names a user whose password is in the file ``PENSTOCK_PASSWORD_FILE``. A file is read again when it has changed, so that short-lived tokens can be renewed in place. Credentials never
-leave in the clear: without TLS they go to this machine alone. Nothing here shows one.
+itself; ``PENSTOCK_USER`` names a user whose password is in the file ``PENSTOCK_PASSWORD_FILE``. The file of a token is
+read again when it has changed, so that short-lived tokens can be renewed in place. Credentials never leave in the
+clear: without TLS they go to this machine alone. Nothing here shows one.
 """
 
 from __future__ import annotations

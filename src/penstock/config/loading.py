@@ -28,6 +28,11 @@ _NOT_SETTINGS: Final = {
     "PENSTOCK_CA",
     "PENSTOCK_CERTIFICATE",
     "PENSTOCK_KEY",
+    "PENSTOCK_TOKEN",
+    "PENSTOCK_TOKEN_FILE",
+    "PENSTOCK_USER",
+    "PENSTOCK_PASSWORD_FILE",
+    "PENSTOCK_PROFILE",
 }
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}|\$\{")
 
