@@ -19,6 +19,7 @@ from penstock.consensus.controller import TopicSpec
 from penstock.consensus.records import Endpoint
 from penstock.doors.kafka.connection import Connection
 from penstock.doors.kafka.dispatch import KafkaDispatcher
+from penstock.network.channel import PlainChannel
 from penstock.partitions.config import PartitionsConfig
 
 _FRAME_LIMIT = 16 << 20
@@ -72,7 +73,8 @@ class Client:
         here.settimeout(0)
         self._sock = here
         local: Any = LocalSocket(there)
-        self.connection = Connection(self._loop, local, dispatcher, max_request_bytes=_FRAME_LIMIT)
+        channel = PlainChannel(local)
+        self.connection = Connection(self._loop, channel, dispatcher, max_request_bytes=_FRAME_LIMIT)
         self.connection.start()
 
     async def send(self, frame: bytes) -> None:

@@ -5,7 +5,8 @@ client. So a few are taken further in each turn of the loop, beside everything e
 and each has a deadline, counted from when it was accepted. When there is no room, the oldest makes room if it had a
 second already, as no honest client needs that long; else accepting waits, and the kernel's queue holds the rest.
 
-A client that does not begin with TLS is told so in its own protocol (`penstock.wrong_port`).
+A client that does not begin with TLS is told so in its own protocol (`penstock.wrong_port`); so is one that waits to be
+spoken to, where that is how its protocol begins.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _STEPS_AT_ONCE: Final = 4  # some four milliseconds, with the largest keys in use
 _PATIENCE_S: Final = 1.0
+_SILENCE_S: Final = 1.0  # half of what a node waits for an answer
 _HANDSHAKE: Final = b"\x16"  # the type of the record that TLS begins with
 _FIRST_BYTES: Final = 64
 _LOG_EVERY_S: Final = 60.0
@@ -37,7 +39,7 @@ Context = Callable[[], ssl.SSLContext]
 class Arrival:
     """A connection that is not secured yet."""
 
-    __slots__ = ("abort", "came_at", "channel", "client", "has_begun", "sock", "timer")
+    __slots__ = ("abort", "came_at", "channel", "client", "has_begun", "silence", "sock", "timer")
 
     def __init__(self, sock: socket.socket, came_at: float) -> None:
         self.sock = sock
@@ -45,6 +47,7 @@ class Arrival:
         self.client = f"{host}:{port}"
         self.came_at = came_at
         self.timer: asyncio.TimerHandle | None = None
+        self.silence: asyncio.TimerHandle | None = None
         self.has_begun = False
         self.channel: TlsChannel | None = None
         self.abort: Callable[[], object] | None = None  # of another party that has taken up the handshake
@@ -53,11 +56,12 @@ class Arrival:
 class Entrance:
     """The connections of one port on their way to being secured. A subclass says who shakes hands: `begin`."""
 
-    def __init__(self, guide: Guide, settings: TlsSettings) -> None:
+    def __init__(self, guide: Guide, settings: TlsSettings, words_for_silent: bytes = b"") -> None:
         self._loop = asyncio.get_running_loop()
         self._guide = guide
         self._timeout_s = settings.handshake_timeout_ms / 1000
         self._most = settings.handshakes_max
+        self._words_for_silent = words_for_silent
         self._arrivals: dict[Arrival, None] = {}  # the oldest first
         self._ready: deque[Arrival] = deque()
         self._is_scheduled = False
@@ -80,6 +84,8 @@ class Entrance:
         arrival = Arrival(sock, self._loop.time())
         arrival.timer = self._loop.call_later(self._timeout_s, self._expire, arrival)
         self._arrivals[arrival] = None
+        if self._words_for_silent:
+            arrival.silence = self._loop.call_later(_SILENCE_S, self._break_silence, arrival)
         self._loop.add_reader(sock.fileno(), self._on_readable, arrival)
         self._make_room()
 
@@ -185,6 +191,14 @@ class Entrance:
         dismiss(sock, answer)
         return False
 
+    def _break_silence(self, arrival: Arrival) -> None:
+        """Tell a client that has sent nothing what it is to begin with."""
+        if arrival.has_begun or arrival not in self._arrivals:
+            return
+        self._note(arrival, "it sends nothing; the client seems to be set up without TLS")
+        self._forget(arrival)
+        dismiss(arrival.sock, self._words_for_silent)
+
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def leave(self, arrival: Arrival) -> None:
@@ -195,6 +209,10 @@ class Entrance:
         """Close a connection that could not be secured, and tell the log, once a minute."""
         if arrival not in self._arrivals:
             return
+        self._note(arrival, reason)
+        self.drop(arrival)
+
+    def _note(self, arrival: Arrival, reason: str) -> None:
         now = self._loop.time()
         if now - self._told_at >= _LOG_EVERY_S:
             more = f" ({self._untold} more since the last time)" if self._untold else ""
@@ -203,7 +221,6 @@ class Entrance:
         else:
             self._untold += 1
             log.debug("No TLS with %s: %s.", arrival.client, reason)
-        self.drop(arrival)
 
     def drop(self, arrival: Arrival) -> None:
         if arrival not in self._arrivals:
@@ -215,8 +232,9 @@ class Entrance:
             arrival.sock.close()
 
     def _forget(self, arrival: Arrival) -> None:
-        if arrival.timer is not None:
-            arrival.timer.cancel()
+        for timer in (arrival.timer, arrival.silence):
+            if timer is not None:
+                timer.cancel()
         if self._arrivals.pop(arrival, self) is not self and arrival.abort is None:
             self._loop.remove_reader(arrival.sock.fileno())
         self._let_in()
@@ -226,9 +244,14 @@ class ChannelEntrance(Entrance):
     """Shakes hands itself, and hands on channels."""
 
     def __init__(
-        self, guide: Guide, settings: TlsSettings, context: Context, on_secured: Callable[[TlsChannel], None]
+        self,
+        guide: Guide,
+        settings: TlsSettings,
+        context: Context,
+        on_secured: Callable[[TlsChannel], None],
+        words_for_silent: bytes = b"",
     ) -> None:
-        super().__init__(guide, settings)
+        super().__init__(guide, settings, words_for_silent)
         self._context = context
         self._on_secured = on_secured
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))

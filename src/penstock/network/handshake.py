@@ -27,7 +27,15 @@ import msgspec
 from penstock.errors import PeerUnavailable
 from penstock.network.certificates import PeerCertificate
 from penstock.network.channel import Channel, PlainChannel, TlsChannel
-from penstock.network.frames import FRAME_BYTES_MAX, CorruptFrame, Frame, FrameBuffer, FrameKind, decode_structure
+from penstock.network.frames import (
+    FRAME_BYTES_MAX,
+    CorruptFrame,
+    Frame,
+    FrameBuffer,
+    FrameKind,
+    decode_structure,
+    encode_head,
+)
 from penstock.network.link import Link
 from penstock.wrong_port import Guide, Ports
 
@@ -181,6 +189,16 @@ def check_certificate(certificate: PeerCertificate | None, node_id: int) -> None
         f"It claims to be node {node_id}, and its certificate ({certificate.subject}) names {shown}: give the node a "
         f"certificate with the DNS name node-{node_id}.penstock."
     )
+
+
+# In plain, for a node that waits for a challenge where TLS is to begin.
+WITHOUT_TLS: Final = encode_head(
+    FrameKind.GREETING,
+    0,
+    _REFUSAL,
+    Refusal("Nodes of this cluster speak TLS to each other: set security.tls.internal on this node as well."),
+    0,
+)
 
 
 async def connect(

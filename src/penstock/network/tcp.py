@@ -25,6 +25,7 @@ from penstock.network.entrance import ChannelEntrance
 from penstock.network.frames import CorruptFrame, Frame, FrameKind
 from penstock.network.handshake import (
     NONCE_BYTES,
+    WITHOUT_TLS,
     HandshakeServer,
     Introduction,
     NodeIdentity,
@@ -107,7 +108,11 @@ class TcpPeers:
         if self._certificates is not None:
             links = self._certificates
             self._entrance = ChannelEntrance(
-                self._handshakes.guide, self._tls, lambda: links.links, self._handshakes.receive_secured
+                self._handshakes.guide,
+                self._tls,
+                lambda: links.links,
+                self._handshakes.receive_secured,
+                words_for_silent=WITHOUT_TLS,
             )
         self._acceptor = Acceptor(_listen(self._host, self._port), self._receive, whose="other nodes")
         if self._entrance is not None:
