@@ -55,9 +55,8 @@ async def ask(broker: Broker, request: ApiMessage, version: int) -> Any:
     """The answer of the request's handler, through the wire and back."""
     handler = HANDLERS[request.api.key]
     received, _ = decode(type(request), version, encode(request, version))
-    answer = handler.function(
-        RequestContext(broker, version, "test", "127.0.0.1", "127.0.0.1", Caller(broker.authorizer)), received
-    )
+    caller = Caller(broker.authorizer, broker.audit)
+    answer = handler.function(RequestContext(broker, version, "test", "127.0.0.1", "127.0.0.1", caller), received)
     response = await answer if inspect.isawaitable(answer) else answer
     return decode(type(response), version, encode(response, version))[0]
 

@@ -67,7 +67,7 @@ class Door:
         topics = (plain.TopicProduceData(name=topic, partition_data=(data,)),)
         request = plain.ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
         frame = memoryview(bytearray(encode_request(request, VERSION, 1, "test")))[4:]
-        wire: Any = Wire(Caller(self.house.broker.authorizer))
+        wire: Any = Wire(Caller(self.house.broker.authorizer, self.house.broker.audit))
         self.handler.handle(wire, read_request_header(frame), frame)
         answer = await asyncio.wait_for(wire.answered, 60)
         _, response = decode_response(plain.ProduceResponse, VERSION, answer[4:])

@@ -12,6 +12,8 @@ from typing import Final
 from penstock.access.acls import CLUSTER_NAME, AclAction, AclResource
 from penstock.access.principal import ANONYMOUS, Principal
 from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.schema import Api
+from penstock.features.access.audit import AuditLog
 from penstock.features.access.authorizer import Authorizer
 
 # The code of a refusal, by what was refused.
@@ -57,10 +59,13 @@ _OPERATIONS: Final[Mapping[AclResource, tuple[AclAction, ...]]] = {
 class Caller:
     """Who asks, from where."""
 
-    __slots__ = ("_authorizer", "host", "is_limited", "principal")
+    __slots__ = ("_audit", "_authorizer", "host", "is_limited", "principal")
 
-    def __init__(self, authorizer: Authorizer, principal: Principal = ANONYMOUS, host: str = "") -> None:
+    def __init__(
+        self, authorizer: Authorizer, audit: AuditLog, principal: Principal = ANONYMOUS, host: str = ""
+    ) -> None:
         self._authorizer = authorizer
+        self._audit = audit
         self.principal = principal
         self.host = host
         self.is_limited = authorizer.is_on
@@ -90,6 +95,15 @@ class Caller:
 
     def may_cluster(self, action: AclAction) -> bool:
         return self.may(action, AclResource.CLUSTER, CLUSTER_NAME)
+
+    def refuse(self, api: Api, resource: AclResource, name: str) -> ErrorCode:
+        """Note down that the caller asked for what it may not have, and return Kafka's code for it."""
+        self._audit.denied(self.principal, self.host, f"kafka.{api.name}", f"{resource.name.lower()}:{name}", "")
+        return REFUSALS[resource]
+
+    def changed(self, api: Api, resource: str) -> None:
+        """Note down that the caller has changed who may do what."""
+        self._audit.changed(self.principal, self.host, f"kafka.{api.name}", resource, "")
 
     def operations(self, resource: AclResource, name: str) -> int:
         """What the caller may do with a resource, a bit for each operation."""

@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
-from penstock.access.acls import AclAction
+from penstock.access.acls import AclAction, AclResource
 from penstock.broker.broker import Broker
 from penstock.doors.kafka.connection import Answer, Connection
 from penstock.doors.kafka.errors import error_code
 from penstock.doors.kafka.leaders import addresses_of, leader_hint
 from penstock.doors.kafka.limits import bounded_fetch
+from penstock.doors.kafka.protocol.apis import FETCH
 from penstock.doors.kafka.protocol.errors import ErrorCode
 from penstock.doors.kafka.protocol.fetch import (
     FIRST_TOPIC_ID_VERSION,
@@ -225,6 +226,8 @@ class _FetchJob:
             return
         names = map(self._name_of, self._request.topics)
         self._forbidden = frozenset(name for name in names if not caller.may_topic(AclAction.READ, name))
+        if self._forbidden:
+            caller.refuse(FETCH, AclResource.TOPIC, ", ".join(self._forbidden))
 
     def _is_urgent(self, result: FetchedPartition[FileSlice]) -> bool:
         """Whether a partition has more to read than what was found, or a result that should not wait."""

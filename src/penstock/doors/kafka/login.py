@@ -29,7 +29,7 @@ from penstock.doors.kafka.protocol.messages.security import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from penstock.doors.kafka.sasl import MECHANISMS, Login, LoginState, begin_exchange
+from penstock.doors.kafka.sasl import DOOR, MECHANISMS, Login, LoginState, begin_exchange
 from penstock.errors import AuthenticationFailed, PenstockError
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 FRAME_BYTES_MAX: Final = 64 * 1024  # of a client that has not logged in: tokens are a few kilobytes
 LOGIN_SECONDS_MAX: Final = 10.0
 _AGAIN_SECONDS_MIN: Final = 1.0  # between two logins of one connection, as in Kafka
-_QUIET_SECONDS: Final = 10.0  # between two lines in the log about logins that failed
 _LENGTH: Final = struct.Struct(">i")
 
 _AnswerVersions = Callable[[Connection, RequestHeader], None]
@@ -48,16 +47,16 @@ class Gate:
 
     def __init__(self, broker: Broker, answer_versions: _AnswerVersions) -> None:
         self._authorizer = broker.authorizer
+        self._audit = broker.audit
         self._authenticator = broker.authenticator
         self._mechanisms = tuple(each for each in MECHANISMS if each in broker.authenticator.settings.sasl_mechanisms)
         self._clock = broker.clock
         self._answer_versions = answer_versions
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failures = _FailureLog()
 
     def welcome(self, connection: Connection) -> None:
         """Take up a new connection: without security it is admitted as it is."""
-        connection.caller = Caller(self._authorizer, host=connection.peer_host)
+        connection.caller = Caller(self._authorizer, self._audit, host=connection.peer_host)
         if not self._authorizer.is_on:
             return
         connection.is_admitted = False
@@ -96,7 +95,7 @@ class Gate:
         else:
             name = header.api.name if header.api is not None else f"API {header.api_key}"
             expired = " after its login expired" if login.state is LoginState.EXPIRED else " before its login"
-            self._failures.note(connection, f"it sent {name}{expired}")
+            self._note(connection, f"it sent {name}{expired}")
             connection.close()
         return False
 
@@ -180,7 +179,7 @@ class Gate:
             lifetime_ms = principal.expires_ms - self._clock.now_ms()
             if lifetime_ms <= 0:
                 raise AuthenticationFailed("The credentials are wrong or no longer valid.")
-        self._open(connection, login, Caller(self._authorizer, principal, connection.peer_host))
+        self._open(connection, login, Caller(self._authorizer, self._audit, principal, connection.peer_host))
         if lifetime_ms:
             login.expires = True
             login.set_timer(asyncio.get_running_loop().call_later(lifetime_ms / 1000, self._on_expired, connection))
@@ -205,19 +204,23 @@ class Gate:
             principal = self._authenticator.certificate(subject)
         except AuthenticationFailed:
             return False
-        self._open(connection, login, Caller(self._authorizer, principal, connection.peer_host))
+        self._open(connection, login, Caller(self._authorizer, self._audit, principal, connection.peer_host))
         return True
 
     def _refuse(self, connection: Connection, reason: str, *, has_answer: bool = True) -> None:
         """Close the connection once its client has the answer, if it gets one."""
-        self._failures.note(connection, reason)
+        self._note(connection, reason)
         if has_answer:
             asyncio.get_running_loop().call_soon(connection.close_when_answered)
         else:
             connection.close()
 
+    def _note(self, connection: Connection, reason: str) -> None:
+        """Tell of a login that failed, in a log that takes so many of them a second and no more."""
+        self._audit.login_failed(connection.peer_host, DOOR, reason)
+
     def _on_late(self, connection: Connection) -> None:
-        self._failures.note(connection, f"it did not log in within {LOGIN_SECONDS_MAX:.0f} s")
+        self._note(connection, f"it did not log in within {LOGIN_SECONDS_MAX:.0f} s")
         connection.close()
 
     def _on_expired(self, connection: Connection) -> None:
@@ -229,24 +232,6 @@ class Gate:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class _FailureLog:
-    """Tells of logins that failed: of the first at once, of those that follow in one line now and then."""
-
-    def __init__(self) -> None:
-        self._quiet_until = 0.0
-        self._untold = 0
-
-    def note(self, connection: Connection, reason: str) -> None:
-        now = asyncio.get_running_loop().time()
-        if now < self._quiet_until:
-            self._untold += 1
-            return
-        others = f" (and {self._untold} more since the last line)" if self._untold else ""
-        log.warning("Closing the connection of %s: %s%s.", connection.peer, reason, others)
-        self._quiet_until = now + _QUIET_SECONDS
-        self._untold = 0
 
 
 def _check_version(header: RequestHeader) -> None:

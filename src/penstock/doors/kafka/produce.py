@@ -471,9 +471,10 @@ def _admitted(connection: Connection, request: Produce) -> AdmittedProduce:
     caller = connection.caller
     if not caller.is_limited:
         return AdmittedProduce(*request)
-    return _set_aside(
-        request, {topic.name for topic in request.topics if not caller.may_topic(AclAction.WRITE, topic.name)}
-    )
+    names = {topic.name for topic in request.topics if not caller.may_topic(AclAction.WRITE, topic.name)}
+    if names:
+        caller.refuse(PRODUCE, AclResource.TOPIC, ", ".join(names))
+    return _set_aside(request, names)
 
 
 def _set_aside(request: Produce, names: Container[str]) -> AdmittedProduce:
@@ -487,8 +488,11 @@ def _set_aside(request: Produce, names: Container[str]) -> AdmittedProduce:
 
 
 def _may_be_transactional(connection: Connection, request: AdmittedProduce) -> bool:
-    named = request.transactional_id
-    return named is None or connection.caller.may(AclAction.WRITE, AclResource.TRANSACTIONAL_ID, named)
+    named, caller = request.transactional_id, connection.caller
+    if named is None or caller.may(AclAction.WRITE, AclResource.TRANSACTIONAL_ID, named):
+        return True
+    caller.refuse(PRODUCE, AclResource.TRANSACTIONAL_ID, named)
+    return False
 
 
 def _kept(request: AdmittedProduce, header: RequestHeader, frame: memoryview) -> AdmittedProduce:

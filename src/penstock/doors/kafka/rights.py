@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from penstock.access.acls import CLUSTER_NAME, AclAction, AclResource
-from penstock.doors.kafka.caller import REFUSALS, REFUSED, Caller
+from penstock.doors.kafka.caller import REFUSED, Caller
 from penstock.doors.kafka.protocol import apis
 from penstock.doors.kafka.protocol.errors import ErrorCode, ProtocolError
 from penstock.doors.kafka.protocol.messages import (
@@ -65,7 +65,7 @@ class Whole:
         resource, name = self.place(request)
         if any(caller.may(action, resource, name) for action in self.actions):
             return Verdict(request)
-        return Verdict(request, self.refuse(request, REFUSALS[resource]))
+        return Verdict(request, self.refuse(request, caller.refuse(request.api, resource, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Each:
             if caller.may(self.action, resource, name):
                 admitted.append(element)
             else:
-                refused.append(self.refuse(element, REFUSALS[resource]))
+                refused.append(self.refuse(element, caller.refuse(request.api, resource, name)))
         if not refused:
             return Verdict(request)
 
@@ -348,10 +348,10 @@ def _altered_users(
 def _judge_find_coordinator(caller: Caller, request: groups.FindCoordinatorRequest) -> Verdict:
     """One key up to version 3, many from 4 on; of groups (0) or of transactions (1)."""
     resource = TRANSACTIONAL_ID if request.key_type == 1 else GROUP
-    code = REFUSALS[resource]
     refused = [key for key in request.coordinator_keys or (request.key,) if not caller.may(DESCRIBE, resource, key)]
     if not refused:
         return Verdict(request)
+    code = caller.refuse(request.api, resource, ", ".join(refused))
     nowhere = tuple(
         groups.Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=REFUSED)
         for key in refused
@@ -370,33 +370,37 @@ def _judge_find_coordinator(caller: Caller, request: groups.FindCoordinatorReque
 def _judge_init_producer_id(caller: Caller, request: transactions.InitProducerIdRequest) -> Verdict:
     """An idempotent producer needs to write somewhere: to the cluster as such, or to any topic (KIP-679)."""
     if request.transactional_id is not None:
-        code = REFUSALS[TRANSACTIONAL_ID]
-        is_allowed = caller.may(WRITE, TRANSACTIONAL_ID, request.transactional_id)
+        resource, name = TRANSACTIONAL_ID, request.transactional_id
+        is_allowed = caller.may(WRITE, resource, name)
     else:
-        code = REFUSALS[CLUSTER]
+        resource, name = CLUSTER, CLUSTER_NAME
         is_allowed = caller.may_cluster(IDEMPOTENT_WRITE) or caller.may_some(WRITE, TOPIC)
     if is_allowed:
         return Verdict(request)
+    code = caller.refuse(request.api, resource, name)
     return Verdict(request, transactions.InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1))
 
 
 def _judge_add_partitions(caller: Caller, request: transactions.AddPartitionsToTxnRequest) -> Verdict:
     """All partitions are added, or none."""
-    if not caller.may(WRITE, TRANSACTIONAL_ID, request.transactional_id):
-        return Verdict(request, _added(request, lambda _: REFUSALS[TRANSACTIONAL_ID]))
+    named = request.transactional_id
+    if not caller.may(WRITE, TRANSACTIONAL_ID, named):
+        code = caller.refuse(request.api, TRANSACTIONAL_ID, named)
+        return Verdict(request, _added(request, lambda _: code))
     refused = {topic.name for topic in request.topics if not caller.may_topic(WRITE, topic.name)}
     if not refused:
         return Verdict(request)
-    others = ErrorCode.OPERATION_NOT_ATTEMPTED
-    return Verdict(request, _added(request, lambda name: REFUSALS[TOPIC] if name in refused else others))
+    code, others = caller.refuse(request.api, TOPIC, ", ".join(refused)), ErrorCode.OPERATION_NOT_ATTEMPTED
+    return Verdict(request, _added(request, lambda name: code if name in refused else others))
 
 
 def _judge_consumer_heartbeat(caller: Caller, request: groups.ConsumerGroupHeartbeatRequest) -> Verdict:
     code = ErrorCode.NONE
+    refused = [name for name in request.subscribed_topic_names or () if not caller.may_topic(DESCRIBE, name)]
     if not caller.may_group(READ, request.group_id):
-        code = REFUSALS[GROUP]
-    elif not all(caller.may_topic(DESCRIBE, name) for name in request.subscribed_topic_names or ()):
-        code = REFUSALS[TOPIC]
+        code = caller.refuse(request.api, GROUP, request.group_id)
+    elif refused:
+        code = caller.refuse(request.api, TOPIC, ", ".join(refused))
     if not code:
         return Verdict(request)
     return Verdict(request, groups.ConsumerGroupHeartbeatResponse(error_code=code, error_message=REFUSED))

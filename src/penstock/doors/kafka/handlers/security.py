@@ -69,6 +69,7 @@ async def create_acls(context: RequestContext, request: wire.CreateAclsRequest) 
     try:
         if acls:
             await context.broker.controller.submit(AddAcls(acls=acls), timeout_s=_TIMEOUT_S)
+            context.caller.changed(request.api, ", ".join(map(_shown, acls)))
     except PenstockError as error:
         failed = error
     outcomes = [_coded(failed if isinstance(each, Acl) else each) for each in read]
@@ -102,6 +103,7 @@ async def delete_acls(context: RequestContext, request: wire.DeleteAclsRequest) 
             for at, removed in zip(chosen, answer.matches, strict=True):
                 rows = tuple(map(_removed, removed))
                 results[at] = wire.DeleteAclsFilterResult(error_code=ErrorCode.NONE, matching_acls=rows)
+            context.caller.changed(request.api, ", ".join(_shown(acl) for removed in answer.matches for acl in removed))
     except PenstockError as error:
         for at in chosen:
             results[at] = wire.DeleteAclsFilterResult(error_code=error_code(error), error_message=error.message)
@@ -165,6 +167,12 @@ def _removed(acl: Acl) -> wire.DeleteAclsMatchingAcl:
     )
 
 
+def _shown(acl: Acl) -> str:
+    """A rule in a few words, for the audit log."""
+    what = f"{acl.action.name.lower()} {acl.resource.name.lower()}:{acl.name}"
+    return f"{acl.permission.name.lower()} {acl.principal} {what}{'*' if acl.pattern is AclPattern.PREFIXED else ''}"
+
+
 def _coded(error: PenstockError | None) -> tuple[ErrorCode, str | None]:
     return (ErrorCode.NONE, None) if error is None else (error_code(error), error.message)
 
@@ -217,6 +225,7 @@ async def alter_users(
         if not code:
             try:
                 await _alter(context, user, deletions, upsertions)
+                context.caller.changed(request.api, f"user:{user}")
             except PenstockError as error:
                 code, message = error_code(error), error.message
         results.append(wire.AlterUserScramCredentialsResult(user=user, error_code=code, error_message=message))
