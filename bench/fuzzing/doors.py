@@ -81,6 +81,8 @@ def _http_requests(count: int) -> dict[str, bytes]:
         ("acks of the same", "POST", f"/v1/queues/{_TOPIC}/ack", {"receipts": [_RECEIPT] * count}),
         ("acks of nonsense", "POST", f"/v1/queues/{_TOPIC}/ack", {"receipts": names}),
         ("a topic with many settings", "POST", "/v1/topics", {"name": "x", "configs": dict.fromkeys(names, "1")}),
+        ("a group with many settings", "PATCH", "/v1/groups/g/configs", {"configs": dict.fromkeys(names, "1")}),
+        ("all nodes with many settings", "PATCH", "/v1/cluster/configs", {"configs": dict.fromkeys(names)}),
     ]
     requests = {name: _http(method, path, json.dumps(body).encode()) for name, method, path, body in bodies}
     deep = b'{"messages": ' + b"[" * 10 * count + b"]" * 10 * count + b"}"
