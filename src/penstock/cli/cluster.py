@@ -359,7 +359,8 @@ def scrub(now: bool, wait: bool, timeout: float | None, output: str | None, url:
 def _each_node(rest: Rest) -> list[Rest]:
     """Every node that is up."""
     nodes = [node for node in rest.get("v1", "nodes")["nodes"] if node["status"] != "fenced"]
-    return [Rest(f"{rest.scheme}://{address}") for node in nodes if (address := _address(node, "http"))]
+    urls = [f"{rest.scheme}://{address}" for node in nodes if (address := _address(node, "http"))]
+    return [Rest(url, trust=rest.trust, login=rest.login) for url in urls]
 
 
 def _scrubs(nodes: list[Rest]) -> list[dict[str, Any]]:

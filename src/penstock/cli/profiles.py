@@ -111,12 +111,15 @@ def trust() -> Trust:
     )
 
 
-def login() -> Login:
-    """Who the command that runs is; `CommandError` if its credentials cannot be read."""
+def login(url: str) -> Login:
+    """Who the command that runs is; `CommandError` if its credentials cannot be read.
+
+    A profile's token is for the profile's own node: it is not shown to another one that a command names.
+    """
     try:
-        given = _option("token_file")
-        found = Login.of(token_file=given)
-        return found or Login.of(token_file=chosen().token_file)
+        found = Login.of(token_file=_option("token_file"))
+        profile = chosen()
+        return Login.of(token_file=profile.token_file) if not found and profile.url == url else found
     except InvalidRequest as error:
         raise CommandError(error.message, Exit.USAGE) from error
 

@@ -36,6 +36,7 @@ _EXITS: Final = {
     504: Exit.UNAVAILABLE,
     507: Exit.UNAVAILABLE,
 }
+_UNAUTHORIZED: Final = 401
 _WRONG_PORT: Final = "wrong_port"
 _HTTP2_BEGINNING: Final = re.compile("\0..\4", re.DOTALL)  # a settings frame: how gRPC servers begin
 
@@ -68,16 +69,15 @@ class Rest:
         self._timeout_s = timeout_s
         self._prefix = parts.path.rstrip("/")
         self._connection: http.client.HTTPConnection
+        self.trust = profiles.trust() if trust is None else trust
+        self.login = profiles.login(url) if login is None else login
         try:
-            login = login or profiles.login()
-            login.check_address(parts.hostname, is_tls=parts.scheme == "https")
-            header = login.header()
-            self._authorization = None if header is None else header.decode()
-            context = None
-            if parts.scheme == "https":
-                context = (trust or profiles.trust()).context()
+            self.login.check_address(parts.hostname, is_tls=parts.scheme == "https")
+            header = self.login.header()
+            context = self.trust.context() if parts.scheme == "https" else None
         except InvalidRequest as error:
             raise CommandError(error.message, Exit.USAGE) from error
+        self._authorization = None if header is None else header.decode()
         if context is not None:
             self._connection = http.client.HTTPSConnection(parts.hostname, port, timeout=timeout_s, context=context)
         else:
@@ -166,4 +166,6 @@ def _refusal(response: http.client.HTTPResponse, data: bytes) -> RefusedError:
     except (ValueError, AssertionError):
         problem = {}
     detail = problem.get("detail") or problem.get("title") or f"The node answered {response.status} {response.reason}."
+    if response.status == _UNAUTHORIZED:
+        detail = "The node asks who you are: run `penstock login URL`, or give --token-file with an API key."
     return RefusedError(response.status, str(problem.get("code", "")), str(detail))
