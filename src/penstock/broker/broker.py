@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 from typing import Final
@@ -287,8 +288,11 @@ class Broker:
             PIPELINES_TOPIC: (self.pipelines,),
         }
 
-    async def start(self) -> None:
-        """Begin to work on the running event loop; return when this node is one of its cluster and does its part."""
+    async def start(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Begin to work on the running event loop; return when this node is one of its cluster and does its part.
+
+        ``prepare`` runs when commands can be given, before the node counts as started.
+        """
         self.replicas.attach(asyncio.get_running_loop())
         self._housekeeping.start()
         self._in_step.start()
@@ -310,6 +314,8 @@ class Broker:
         self._mark.set()
         await self.registration.start()
         await self._in_step.caught_up()
+        if prepare is not None:
+            await prepare()
         self.is_started = True
 
     async def _read_metadata(self) -> None:

@@ -374,6 +374,51 @@ class Principals:
         return ";".join(value)
 
 
+class CertificateRule(NamedTuple):
+    """How the subject of a certificate becomes the name of a user, in Kafka's notation: ``RULE:pattern/name/case``."""
+
+    pattern: re.Pattern[str]
+    name: str  # with $1 and so on for the groups of the pattern
+    case: str  # L or U for lower or upper case, else empty
+
+    def user_of(self, subject: str) -> str | None:
+        """The user's name; None where the rule does not fit."""
+        found = self.pattern.fullmatch(subject)
+        if found is None:
+            return None
+        name = re.sub(r"\$(\d+)", lambda group: found[int(group[1])] or "", self.name)
+        return {"L": name.lower(), "U": name.upper()}.get(self.case, name)
+
+
+_CERTIFICATE_RULE: Final = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateRules:
+    """Rules as in Kafka's ``ssl.principal.mapping.rules``, separated by semicolons; the first that fits counts."""
+
+    allowed: str = "rules with semicolons, such as RULE:^CN=([^,]+).*$/$1/L; DEFAULT is the whole subject"
+
+    def parse(self, text: str) -> object:
+        rules = []
+        for part in filter(None, (part.strip() for part in text.split(";"))):
+            found = _CERTIFICATE_RULE.fullmatch("RULE:(.*)/$1/" if part == "DEFAULT" else part)
+            if found is None:
+                raise ValueError(f"has {part!r} in it, which is no rule")
+            try:
+                pattern = re.compile(found[1])
+            except re.error as error:
+                raise ValueError(f"has a pattern in it that is wrong: {error}") from None
+            if any(int(number) > pattern.groups for number in re.findall(r"\$(\d+)", found[2])):
+                raise ValueError(f"names a group in {part!r} that the pattern does not have")
+            rules.append(CertificateRule(pattern, found[2], found[3]))
+        return tuple(rules)
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return ";".join(f"RULE:{rule.pattern.pattern}/{rule.name}/{rule.case}" for rule in value)
+
+
 @dataclass(frozen=True, slots=True)
 class Choices:
     """Some of a few words, separated by commas."""

@@ -8,6 +8,7 @@ field with a kind can be set; one without is a limit of that layer, which only t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
@@ -19,6 +20,8 @@ from penstock.config.kinds import (
     INT32_MAX,
     UNLIMITED,
     Address,
+    CertificateRule,
+    CertificateRules,
     Choice,
     Choices,
     Count,
@@ -51,6 +54,7 @@ _KAFKA: Final = Address("127.0.0.1", 9092)
 _HTTP: Final = Address("127.0.0.1", 8080)
 _GRPC: Final = Address("127.0.0.1", 9000)
 SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
+_COMMON_NAME: Final = (CertificateRule(re.compile(r"^CN=((?:\\.|[^,+\\])+)(?:,.*)?$"), "$1", ""),)
 _GRACE_SHARE: Final = 0.5  # of the time to stop; the rest is for the disk
 
 
@@ -278,6 +282,8 @@ class TlsSettings:
     ca: Annotated[Path | None, Maybe(FilePath())] = None
     client_auth: Annotated[ClientAuth, Choice(tuple(ClientAuth), of=ClientAuth)] = ClientAuth.NONE
     internal: Annotated[bool, Flag()] = False
+    # Which user a client certificate is of: the common name of its subject.
+    principal_rules: Annotated[tuple[CertificateRule, ...], CertificateRules()] = _COMMON_NAME
     # A client that takes longer is cut off; so many may be at it at once at one door.
     handshake_timeout_ms: int = 10 * SECOND_MS
     handshakes_max: int = 256
@@ -309,8 +315,6 @@ class SecuritySettings:
 
     enabled: Annotated[bool, Flag()] = False  # every call has to say who makes it, and needs a rule that allows it
     super_users: Annotated[tuple[str, ...], Principals()] = ()
-    # Until a super user has a password of its own, the first line of this file is one: how the first user is made.
-    bootstrap_password_file: Annotated[Path | None, Maybe(Directory())] = None
     sasl_mechanisms: Annotated[tuple[str, ...], Choices(SASL_MECHANISMS)] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
     insecure: Annotated[bool, Flag()] = False  # listen on a network without security all the same
     # The first user and API key, taken by a cluster that has none; `penstock secure init` writes it.

@@ -96,8 +96,7 @@ class Node:
             # As soon as other nodes can call, this one has to be about to answer.
             await self._peers.start()
             await self._open(self._http)
-            await self.broker.start()
-            await self._begin_access()
+            await self.broker.start(self._begin_access)
             await self._open(self._kafka)
             if self._certificates is not None:
                 self._looking = self.broker.supervision.start("certificates", self._look_at_certificates)

@@ -143,8 +143,8 @@ def _begin(
 def _name(common_name: str) -> x509.Name:
     return x509.Name(
         [
-            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, _ORGANIZATION),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
         ]
     )
 

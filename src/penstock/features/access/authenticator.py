@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import logging
 import secrets
 from collections import Counter
+from contextlib import suppress
 from typing import Final, Protocol
 
 from penstock.access import api_keys
@@ -32,8 +32,6 @@ from penstock.access.scram import (
 from penstock.clock import Clock
 from penstock.config.settings import SecuritySettings
 from penstock.errors import AuthenticationFailed, InvalidPrincipal
-
-log = logging.getLogger(__name__)
 
 ADDRESS_WAIT_MAX_MS: Final = 5_000
 USER_WAIT_MAX_MS: Final = 1_000  # an attacker must not keep the user itself out
@@ -82,10 +80,7 @@ class Authenticator:
         held = self._rules.credentials.get(user)
         credential = next(iter(held.values())) if held else None
         async with self._hashing:
-            if credential is None and self._may_bootstrap(user):
-                is_right = await asyncio.to_thread(self._is_bootstrap_password, password)
-            else:
-                is_right = await asyncio.to_thread(self._verify, credential, password)
+            is_right = await asyncio.to_thread(self._verify, credential, password)
         if not is_right:
             raise self._refusal(door, "password", host, user)
         self._by_user.succeeded(user)
@@ -98,21 +93,6 @@ class Authenticator:
             derive(ScramMechanism.SHA_256, password, bytes(SALT_BYTES))  # so that it takes as long
             return False
         return verify(credential, password)
-
-    def _may_bootstrap(self, user: str) -> bool:
-        """Whether the settings' file holds this user's password: a super user's that has none of its own yet."""
-        settings = self.settings
-        return settings.bootstrap_password_file is not None and str(Principal(user)) in settings.super_users
-
-    def _is_bootstrap_password(self, password: str) -> bool:
-        """Runs in a thread."""
-        assert self.settings.bootstrap_password_file is not None
-        try:
-            text = self.settings.bootstrap_password_file.read_text().partition("\n")[0].rstrip("\r")
-        except (OSError, UnicodeDecodeError) as error:
-            log.warning("security.bootstrap_password_file cannot be read: %s", error)
-            return False
-        return bool(text) and hmac.compare_digest(text.encode(), password.encode())
 
     def _is_proved(self, proof: bytes) -> bool:
         known = self._proofs.get(proof)
@@ -162,13 +142,16 @@ class Authenticator:
         except AuthenticationFailed as error:
             raise self._refusal(door, "token", host) from error
 
-    @staticmethod
-    def certificate(subject_dn: str) -> Principal:
-        """The principal of a client's certificate: its whole subject, as RFC 2253 writes it."""
-        try:
-            return Principal(check_name(subject_dn))
-        except InvalidPrincipal:
-            raise AuthenticationFailed("The certificate's subject is empty, too long or not printable.") from None
+    def certificate(self, subject_dn: str) -> Principal:
+        """The principal of a client's certificate: what the rules make of its subject, as RFC 4514 writes it."""
+        names = (rule.user_of(subject_dn) for rule in self.settings.tls.principal_rules)
+        name = next((name for name in names if name is not None), "")
+        with suppress(InvalidPrincipal):
+            return Principal(check_name(name))
+        raise AuthenticationFailed(
+            "The certificate names no user: its subject fits no rule of security.tls.principal_rules, or the name that "
+            "comes of it is empty, too long or not printable."
+        )
 
     # -- failures -----------------------------------------------------------------------------------------------------
 
