@@ -94,7 +94,7 @@ def test_rights_are_those_of_the_rules_at_every_door(node: SecuredNode) -> None:
     assert status == 201
     key = issued["key"]
     message = {"messages": [{"value": "by REST"}]}
-    assert node.call("POST", "/v1/topics/orders/messages/batch", message, token=key)[0] in (200, 201)
+    assert node.call("POST", "/v1/topics/orders/batch", message, token=key)[0] in (200, 201)
     assert node.call("DELETE", "/v1/topics/orders", token=key)[0] == 403
     assert node.call("GET", "/v1/users", token=key)[0] == 403
     with penstock.Client(node.http_url, ca=node.ca, token=key) as client:

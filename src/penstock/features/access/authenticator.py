@@ -2,8 +2,8 @@
 
 A refusal says the same whatever was wrong, so that names of users cannot be collected, and costs about the same time.
 Slow hashes run in a thread; a password that was proved a moment ago is known by a keyed hash of it, for a short time
-and only while the rules stand. Tries that follow failures wait (`penstock.access.failures`). Nothing here logs, shows
-or raises a credential.
+and only while the rules stand. Refusals come the later the more often an address or a user was refused
+(`penstock.access.failures`); good credentials never wait. Nothing here logs, shows or raises a credential.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.errors import AuthenticationFailed, InvalidPrincipal
 
 ADDRESS_WAIT_MAX_MS: Final = 5_000
 USER_WAIT_MAX_MS: Final = 1_000  # an attacker must not keep the user itself out
-WAITING_MAX: Final = 256  # tries that wait; more are refused at once
+WAITING_MAX: Final = 32  # refusals of one address that are held back; with more, its tries are not looked at
 HASHING_MAX: Final = 4  # slow hashes at a time: the rest of the node wants its cores too
 PROOFS_MAX: Final = 10_000
 PROOF_SECONDS: Final = 60.0
@@ -62,7 +62,7 @@ class Authenticator:
         self.failures: Counter[tuple[str, str]] = Counter()
         self._by_address = Failures(ADDRESS_WAIT_MAX_MS)
         self._by_user = Failures(USER_WAIT_MAX_MS)
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()  # refusals by address that are held back
         self._hashing = asyncio.Semaphore(HASHING_MAX)
         self._chance = secrets.token_bytes(32)  # of this process: keys proofs, and salts of users that do not exist
         self._proofs: dict[bytes, tuple[int, float]] = {}  # (version of the rules, monotonic end)
@@ -76,13 +76,13 @@ class Authenticator:
         proof = hmac.digest(self._chance, f"{len(user)}:{user}:{password}".encode(), "sha256")
         if self._is_proved(proof):
             return self._principal(user, door, host)
-        await self._wait(door, host, user)
+        self._check_flood(door, host)
         held = self._rules.credentials.get(user)
         credential = next(iter(held.values())) if held else None
         async with self._hashing:
             is_right = await asyncio.to_thread(self._verify, credential, password)
         if not is_right:
-            raise self._refusal(door, "password", host, user)
+            raise await self.refuse_late(door, "password", host, user)
         self._by_user.succeeded(user)
         self._remember(proof)
         return self._principal(user, door, host)
@@ -123,8 +123,8 @@ class Authenticator:
         parts = api_keys.split_text(text)
         key = self._rules.keys.get(parts[0]) if parts is not None else None
         if parts is None or key is None or not api_keys.is_secret_of(key, parts[1]):
-            await self._wait(door, host)
-            raise self._refusal(door, "api_key", host)
+            self._check_flood(door, host)
+            raise await self.refuse_late(door, "api_key", host)
         if key.is_expired(self._clock.now_ms()):
             raise self._refusal(door, "expired", host)
         owner = Principal.parse(key.principal)
@@ -134,13 +134,13 @@ class Authenticator:
         """The principal of a token: an API key, or a JWT of the identity provider."""
         if token.startswith(api_keys.PREFIX):
             return await self.api_key(token, host, door)
-        await self._wait(door, host)
+        self._check_flood(door, host)
         if self._tokens is None:
-            raise self._refusal(door, "token", host)
+            raise await self.refuse_late(door, "token", host)
         try:
             return await self._tokens.principal(token)
         except AuthenticationFailed as error:
-            raise self._refusal(door, "token", host) from error
+            raise await self.refuse_late(door, "token", host) from error
 
     def certificate(self, subject_dn: str) -> Principal:
         """The principal of a client's certificate: what the rules make of its subject, as RFC 4514 writes it."""
@@ -159,9 +159,22 @@ class Authenticator:
         """Count a failed login and return the error to raise; for doors that check something themselves."""
         return self._refusal(door, reason, host, user)
 
-    async def wait(self, door: str, host: str, user: str = "") -> None:
-        """Let a try wait that follows failures."""
-        await self._wait(door, host, user)
+    async def refuse_late(self, door: str, reason: str, host: str, user: str = "") -> AuthenticationFailed:
+        """The same, the later the more often it happened. Good credentials never wait."""
+        error = self._refusal(door, reason, host, user)
+        now_ms = self._now_ms()
+        wait_ms = self._by_address.wait_ms(host, now_ms)
+        if user:
+            wait_ms = max(wait_ms, self._by_user.wait_ms(_short(user), now_ms))
+        if wait_ms:
+            self._waiting[host] += 1
+            try:
+                await asyncio.sleep(wait_ms / 1_000)
+            finally:
+                self._waiting[host] -= 1
+                if not self._waiting[host]:
+                    del self._waiting[host]
+        return error
 
     def succeeded(self, user: str) -> None:
         self._by_user.succeeded(user)
@@ -180,20 +193,10 @@ class Authenticator:
             self._by_user.failed(_short(user), now_ms)
         return AuthenticationFailed(_WRONG)
 
-    async def _wait(self, door: str, host: str, user: str = "") -> None:
-        now_ms = self._now_ms()
-        wait_ms = self._by_address.wait_ms(host, now_ms)
-        if user:
-            wait_ms = max(wait_ms, self._by_user.wait_ms(_short(user), now_ms))
-        if not wait_ms:
-            return
-        if self._waiting >= WAITING_MAX:
-            raise self._refusal(door, "too_many", host, user)
-        self._waiting += 1
-        try:
-            await asyncio.sleep(wait_ms / 1_000)
-        finally:
-            self._waiting -= 1
+    def _check_flood(self, door: str, host: str) -> None:
+        """Refuse tries at once, without a look at them, while too many of that address wait for their refusal."""
+        if self._waiting[host] >= WAITING_MAX:
+            raise self._refusal(door, "too_many", host)
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1_000)
@@ -223,17 +226,19 @@ class ScramExchange:
             if not self._has_begun:
                 self._has_begun = True
                 self._server.set_client_first(text)
-                await self._authenticator.wait(self._door, self._host, self._user)
                 return str(self._server.get_server_first()).encode()
             self._server.set_client_final(text)
             answer = str(self._server.get_server_final()).encode()
         except (ScramException, ValueError, KeyError, IndexError) as error:
-            raise self._authenticator.refuse(self._door, "scram", self._host, self._user) from error
+            raise await self._refuse() from error
         if self._authenticator.credential(self._user, self._mechanism) is None:
-            raise self._authenticator.refuse(self._door, "scram", self._host, self._user)
+            raise await self._refuse()
         self.principal = Principal(self._user)
         self._authenticator.succeeded(self._user)
         return answer
+
+    async def _refuse(self) -> AuthenticationFailed:
+        return await self._authenticator.refuse_late(self._door, "scram", self._host, self._user)
 
     def _look_up(self, user: str) -> tuple[bytes, bytes, bytes, int]:
         self._user = user
