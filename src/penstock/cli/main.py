@@ -65,6 +65,7 @@ _COMMANDS = {
     "pipeline": ("penstock.cli.pipeline:pipeline", "Run data jobs on Spark, each declared in one file."),
     "config": ("penstock.cli.settings:config", "Check settings, and show where each comes from."),
     "log": ("penstock.cli.log:log", "Inspect the files of a log."),
+    "secure": ("penstock.cli.secure:secure", "Look after the keys that protect data on disk."),
     "completion": ("penstock.cli.completion:completion", "Print the completion script for a shell."),
 }
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import random
-from contextlib import closing
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.storage.sealed import master_keys, seal
+from tests.unit.storage.sealed import seal
 
-from penstock.errors import EncryptionKeyError, StorageError
-from penstock.storage.encryption.files import EncryptedFiles, read_slots
-from penstock.storage.encryption.format import HEADER_BYTES, PAGE_BYTES, SLOT_BYTES
-from penstock.storage.files import DiskFiles, File
+from penstock.errors import StorageError
+from penstock.storage.encryption.format import PAGE_BYTES
+from penstock.storage.files import File
 from penstock.testing.files import Crash, MemoryFiles
 
 DIRECTORY = Path("/data")
@@ -106,7 +103,9 @@ class FileAgainstTwin(RuleBasedStateMachine):
         self.disk.crash()
         self._open_survivor()
 
-    @rule(size=SIZES, step=st.integers(1, 6), where=st.floats(0, 1), what=st.sampled_from(["write", "truncate", "patch"]))
+    @rule(
+        size=SIZES, step=st.integers(1, 6), where=st.floats(0, 1), what=st.sampled_from(["write", "truncate", "patch"])
+    )
     def lose_power_within(self, size: int, step: int, where: float, what: str) -> None:
         """Power goes while something is written: at one of its steps, with a part of it done."""
         position = int(where * len(self.twin))

@@ -66,7 +66,14 @@ class EncryptedFile:
     )
 
     def __init__(
-        self, inner: File, path: Path, cipher: Cipher | None, make_slot: MakeSlot, lock: threading.Lock, *, repairs: bool
+        self,
+        inner: File,
+        path: Path,
+        cipher: Cipher | None,
+        make_slot: MakeSlot,
+        lock: threading.Lock,
+        *,
+        repairs: bool,
     ) -> None:
         self._inner = inner
         self._cipher = cipher
@@ -94,7 +101,9 @@ class EncryptedFile:
         last = (place - 1) // PAGE_BYTES
         listed_end, position, behind = -1, 0, HEADER_BYTES
         for page in range(last, -1, -1):
-            data = read_around(self._inner, page * PAGE_BYTES, min(PAGE_BYTES, place - page * PAGE_BYTES), unreadable.append)
+            data = read_around(
+                self._inner, page * PAGE_BYTES, min(PAGE_BYTES, place - page * PAGE_BYTES), unreadable.append
+            )
             frames = self._list(page, data)
             if page == last and frames and frames[-1].behind == place:
                 listed_end = frames[-1].end
@@ -106,7 +115,9 @@ class EncryptedFile:
         torn_bytes = place - behind
         if torn_bytes <= 0 or (torn_bytes < ROOM_MIN and place % PAGE_BYTES == 0):
             return  # nothing, or the rest of a page in which nothing had room
-        self.size = max(listed_end, position + max(torn_bytes - FRAME_OVERHEAD, 1)) if listed_end <= position else listed_end
+        self.size = (
+            max(listed_end, position + max(torn_bytes - FRAME_OVERHEAD, 1)) if listed_end <= position else listed_end
+        )
         if unreadable:
             self._is_broken = True  # a disk that cannot read is no torn write: it may read again
         else:
@@ -186,7 +197,9 @@ class EncryptedFile:
         if page == 0:
             return 0
         assert self._cipher is not None, "pages have keys"
-        return self._cipher.page_start(page, read_around(self._inner, page * PAGE_BYTES + head_at(page), PAGE_HEAD_BYTES))
+        return self._cipher.page_start(
+            page, read_around(self._inner, page * PAGE_BYTES + head_at(page), PAGE_HEAD_BYTES)
+        )
 
     def _derived_start(self, page: int) -> int | None:
         before = self._stated_start(page - 1)
@@ -201,7 +214,9 @@ class EncryptedFile:
         low, high = 0, self._last_page
         while low < high:
             middle = (low + high + 1) // 2
-            nearby = (*range(middle, low, -1), *range(middle + 1, high + 1)) if self._start(middle) is None else (middle,)
+            nearby = (
+                (*range(middle, low, -1), *range(middle + 1, high + 1)) if self._start(middle) is None else (middle,)
+            )
             page = next((each for each in nearby if self._start(each) is not None), None)
             if page is None:
                 return low
@@ -283,7 +298,12 @@ class EncryptedFile:
             self._mend()
         place, cipher = self._inner.size, self._cipher
         in_page = place % PAGE_BYTES
-        if in_page and PAGE_BYTES - in_page >= max(ROOM_MIN, len(data) + FRAME_OVERHEAD) and cipher and not self._is_broken:
+        if (
+            in_page
+            and PAGE_BYTES - in_page >= max(ROOM_MIN, len(data) + FRAME_OVERHEAD)
+            and cipher
+            and not self._is_broken
+        ):
             self._inner.write(b"".join(cipher.write(place, self.size, data, b"")))  # no new page, so no key slot
         else:
             with self._lock:

@@ -60,11 +60,12 @@ class EncryptedFiles:
                 slots = [decode_slot(read_around(inner, _FAR_SLOT_AT, SLOT_BYTES))]
             if not any(slots) and not is_torn_header(head):
                 return inner
-            if inner.size >= HEADER_BYTES:  # else it was never synced, for its first content comes in one write with it
-                cipher = self._unwrap(path, [slot for slot in slots if slot is not None])
+            # A shorter one was never synced: the first content comes in one write with the whole header.
+            if any(slots) and inner.size >= HEADER_BYTES:
+                cipher = self.unwrap(path, [slot for slot in slots if slot is not None])
         return EncryptedFile(inner, path, cipher, self.make_slot, self.slot_lock, repairs=repairs)
 
-    def _unwrap(self, path: Path, slots: list[KeySlot]) -> Cipher | None:
+    def unwrap(self, path: Path, slots: list[KeySlot]) -> Cipher:
         """The key of a file. While keys are rotated its slots may differ, and any of them will do."""
         refused: EncryptionKeyError | None = None
         for slot in slots:
@@ -72,9 +73,8 @@ class EncryptedFiles:
                 return Cipher(slot.file_id, self.keys.unwrap(slot.key, path))
             except EncryptionKeyError as error:
                 refused = refused or error
-        if refused is not None:
-            raise refused
-        return None
+        assert refused is not None, "a file with a header has a slot"
+        raise refused
 
     def make_slot(self, cipher: Cipher) -> bytes:
         """A file's key, wrapped by the newest master key."""

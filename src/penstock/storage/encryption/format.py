@@ -24,7 +24,11 @@ FORMAT_VERSION: Final = 1
 PAGE_BYTES: Final = 16 * 1024
 SLOT_BYTES: Final = 512  # what a disk writes at once
 HEADER_BYTES: Final = 2 * SLOT_BYTES
-SLOTS_AT: Final = (0, SLOT_BYTES, PAGE_BYTES)  # two to rewrite one after the other, one that no bad sector takes with them
+SLOTS_AT: Final = (
+    0,
+    SLOT_BYTES,
+    PAGE_BYTES,
+)  # two to rewrite one after the other, one that no bad sector takes with them
 FRAME_OVERHEAD: Final = 34
 ROOM_MIN: Final = 64  # less is left unused at the end of a page
 CUT: Final = 0x8000  # in the size of a frame: it holds where the content ends instead of content
@@ -235,6 +239,8 @@ def decode_redo(data: bytes) -> Redo | None:
         return None
     _, at, size = _REDO.unpack_from(tail)
     whole = data[-REDO_TAIL_BYTES - size :]
-    if len(whole) != size + REDO_TAIL_BYTES or _CHECK.unpack(whole[-_CHECK.size :])[0] != crc32c.crc32c(whole[: -_CHECK.size]):
+    if len(whole) != size + REDO_TAIL_BYTES or _CHECK.unpack(whole[-_CHECK.size :])[0] != crc32c.crc32c(
+        whole[: -_CHECK.size]
+    ):
         return None
     return Redo(at, whole[:size], len(whole))

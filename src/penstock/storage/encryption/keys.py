@@ -27,7 +27,7 @@ KEY_BYTES: Final = 32
 VERSION_MAX: Final = 0xFFFFFFFF
 _COMMAND_TIMEOUT_S: Final = 30  # a KMS that is asked over a network answers within this, or the node does not start
 _FINGERPRINT_OF: Final = b"penstock master key"
-_HOW: Final = "Each key is VERSION:BASE64, the base64 text of 32 random bytes behind a number, as in 1:$(openssl rand -base64 32)."
+_HOW: Final = "Each key is VERSION:BASE64, a number and 32 random bytes in base64: echo 1:$(openssl rand -base64 32)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,13 @@ class MasterKeys:
             except (binascii.Error, ValueError):
                 raise EncryptionKeyError(f"Master key {version} of {origin} is not base64. {_HOW}") from None
             if len(key) != KEY_BYTES:
-                raise EncryptionKeyError(f"Master key {version} of {origin} has {len(key)} bytes, not {KEY_BYTES}. {_HOW}")
+                raise EncryptionKeyError(
+                    f"Master key {version} of {origin} has {len(key)} bytes, not {KEY_BYTES}. {_HOW}"
+                )
             if keys.setdefault(int(version), key) != key:
-                raise EncryptionKeyError(f"{origin} holds two different master keys {version}. Give the new one another number.")
+                raise EncryptionKeyError(
+                    f"{origin} holds two different master keys {version}. Give the new one another number."
+                )
         if not keys:
             raise EncryptionKeyError(f"{origin} holds no master key. {_HOW}")
         return cls(keys)
@@ -87,8 +91,8 @@ class MasterKeys:
         master = self._keys.get(key.version)
         if master is None:
             raise EncryptionKeyError(
-                f"{path} needs master key {key.version}, and there are only {_listed(self.versions)}. Add the missing one "
-                "to security.encryption.master_key_file (or _env, or _command); nothing was changed."
+                f"{path} needs master key {key.version}, and there are only {_listed(self.versions)}. Add the missing "
+                "one to security.encryption.master_key_file (or _env, or _command); nothing was changed."
             )
         try:
             return aes_key_unwrap(master, key.wrapped)
@@ -129,7 +133,9 @@ class KeySource:
         if self.variable is not None:
             text = os.environ.get(self.variable)
             if text is None:
-                raise EncryptionKeyError(f"The environment variable {self.variable}, which is to hold the master key, is not set.")
+                raise EncryptionKeyError(
+                    f"The environment variable {self.variable}, which is to hold the master key, is not set."
+                )
             return text
         assert self.command is not None, "a source is one of three"
         return _output_of(self.command)
@@ -137,7 +143,7 @@ class KeySource:
 
 def _output_of(command: str) -> str:
     try:
-        done = subprocess.run(  # noqa: S603  the operator's own command, from the node's settings
+        done = subprocess.run(
             shlex.split(command), stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_TIMEOUT_S, check=False
         )
     except (OSError, ValueError) as error:
