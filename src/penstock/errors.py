@@ -387,6 +387,12 @@ class DataDirectoryError(StartupError):
     code = "data_directory_error"
 
 
+class EncryptionKeyError(StartupError):
+    """A master key is missing, malformed or not the one that the data was written with."""
+
+    code = "encryption_key_error"
+
+
 class DamagedMetadata(DataDirectoryError):
     """A member of the quorum has lost part of its log: it must not take part under the same id again."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.exits import CommandError, Exit
+from penstock.cli.master_keys import keys
 from penstock.cli.options import combined, output_option
 from penstock.cli.output import is_for_people, show_done, show_rows
 from penstock.errors import InvalidPrincipal, InvalidRequest
@@ -145,6 +146,9 @@ def status(directory: Path, output: str | None) -> int:
     if not findings and is_for_people(output):
         click.echo("All is well.")
     return Exit.FAILURE if findings else Exit.OK
+
+
+secure.add_command(keys)
 
 
 def _directory(path: Path) -> SecureDirectory:

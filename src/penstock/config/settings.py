@@ -310,6 +310,21 @@ class OidcSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncryptionSettings:
+    """Encryption at rest: on where a master key is given. Without ``enabled`` the key only reads what is encrypted."""
+
+    enabled: Annotated[bool, Flag()] = True
+    master_key_file: Annotated[Path | None, Maybe(FilePath())] = None
+    master_key_env: Annotated[str | None, Maybe(Words())] = None
+    master_key_command: Annotated[str | None, Maybe(Words())] = None
+
+    @property
+    def sources(self) -> int:
+        """How many of the three ways to a master key are set: none, or one."""
+        return sum(way is not None for way in (self.master_key_file, self.master_key_env, self.master_key_command))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecuritySettings:
     """Who may use this cluster. Every node has to have the same."""
 
@@ -321,6 +336,7 @@ class SecuritySettings:
     bootstrap_file: Annotated[Path | None, Maybe(FilePath())] = None
     oidc: OidcSettings = OidcSettings()
     tls: TlsSettings = TlsSettings()
+    encryption: EncryptionSettings = EncryptionSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,6 +421,9 @@ def contradictions(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "groups.heartbeat_interval_ms", "must be shorter than groups.session_timeout_ms, best a third of it"
     if not groups.session_timeout_min_ms <= groups.session_timeout_ms <= groups.session_timeout_max_ms:
         yield "groups.session_timeout_ms", "must be between groups.session_timeout_min_ms and _max_ms"
+    if settings.security.encryption.sources > 1:
+        reason = "the master key comes from one place: a file, an environment variable or a command"
+        yield "security.encryption.master_key_file", reason
     yield from _cluster_contradictions(settings)
     yield from _security_contradictions(settings.security)
     yield from _tls_contradictions(settings.security.tls)

@@ -29,6 +29,7 @@ from penstock.network.certificates import Certificates
 from penstock.network.tcp import TcpPeers
 from penstock.node.addresses import Listeners
 from penstock.node.configs import broker_config, grpc_config, http_config, kafka_config
+from penstock.node.encryption import Encryption
 from penstock.node.limits import SPARE_DESCRIPTORS, keep_heap, raise_file_limit, settle_memory, warn_of_limits
 from penstock.operations.asking import OperationService
 from penstock.operations.services import Services
@@ -69,6 +70,8 @@ class Node:
         self._own_files: DiskFiles | None = None
         if files is None:
             files = self._own_files = DiskFiles(spares=SPARE_DESCRIPTORS)
+        self.encryption = Encryption(settings, files)
+        files = self.encryption.files
         surroundings = Surroundings(peers=self._peers, files=files, clock=clock)
         self.broker = Broker(broker_config(settings, listeners.endpoints(settings.broker)), surroundings)
         serve_report(self.broker)
@@ -179,6 +182,8 @@ def run(settings: Settings, on_ready: OnReady | None = None) -> int:
 async def _serve(node: Node, on_ready: OnReady | None) -> int:
     is_stopping = asyncio.Event()
     _listen_for_signals(is_stopping)
+    if node.encryption.is_on:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, node.encryption.rotate_soon)
     if not await _start(node, is_stopping):
         return 0
     settle_memory()

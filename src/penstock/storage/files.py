@@ -85,6 +85,9 @@ class File(Protocol):
     def fileno(self) -> int:
         """The descriptor for ``sendfile``, or -1 where there is none."""
 
+    def sync_descriptor(self) -> int:
+        """The descriptor whose sync is this file's, or -1 where there is none."""
+
     def close(self) -> None:
         """Close it now."""
 
@@ -409,6 +412,9 @@ class DiskFile:
             return os.fstat(self._fd).st_ctime_ns
 
     def fileno(self) -> int:
+        return self._fd
+
+    def sync_descriptor(self) -> int:
         return self._fd
 
     def is_cached(self, position: int, size: int = 1) -> bool:

@@ -238,7 +238,7 @@ class Log:
             return None
         end = self.end_offset  # before the file: what is written up to here lies in it, or the list had grown
         active = self._dirty[0]
-        descriptor = -1 if active.is_sealed else active.file.fileno()
+        descriptor = -1 if active.is_sealed else active.file.sync_descriptor()
         return None if descriptor < 0 else PlainSync(descriptor, end)
 
     def finish_sync(self, end_offset: int, error: int) -> None:

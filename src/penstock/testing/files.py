@@ -37,12 +37,13 @@ class Crash(BaseException):
 class _Inode:
     """The content of one file, live and durable."""
 
-    __slots__ = ("changed_ns", "dropped", "durable", "is_cold", "live", "shared_bytes", "unreadable")
+    __slots__ = ("changed_ns", "dropped", "durable", "is_cold", "live", "shared_bytes", "shortest", "unreadable")
 
     def __init__(self) -> None:
         self.live = bytearray()
         self.durable = b""
         self.shared_bytes = 0  # how much of both is the same for certain
+        self.shortest = 0  # the file was never shorter than this since it was synced: writing over bytes cuts none off
         self.changed_ns = 0
         self.is_cold = False  # not read since it left the memory
         self.unreadable: set[int] = set()  # pages
@@ -54,6 +55,7 @@ class _Inode:
         del self.live[size:]
         self.live.extend(bytes(size - len(self.live)))
         self.shared_bytes = min(self.shared_bytes, size)
+        self.shortest = min(self.shortest, size)
         self.dropped = {page for page in self.dropped if page < size // _PAGE_BYTES}
 
     def extend(self, data: Buffer) -> None:
@@ -63,6 +65,7 @@ class _Inode:
     def sync(self) -> None:
         self.durable = self._without_dropped()
         self.shared_bytes = min((page * _PAGE_BYTES for page in self.dropped), default=len(self.durable))
+        self.shortest = len(self.durable)
 
     def fail_to_sync(self) -> None:
         """Do as the kernel does: give up what was to be written, and show it as if it had been."""
@@ -85,7 +88,7 @@ class _Inode:
         if keep == "nothing":
             self.live = bytearray(self.durable)
         elif keep != "everything":
-            del self.live[rng.randint(self.shared_bytes, len(self.live)) :]
+            del self.live[rng.randint(max(self.shared_bytes, self.shortest), len(self.live)) :]
             if keep == "pages":
                 self._lose_pages(rng)
         self.sync()
@@ -177,6 +180,9 @@ class MemoryFile:
         return self._inode.changed_ns
 
     def fileno(self) -> int:
+        return -1
+
+    def sync_descriptor(self) -> int:
         return -1
 
     def close(self) -> None:
