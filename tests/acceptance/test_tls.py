@@ -34,6 +34,11 @@ from tests.support.wire import api_versions, read_response
 from websockets.sync.client import connect as connect_websocket
 
 import penstock
+from penstock.api.topics import ListTopics
+from penstock.client.trust import Trust
+from penstock.spark.connection import transport_to
+from penstock.spark.reading.options import SourceOptions
+from penstock.spark.writing.options import SinkOptions
 
 
 @pytest.fixture(scope="module")
@@ -344,6 +349,22 @@ def test_the_python_client_says_whom_to_trust(open_node: TlsNode, stranger: Pair
         pytest.raises(penstock.errors.PenstockError, match=r"is not trusted .*PENSTOCK_CA"),
     ):
         client.topics.list()
+
+
+def test_the_connection_of_spark(node: TlsNode, alice: Pair, stranger: Pair, topic: str) -> None:
+    chosen = {"servers": node.http_url, "topics": topic, "ca": str(alice.ca)}
+    chosen |= {"certificate": str(alice.certificate), "key": str(alice.key)}
+    for options in (
+        SourceOptions.of(chosen, is_streaming=False),
+        SinkOptions.of(
+            {"topic" if name == "topics" else name: text for name, text in chosen.items()}, is_streaming=False
+        ),
+    ):
+        portal, transport = transport_to(options.servers, timeout_s=30, trust=options.trust)
+        assert portal.call(transport.call(ListTopics())) is not None
+    portal, transport = transport_to((node.http_url,), timeout_s=1, trust=Trust.of(stranger.ca))
+    with pytest.raises(penstock.errors.PenstockError, match="is not trusted"):
+        portal.call(transport.call(ListTopics()))
 
 
 def run_penstock(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:

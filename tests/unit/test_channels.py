@@ -17,6 +17,7 @@ import pytest
 from tests.support.certificates import Authority, Pair
 
 from penstock.config.settings import ClientAuth, TlsSettings
+from penstock.doors.kafka.connection import Connection
 from penstock.errors import StartupError
 from penstock.network.certificates import Certificates, PeerCertificate, distinguished_name
 from penstock.network.channel import ENCRYPT_BYTES_MAX, SCRATCH_BYTES, Channel, PlainChannel, TlsChannel
@@ -216,6 +217,64 @@ def test_both_ends_agree_on_a_binding_that_no_other_connection_has(pair: Pair) -
             channel.close()
 
     asyncio.run(work())
+
+
+def test_a_connection_of_the_kafka_door_knows_its_clients_certificate(pair: Pair) -> None:
+    class Idle:
+        def dispatch(self, connection: Connection, frame: memoryview) -> None:
+            raise AssertionError("nothing is asked")
+
+        def on_closed(self, connection: Connection) -> None:
+            """Nothing to forget."""
+
+    async def work() -> list[str | None]:
+        found = []
+        for shown in (pair, None):
+            sock = socket.create_server(("127.0.0.1", 0))
+            there = socket.create_connection(sock.getsockname())
+            here, _ = sock.accept()
+            for each in (here, there):
+                each.setblocking(False)
+            if shown is None:
+                channel: Channel = PlainChannel(here)
+            else:
+                certificates = Certificates(settings_of(pair, internal=True))
+                scratch = memoryview(bytearray(SCRATCH_BYTES))
+                channel = TlsChannel(here, certificates.links, scratch, is_server=True)
+                client = TlsChannel(there, certificates.asking, scratch, is_server=False)
+                await asyncio.gather(shaken(channel), shaken(client))
+            connection = Connection(asyncio.get_running_loop(), channel, Idle(), max_request_bytes=1_000)
+            found.append(connection.peer_certificate_subject)
+            connection.close()
+            there.close()
+            sock.close()
+        return found
+
+    assert asyncio.run(work()) == ["CN=alice,O=Example", None]
+
+
+def test_a_large_answer_leaves_turns_of_the_loop_to_others(pair: Pair) -> None:
+    async def work() -> int:
+        near, far = await ends_of(pair)
+        near.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 26)
+        calls = 0
+
+        def drain() -> None:
+            with contextlib.suppress(BlockingIOError):
+                far.sock.recv(1 << 24)
+
+        asyncio.get_running_loop().add_reader(far.sock.fileno(), drain)
+        near.out.pieces.append(bytes(20_000_000))
+        async with asyncio.timeout(60):
+            while not near.out.send():
+                calls += 1
+                await asyncio.sleep(0)
+        asyncio.get_running_loop().remove_reader(far.sock.fileno())
+        near.sock.close()
+        far.sock.close()
+        return calls
+
+    assert asyncio.run(work()) >= 19, "twenty megabytes are not sent in one turn"
 
 
 # -- certificates ------------------------------------------------------------------------------------------------------

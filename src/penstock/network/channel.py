@@ -30,6 +30,7 @@ from penstock.wrong_port import dismiss
 ENCRYPT_BYTES_MAX: Final = 64 * 1024
 # What one call may receive; shared by all channels of a loop, because the bytes are handed to OpenSSL at once.
 SCRATCH_BYTES: Final = 256 * 1024
+_TURNS_AT_ONCE: Final = 16  # a megabyte, which takes a millisecond: then other connections have their turn
 _BINDING: Final = "tls-unique"
 
 Callback = Callable[[], None]
@@ -286,9 +287,9 @@ class TlsSendQueue:
         return bool(self._unsent)
 
     def send(self) -> bool:
-        """Write until the socket takes no more; whether everything has left. `OSError` if it never can."""
+        """Write until the socket takes no more, or a megabyte; whether all has left. `OSError` if it never can."""
         try:
-            while True:
+            for _ in range(_TURNS_AT_ONCE):
                 if not self._unsent:
                     if self.pieces:
                         self._encrypt()
@@ -298,6 +299,7 @@ class TlsSendQueue:
                 while self._unsent:
                     self._unsent = self._unsent[self._sock.send(self._unsent) :]
                 self._drop_sent()
+            return not self.pieces and not self._ciphertext.pending
         except (BlockingIOError, InterruptedError):
             return False
         except PenstockError as error:

@@ -32,6 +32,7 @@ _SILENCE_S: Final = 1.0  # half of what a node waits for an answer
 _HANDSHAKE: Final = b"\x16"  # the type of the record that TLS begins with
 _FIRST_BYTES: Final = 64
 _LOG_EVERY_S: Final = 60.0
+_REASONS_MAX: Final = 32
 
 Context = Callable[[], ssl.SSLContext]
 
@@ -65,8 +66,9 @@ class Entrance:
         self._arrivals: dict[Arrival, None] = {}  # the oldest first
         self._ready: deque[Arrival] = deque()
         self._is_scheduled = False
-        self._told_at = -_LOG_EVERY_S
-        self._untold = 0
+        self._told: dict[
+            str, tuple[float, int]
+        ] = {}  # when each reason was logged last, and how often it was not since
         self._acceptors: list[Acceptor] = []
         self._room_timer: asyncio.TimerHandle | None = None
         self.cut_off = 0  # because they took too long, or others needed their place
@@ -206,7 +208,7 @@ class Entrance:
         self._forget(arrival)
 
     def fail(self, arrival: Arrival, reason: str) -> None:
-        """Close a connection that could not be secured, and tell the log, once a minute."""
+        """Close a connection that could not be secured, and tell the log, each reason once a minute."""
         if arrival not in self._arrivals:
             return
         self._note(arrival, reason)
@@ -214,12 +216,15 @@ class Entrance:
 
     def _note(self, arrival: Arrival, reason: str) -> None:
         now = self._loop.time()
-        if now - self._told_at >= _LOG_EVERY_S:
-            more = f" ({self._untold} more since the last time)" if self._untold else ""
-            log.warning("No TLS with %s at %s: %s.%s", arrival.client, self._guide.door, reason, more)
-            self._told_at, self._untold = now, 0
+        told_at, untold = self._told.get(reason, (-_LOG_EVERY_S, 0))
+        if len(self._told) > _REASONS_MAX:
+            self._told.clear()
+        if now - told_at >= _LOG_EVERY_S:
+            more = f" ({untold} more since the last time)" if untold else ""
+            log.warning("No TLS with %s at %s: %s.%s", arrival.client, self._guide.door.rstrip(","), reason, more)
+            self._told[reason] = now, 0
         else:
-            self._untold += 1
+            self._told[reason] = told_at, untold + 1
             log.debug("No TLS with %s: %s.", arrival.client, reason)
 
     def drop(self, arrival: Arrival) -> None:

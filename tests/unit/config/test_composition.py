@@ -40,7 +40,16 @@ _ELSEWHERE |= {"broker.internal", "broker.advertised_internal"}
 _ELSEWHERE |= {"cluster.token"}
 # What a value needs beside it to make sense.
 _INTERNAL = {"broker.internal": "127.0.0.1:1"}
-_TOGETHER = {"cluster.peers": _INTERNAL, "cluster.join": _INTERNAL}
+_CERTIFICATE = {"security.tls.certificate": "/node.pem"}
+_AUTHORITY = {**_CERTIFICATE, "security.tls.ca": "/ca.pem"}
+_TOGETHER = {
+    "cluster.peers": _INTERNAL,
+    "cluster.join": _INTERNAL,
+    "security.tls.key": _CERTIFICATE,
+    "security.tls.ca": _CERTIFICATE,
+    "security.tls.client_auth": _AUTHORITY,
+    "security.tls.internal": _AUTHORITY,
+}
 _TOGETHER["security.oidc.issuer"] = {"security.oidc.audience": "a", "security.oidc.jwks_file": "/keys"}
 
 

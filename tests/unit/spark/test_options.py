@@ -56,7 +56,7 @@ def test_offsets_are_named_by_partition() -> None:
     [
         ({"topic": "x"}, "no option 'topic'; did you mean 'topics'?"),
         ({"startOffset": "latest"}, "did you mean 'startingOffsets'?"),
-        ({"zzz": "1"}, "it knows assign, columns, deadLetterTopic"),
+        ({"zzz": "1"}, "it knows assign, ca, certificate, columns, deadLetterTopic"),
         ({"group": "g"}, "'group' is for streams"),
         ({"maxRecordsPerTrigger": "5"}, "is for streams"),
         ({"servers": ""}, "'servers' is empty"),
