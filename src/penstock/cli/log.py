@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,6 +16,10 @@ from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, 
 
 if TYPE_CHECKING:
     from penstock.storage.inspect import BatchFacts, LogReport, RecordFacts, SegmentReport
+
+_METADATA: Final = "metadata"  # the directory of the metadata log, and the beginning of those set aside
+# What the metadata keeps of credentials: good for guessing passwords at leisure, and of no use to people.
+_SECRETS: Final = re.compile(rb'("(?:salt|stored_key|server_key|secret_hash)":)"[^"]*"')
 
 
 @click.group()
@@ -142,8 +147,10 @@ def _dump(directory: Path, records: bool, offset: int, limit: int | None, output
     from penstock.storage.inspect import dump_batches, dump_records
 
     lines: Iterator[dict[str, object]]
+    is_metadata = directory.resolve().name.startswith(_METADATA)
     if records:
-        lines = (_record_json(facts) for facts in dump_records(DiskFiles(), directory, offset=offset, limit=limit))
+        found = dump_records(DiskFiles(), directory, offset=offset, limit=limit)
+        lines = (_record_json(facts, hides_secrets=is_metadata) for facts in found)
     else:
         lines = (_batch_json(facts) for facts in dump_batches(DiskFiles(), directory, offset=offset, limit=limit))
     place: dict[str, object] = {"directory": str(directory)}
@@ -178,12 +185,15 @@ def _batch_json(facts: BatchFacts) -> dict[str, object]:
     }
 
 
-def _record_json(facts: RecordFacts) -> dict[str, object]:
+def _record_json(facts: RecordFacts, *, hides_secrets: bool) -> dict[str, object]:
     record = facts.record
+    value = record.value
+    if hides_secrets and value is not None:
+        value = _SECRETS.sub(rb'\1"..."', value)
     line: dict[str, object] = {"offset": record.offset, "timestamp": _time(record.timestamp)}
     if facts.batch.marker is not None:
         return line | {"marker": facts.batch.marker.name, "producer_id": facts.batch.header.producer_id}
-    for name, data in (("key", record.key), ("value", record.value)):
+    for name, data in (("key", record.key), ("value", value)):
         line |= _twin(name, data)
     if record.headers:
         line["headers"] = [{"name": name, **_twin("value", data)} for name, data in record.headers]

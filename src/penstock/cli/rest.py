@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from penstock.cli.credentials import authorization
 from penstock.cli.exits import CommandError, Exit
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
@@ -59,6 +60,7 @@ class Rest:
         self.url = url
         self._timeout_s = timeout_s
         self._prefix = parts.path.rstrip("/")
+        self._authorization = authorization()
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             context = ssl.create_default_context()
@@ -112,6 +114,8 @@ class Rest:
         connection = self._connection
         is_fresh = connection.sock is None
         headers = {"Accept": "application/json"}
+        if self._authorization is not None:
+            headers["Authorization"] = self._authorization
         if payload is not None:
             headers["Content-Type"] = "application/json"
         if connection.sock is not None:

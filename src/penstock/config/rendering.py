@@ -32,7 +32,7 @@ def _yaml_lines(loaded: Loaded, changed: bool) -> Iterator[str]:
         written = sections
         text = _scalar(setting.kind.show(value_at(loaded.settings, setting.path)))
         line = f"{'  ' * len(sections)}{name}: {text}"
-        yield f"{line:<{_COMMENT_COLUMN}}# {loaded.origins[setting.path]}"
+        yield f"{line:<{_COMMENT_COLUMN - 1}} # {loaded.origins[setting.path]}"
 
 
 def as_json(loaded: Loaded, *, changed: bool = False) -> str:

@@ -281,6 +281,8 @@ class SecuritySettings:
 
     enabled: Annotated[bool, Flag()] = False  # every call has to say who makes it, and needs a rule that allows it
     super_users: Annotated[tuple[str, ...], Principals()] = ()
+    # Until a super user has a password of its own, the first line of this file is one: how the first user is made.
+    bootstrap_password_file: Annotated[Path | None, Maybe(Directory())] = None
     sasl_mechanisms: Annotated[tuple[str, ...], Choices(SASL_MECHANISMS)] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
     insecure: Annotated[bool, Flag()] = False  # listen on a network without security all the same
     oidc: OidcSettings = OidcSettings()

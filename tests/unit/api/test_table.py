@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args
 
 import msgspec
 import msgspec.inspect
 import pytest
 
 from penstock.api.messages import Publish
-from penstock.api.operation import Action, Keeper, Operation, Repeat, Request, Resource, sources_of
+from penstock.api.operation import Action, Admits, Keeper, Operation, Repeat, Request, Resource, sources_of
 from penstock.api.table import OPERATIONS, RESOURCES
 from penstock.operations.messages import message_of
 from penstock.operations.serving import SERVED
@@ -18,6 +19,8 @@ from penstock.operations.table import server_of
 EVERY = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 # What tells a load balancer that the process is there, before anybody could be asked who calls.
 OPEN_TO_ALL = {"livez", "readyz"}
+# What shows nothing of the cluster, and so needs no right beyond a name.
+OPEN_TO_AUTHENTICATED = {"who_am_i", "next_times"}
 
 
 def named(kind: type[Request[object]], path: str) -> bool:
@@ -27,13 +30,22 @@ def named(kind: type[Request[object]], path: str) -> bool:
         fields = {info.name: info for info in msgspec.structs.fields(at)}  # type: ignore[arg-type]
         if part not in fields:
             return False
-        at = fields[part].type
+        at = _member(fields[part].type)
     return True
+
+
+def _member(kind: object) -> object:
+    """What a field holds, also where it may be absent or is a list."""
+    while get_args(kind) and not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        kind = next(each for each in get_args(kind) if each is not type(None))
+    return kind
 
 
 @EVERY
 def test_a_row_says_what_it_needs_and_the_field_that_names_it_is_there(operation: Operation) -> None:
-    assert bool(operation.needs) != (operation.name in OPEN_TO_ALL)
+    assert bool(operation.needs) != (operation.name in OPEN_TO_ALL | OPEN_TO_AUTHENTICATED)
+    assert (operation.admits is Admits.EVERYONE) == (operation.name in OPEN_TO_ALL)
+    assert (operation.admits is Admits.AUTHENTICATED) == (operation.name in OPEN_TO_AUTHENTICATED)
     for needs in operation.needs:
         assert isinstance(needs.action, Action)
         assert isinstance(needs.resource, Resource)

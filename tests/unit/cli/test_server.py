@@ -108,6 +108,7 @@ def test_a_door_that_cannot_open_closes_what_is_open(tmp_path: Path) -> None:
             "PENSTOCK_BROKER__DATA_DIR": str(tmp_path / "data"),
             "PENSTOCK_BROKER__KAFKA": "127.0.0.1:0",
             "PENSTOCK_BROKER__HTTP": "192.0.2.1:8080",
+            "PENSTOCK_SECURITY__INSECURE": "true",
         }
     ).settings
 

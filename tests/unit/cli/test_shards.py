@@ -9,7 +9,8 @@ from penstock.config.settings import Settings
 from penstock.errors import StartupError
 from penstock.node.processes import shard_environments
 
-TOKEN = {"cluster__token": "a secret"}
+TOKEN = {"cluster__token": "a secret", "security__insecure": "true"}
+CHOSEN = {f"PENSTOCK_{name.upper()}": value for name, value in TOKEN.items()}
 
 
 def loaded(**variables: str) -> Settings:
@@ -21,7 +22,7 @@ def test_the_first_shard_is_the_node_itself_and_the_others_join_it() -> None:
         broker__node_id="2", broker__data_dir="/d", broker__internal="h:7000", broker__kafka="h:9000", **TOKEN
     )
     first, second, third = (
-        load({**chosen, "PENSTOCK_CLUSTER__TOKEN": "a secret"}).settings for chosen in shard_environments(settings, 3)
+        load({**chosen, **CHOSEN}).settings for chosen in shard_environments(settings, 3)
     )
     assert first.broker.internal == settings.broker.internal
     assert first.cluster.join is None

@@ -15,6 +15,7 @@ from penstock.broker.config import BrokerConfig
 from penstock.config.kinds import (
     Address,
     Choice,
+    Choices,
     Count,
     Flag,
     HostNames,
@@ -22,8 +23,10 @@ from penstock.config.kinds import (
     Networks,
     Number,
     PeerList,
+    Principals,
     ValueKind,
     Whole,
+    Words,
 )
 from penstock.config.loading import load
 from penstock.config.settings import SETTINGS, Settings
@@ -38,6 +41,7 @@ _ELSEWHERE |= {"cluster.token"}
 # What a value needs beside it to make sense.
 _INTERNAL = {"broker.internal": "127.0.0.1:1"}
 _TOGETHER = {"cluster.peers": _INTERNAL, "cluster.join": _INTERNAL}
+_TOGETHER["security.oidc.issuer"] = {"security.oidc.audience": "a", "security.oidc.jwks_file": "/keys"}
 
 
 def effects(settings: Settings) -> object:
@@ -58,6 +62,12 @@ def another_value(kind: ValueKind, default: object) -> str:
         return "queue.example,*.cluster.local"
     if isinstance(kind, Networks):
         return "10.0.0.1,10.1.0.0/16"
+    if isinstance(kind, Principals):
+        return "User:admin;User:CN=ops,O=example"
+    if isinstance(kind, Choices):
+        return kind.words[-1]
+    if isinstance(kind, Words):
+        return "other"
     if isinstance(kind, Count):
         return "unlimited"
     if isinstance(kind, Whole):

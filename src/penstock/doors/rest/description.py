@@ -32,6 +32,7 @@ _TAGS: Final = {
     "groups": "Be a member of a consumer group; look at groups and their lag, move their offsets, delete them.",
     "transactions": "Publish from several writers at once, so that all of it is seen or nothing.",
     "cluster": "Look at the cluster and its nodes; drain and remove nodes, move replicas and leaders.",
+    "access": "Who may do what: users, rules, roles and API keys.",
     "health": "For whoever watches over the node.",
     "admin": "The node and its cluster as JSON.",
     "description": "The API's description and the status page.",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import secrets
 from collections import Counter
 from typing import Final, Protocol
@@ -31,6 +32,8 @@ from penstock.access.scram import (
 from penstock.clock import Clock
 from penstock.config.settings import SecuritySettings
 from penstock.errors import AuthenticationFailed, InvalidPrincipal
+
+log = logging.getLogger(__name__)
 
 ADDRESS_WAIT_MAX_MS: Final = 5_000
 USER_WAIT_MAX_MS: Final = 1_000  # an attacker must not keep the user itself out
@@ -79,7 +82,10 @@ class Authenticator:
         held = self._rules.credentials.get(user)
         credential = next(iter(held.values())) if held else None
         async with self._hashing:
-            is_right = await asyncio.to_thread(self._verify, credential, password)
+            if credential is None and self._may_bootstrap(user):
+                is_right = await asyncio.to_thread(self._is_bootstrap_password, password)
+            else:
+                is_right = await asyncio.to_thread(self._verify, credential, password)
         if not is_right:
             raise self._refusal(door, "password", host, user)
         self._by_user.succeeded(user)
@@ -92,6 +98,21 @@ class Authenticator:
             derive(ScramMechanism.SHA_256, password, bytes(SALT_BYTES))  # so that it takes as long
             return False
         return verify(credential, password)
+
+    def _may_bootstrap(self, user: str) -> bool:
+        """Whether the settings' file holds this user's password: a super user's that has none of its own yet."""
+        settings = self.settings
+        return settings.bootstrap_password_file is not None and str(Principal(user)) in settings.super_users
+
+    def _is_bootstrap_password(self, password: str) -> bool:
+        """Runs in a thread."""
+        assert self.settings.bootstrap_password_file is not None
+        try:
+            text = self.settings.bootstrap_password_file.read_text().partition("\n")[0].rstrip("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            log.warning("security.bootstrap_password_file cannot be read: %s", error)
+            return False
+        return bool(text) and hmac.compare_digest(text.encode(), password.encode())
 
     def _is_proved(self, proof: bytes) -> bool:
         known = self._proofs.get(proof)

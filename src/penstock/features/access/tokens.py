@@ -1,6 +1,6 @@
 """Tokens of an identity provider: JWTs (RFC 7519), checked with the provider's public keys (a JWK set, RFC 7517).
 
-Only signatures by asymmetric keys count: ``none`` is no signature, and with HS256 a holder of the public key could sign.
+Only signatures by asymmetric keys count: ``none`` is no signature, and with HS256 the public key could sign.
 Issuer, audience and expiry are required and checked. Keys come from a file or from the provider; they are read again
 in a thread when they are old, or when a token names one that is not known, but never more often than the pause allows:
 a flood of tokens with invented key ids must not become a flood of requests.
