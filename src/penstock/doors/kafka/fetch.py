@@ -92,12 +92,10 @@ class _FetchJob:
         "_answer",
         "_broker",
         "_connection",
-        "_forbidden",
         "_header",
         "_is_scheduled",
         "_reads_followers",
         "_request",
-        "_rules_version",
         "_timer",
         "_watched",
     )
@@ -114,8 +112,6 @@ class _FetchJob:
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[Partition] = []
         self._is_scheduled = False
-        self._rules_version = -1
-        self._forbidden: frozenset[str] = frozenset()
 
     def run(self) -> None:
         found = self._read_all()
@@ -196,8 +192,7 @@ class _FetchJob:
 
     def _read_all(self) -> _FetchResult:
         request = self._request
-        if self._connection.caller.is_limited:
-            self._authorize()
+        is_limited = self._connection.caller.is_limited
         left = min(request.max_bytes, _RESPONSE_BYTES_MAX)
         size = 0
         is_final = False
@@ -205,6 +200,12 @@ class _FetchJob:
         for topic in request.topics:
             results: list[FetchedPartition[FileSlice]] = []
             name = self._name_of(topic)
+            if is_limited and name and not self._may_read(name):
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                refused = [FetchedPartition[FileSlice](wanted.partition, code) for wanted in topic.partitions]
+                topics.append(FetchedTopic(topic.name, refused, topic.topic_id))
+                is_final = True
+                continue
             for wanted in topic.partitions:
                 result = self._read(name, wanted, left, is_first=size == 0)
                 results.append(result)
@@ -215,19 +216,14 @@ class _FetchJob:
             topics.append(FetchedTopic(topic.name, results, topic.topic_id))
         return _FetchResult(topics, size, is_final)
 
-    def _authorize(self) -> None:
-        """Find the topics that the caller may not read, again when the rules have changed while the fetch waited."""
+    def _may_read(self, name: str) -> bool:
+        """Whether the caller may read a topic now: it may have lost the right while the fetch waited."""
         caller = self._connection.caller
-        if caller.rules_version == self._rules_version:
-            return
-        self._rules_version = caller.rules_version
-        if self._request.replica_id >= 0 and not caller.may_cluster(AclAction.CLUSTER_ACTION):
-            self._forbidden = frozenset(map(self._name_of, self._request.topics))  # a follower, as it says
-            return
-        names = map(self._name_of, self._request.topics)
-        self._forbidden = frozenset(name for name in names if not caller.may_topic(AclAction.READ, name))
-        if self._forbidden:
-            caller.refuse(FETCH, AclResource.TOPIC, ", ".join(self._forbidden))
+        is_follower = self._request.replica_id >= 0  # as it says; nodes do not come through this door
+        if caller.may_read(name) and (not is_follower or caller.may_cluster(AclAction.CLUSTER_ACTION)):
+            return True
+        caller.refuse(FETCH, AclResource.TOPIC, name)
+        return False
 
     def _is_urgent(self, result: FetchedPartition[FileSlice]) -> bool:
         """Whether a partition has more to read than what was found, or a result that should not wait."""
@@ -240,8 +236,6 @@ class _FetchJob:
     def _read(self, name: str, wanted: PartitionFetch, left: int, *, is_first: bool) -> FetchedPartition[FileSlice]:
         if not name:
             return FetchedPartition(wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID)
-        if name in self._forbidden:
-            return FetchedPartition(wanted.partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         is_committed_only = self._request.isolation_level == READ_COMMITTED
         preferred = _NO_REPLICA
         try:

@@ -471,9 +471,10 @@ def _admitted(connection: Connection, request: Produce) -> AdmittedProduce:
     caller = connection.caller
     if not caller.is_limited:
         return AdmittedProduce(*request)
-    names = {topic.name for topic in request.topics if not caller.may_topic(AclAction.WRITE, topic.name)}
-    if names:
-        caller.refuse(PRODUCE, AclResource.TOPIC, ", ".join(names))
+    names = [topic.name for topic in request.topics if not caller.may_write(topic.name)]
+    if not names:
+        return AdmittedProduce(*request)
+    caller.refuse(PRODUCE, AclResource.TOPIC, ", ".join(names))
     return _set_aside(request, names)
 
 
