@@ -125,7 +125,9 @@ class Conductor:
         self.say(f"{happening.kind} healed after {happening.healed_at - happening.began_at:.1f} s")
 
     def _heal_all(self, matches: Callable[[Happening], bool] = lambda _: True) -> None:
-        for _, fault, happening in list(self._active):
+        for _, fault, happening in reversed(
+            self._active.copy()
+        ):  # what began last may keep an earlier one from healing
             if matches(happening):
                 self._heal(fault, happening)
 

@@ -35,6 +35,8 @@ _KAFKA_LENGTH_MAX: Final = 100 * 1024 * 1024
 _KAFKA_API_KEY_MAX: Final = 200
 _KAFKA_VERSION_MAX: Final = 30
 _BROKER_NOT_AVAILABLE: Final = 8
+_CHALLENGE: Final = b"challenge"  # the first step of the handshake between nodes, docs/formats/peers.md
+_GREETING_HEAD_BYTES: Final = 40
 _LOG_EVERY_S: Final = 60.0
 _DRAIN_S: Final = 1.0
 _DRAIN_BYTES: Final = 1024 * 1024
@@ -77,6 +79,11 @@ def recognise(first: bytes | memoryview) -> Protocol | None:
         if _KAFKA_HEAD.size - 4 <= length <= _KAFKA_LENGTH_MAX and is_head:
             return Protocol.KAFKA
     return None
+
+
+def is_challenge(first: bytes) -> bool:
+    """Whether a server begins as a node does at its internal port, to a client that has not spoken by then."""
+    return _CHALLENGE in first[:_GREETING_HEAD_BYTES] and not first.startswith(b"HTTP/")
 
 
 class Guide:

@@ -142,6 +142,24 @@ def test_a_drain_tells_what_has_nowhere_to_go(fragile: Cluster) -> None:
     assert "t" not in {each["topic"] for each in plan["stuck"]}, "two replicas have room on two nodes"
 
 
+def test_a_drain_that_waits_for_a_node_that_is_away_says_so(fragile: Cluster) -> None:
+    fragile.add(4)
+    assert command(fragile, "cluster", "join", 4, "--wait", 60).returncode == 0
+    with rest(fragile, 1) as client:
+        client.post("/v1/topics", json={"name": "two", "replication_factor": 2}).raise_for_status()
+    placed = command(fragile, "topic", "reassign", "two", "--nodes", "2,4", "--timeout", 60)
+    assert placed.returncode == 0, placed.stderr
+    fragile.nodes[2].kill()
+    eventually(lambda: {each["node_id"]: each["status"] for each in fragile.ask("/v1/nodes")["nodes"]}[2] == "fenced")
+    late = command(fragile, "cluster", "drain", 4, "--timeout", 15)
+    assert late.returncode == 5, late.stderr
+    assert "two-0" in late.stderr, "one of its two replicas is all that is left: it may not go before another is back"
+    assert "node 2, which is away" in late.stderr
+    fragile.nodes[2].restart()
+    drained = command(fragile, "cluster", "drain", 4, "--timeout", 60)
+    assert drained.returncode == 0, drained.stderr
+
+
 def test_a_node_joins_takes_its_share_and_leaves_again(fragile: Cluster) -> None:
     with rest(fragile, 1) as client:
         batch = [{"value": f"v{at}", "partition": at % 3} for at in range(300)]

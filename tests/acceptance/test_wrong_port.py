@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -97,6 +98,34 @@ def test_our_own_clients_say_it_at_once(node: Node, door: str, told: str) -> Non
     assert "HTTP address" in done.stderr
     with penstock.Client(url) as client, pytest.raises(WrongPort, match=told):
         client.publish("orders", "one")
+
+
+def test_clients_that_speak_late_know_the_internal_port_by_its_greeting(node: Node) -> None:
+    """A node speaks first to what says nothing at its internal port, as a client of a busy machine does."""
+    with socket.create_connection(("127.0.0.1", port_of(node, "internal")), timeout=60) as late:
+        greeting = late.recv(4096)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            for _ in range(2):
+                client, _address = server.accept()
+                client.recv(1)
+                client.sendall(greeting)
+                client.recv(65536)
+                client.close()
+
+        greeting_all = threading.Thread(target=greet)
+        greeting_all.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        done = subprocess.run(
+            [penstock_command(), "topic", "list", "--url", url], capture_output=True, text=True, timeout=60, check=False
+        )
+        with penstock.Client(url) as client, pytest.raises(WrongPort, match="the internal port"):
+            client.publish("orders", "one")
+        greeting_all.join()
+    assert done.returncode == 2
+    assert "the internal port" in done.stderr
+    assert "HTTP address" in done.stderr
 
 
 def test_the_log_has_it_for_each_door(node: Node) -> None:

@@ -56,7 +56,10 @@ class JoinAndLeave:
             raise ClusterError(f"no node is there to be told: cluster {' '.join(words)}")
         url = f"http://{serving[0].place.http}"
         command = [str(REPO / ".venv/bin/penstock"), "cluster", *words, "--url", url]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise ClusterError(f"penstock cluster {' '.join(words)} has not ended in {COMMAND_LIMIT_S:g} s") from None
         if done.returncode:
             raise ClusterError(f"penstock cluster {' '.join(words)} failed: {done.stderr or done.stdout}")
 

@@ -145,14 +145,29 @@ def wait_for_moves(
         while rows := current_moves(rest, topic, node_id):
             line.show(rows)
             if timeout_s is not None and time.monotonic() - started > timeout_s:
-                raise CommandError(
-                    f"After {timeout_s:g} s {count_of(len(rows), 'partition')} are still moving. The moves "
-                    "go on in the background.",
-                    Exit.UNAVAILABLE,
-                )
+                raise CommandError(_still_moving(rest, rows, timeout_s), Exit.UNAVAILABLE)
             time.sleep(_POLL_EVERY_S)
     finally:
         line.clear()
+
+
+_PLACES_TOLD: Final = 5
+
+
+def _still_moving(rest: Rest, rows: list[dict[str, Any]], timeout_s: float) -> str:
+    """What has not moved in time, and for which nodes it may wait."""
+    places = [f"{row['topic']}-{row['partition']}" for row in rows]
+    more = f" and {len(places) - _PLACES_TOLD} more" if len(places) > _PLACES_TOLD else ""
+    told = f"Not done within {timeout_s:g} s: {', '.join(places[:_PLACES_TOLD])}{more} still moving."
+    wanted = {node_id for row in rows for node_id in row["replicas"]}
+    nodes = rest.get("v1", "nodes")["nodes"]
+    away = [str(node["node_id"]) for node in nodes if node["status"] == "fenced" and node["node_id"] in wanted]
+    if away:
+        told += (
+            f" Replicas of these belong on node {', '.join(away)}, which is away: where too few others are in sync, "
+            "the move waits for it."
+        )
+    return f"{told} The moves go on in the background."
 
 
 class _ProgressLine:

@@ -111,8 +111,8 @@ class Rest:
             response, data = self._send(method, target, payload, timeout_s)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            if isinstance(error, http.client.BadStatusLine) and _HTTP2_BEGINNING.match(str(error.args[0])):
-                message = f"{self.url} is a gRPC port. Give the node's HTTP address with --url, port 8080 by default."
+            if isinstance(error, http.client.BadStatusLine) and (door := _other_door(str(error.args[0]))):
+                message = f"{self.url} is {door}. Give the node's HTTP address with --url, port 8080 by default."
                 raise CommandError(message, Exit.USAGE) from error
             raise CommandError(self._unreachable(error), Exit.UNAVAILABLE) from error
         if response.status >= 400:
@@ -156,6 +156,16 @@ class Rest:
             f"Cannot reach a node at {self.url}: {reason}. Start one with `penstock dev`, or name another with --url "
             "or PENSTOCK_URL."
         )
+
+
+def _other_door(line: str) -> str | None:
+    """Which port of a node answers with such a line; None if it may be anything."""
+    from penstock.wrong_port import is_challenge
+
+    if _HTTP2_BEGINNING.match(line):
+        return "a gRPC port"
+    is_internal = is_challenge(line.encode("latin-1", "replace"))
+    return "the internal port of a node, for other nodes" if is_internal else None
 
 
 def _refusal(response: http.client.HTTPResponse, data: bytes) -> RefusedError:

@@ -16,6 +16,7 @@ import httptools
 
 from penstock.client.calls import Body, Pieces
 from penstock.client.trust import explain
+from penstock.wrong_port import is_challenge
 
 Address = tuple[str, int]
 HeaderList = list[tuple[bytes, bytes]]
@@ -41,8 +42,8 @@ class NotConnected(ConnectionError):
     """There is no connection, so nothing was sent."""
 
 
-class SpeaksGrpc(ConnectionError):
-    """What answers is the gRPC port of a node, or another server of HTTP/2."""
+class OtherDoor(ConnectionError):
+    """What answers is another port of a node: its message says which."""
 
 
 class HttpAnswer(NamedTuple):
@@ -141,7 +142,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._head:
             data = self._head + data
         if data[:_SETTINGS_BYTES].endswith(_SETTINGS) and data.startswith(b"\0"):
-            self._give_up(SpeaksGrpc("it speaks gRPC"))
+            self._give_up(OtherDoor("a gRPC port"))
+            return
+        if is_challenge(data):
+            self._give_up(OtherDoor("the internal port of a node, for other nodes"))
             return
         end = data.find(b"\r\n\r\n")
         if end < 0:

@@ -24,7 +24,7 @@ from penstock.client.connections import (
     HttpAnswer,
     HttpConnection,
     NotConnected,
-    SpeaksGrpc,
+    OtherDoor,
     request_of,
 )
 from penstock.client.login import Login
@@ -147,10 +147,8 @@ class Transport:
                 error = error_of(answer.status, answer.body)
                 if not error.retriable or answer.status == _NOT_FOUND:
                     raise error
-            except SpeaksGrpc:
-                raise WrongPort(
-                    f"{node.url} is a gRPC port. Give the node's HTTP address, port 8080 by default."
-                ) from None
+            except OtherDoor as door:
+                raise WrongPort(f"{node.url} is {door}. Give the node's HTTP address, port 8080 by default.") from None
             except OSError as problem:
                 failures[node.url] = problem.strerror or str(problem) or type(problem).__name__
                 error = _unreachable(failures, self.timeout_s)
