@@ -1,4 +1,4 @@
-"""Every operation of the table, over REST, for callers without a name, without rights, with all, and with all but one."""
+"""Every operation of the table over REST: for callers without a name, without rights, with all, with all but one."""
 
 from __future__ import annotations
 
