@@ -12,8 +12,9 @@ from msgspec.structs import asdict
 from tests.integration.http.conftest import DoorInThread, http_config
 
 from penstock.access.acls import CLUSTER_NAME, Acl, AclAction, AclFilter, AclResource
+from penstock.access.scram import SALT_BYTES, ScramMechanism, derive
 from penstock.config.settings import SecuritySettings
-from penstock.consensus.commands import AddAcls, RemoveAcls
+from penstock.consensus.commands import AddAcls, RemoveAcls, SetCredentials
 
 ROOT = ("root", "the password of root")
 NOBODY = ("nobody", "the password of nobody")
@@ -25,12 +26,11 @@ class SecureDoor(DoorInThread):
     """A door that asks who calls. Rules are changed through the controller, as over any door."""
 
     def __init__(self, directory: Path, **more: Any) -> None:
-        bootstrap = directory / "bootstrap"
-        bootstrap.parent.mkdir(parents=True, exist_ok=True)
-        bootstrap.write_text(f"{ROOT[1]}\n")
-        security = SecuritySettings(enabled=True, super_users=("User:root",), bootstrap_password_file=bootstrap, **more)
+        security = SecuritySettings(enabled=True, super_users=("User:root",), **more)
         super().__init__(directory / "data", http_config(), security=security)
         self.url = f"http://127.0.0.1:{self.server.port}"
+        first = derive(ScramMechanism.SHA_256, ROOT[1], bytes(SALT_BYTES))
+        self.run(self.broker.command(SetCredentials(user=ROOT[0], credentials=(first,))))
         self.root = self.client_of(ROOT)
         for user, password in (NOBODY, ALICE):
             self.root.put(f"/v1/users/{user}", json={"password": password}).raise_for_status()
