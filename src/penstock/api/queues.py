@@ -9,9 +9,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock import errors
 from penstock.api import limits
-from penstock.api.limits import DEFAULT_GROUP, GroupName, Instant, Receipts, TopicName
-from penstock.api.messages import MessageView
-from penstock.api.operation import Action, Packed, Repeat, Request, Resource, Route, operation
+from penstock.api.limits import DEFAULT_GROUP, DEFAULT_WRITER, GroupName, Instant, Receipts, TopicName
+from penstock.api.messages import MessageView, Transaction, Writer
+from penstock.api.operation import Action, Keeper, Packed, Repeat, Request, Resource, Route, Where, operation
 from penstock.api.problems import Problem
 
 DONE: Final = "done"
@@ -108,8 +108,8 @@ def is_some_left(answer: ReceiptResults) -> bool:
 class Receive(Request[Received | Packed], frozen=True, kw_only=True):
     """Receive messages under a lease, waiting for the first up to `wait_ms`; what is not acked in time comes again.
 
-    Receipts in `ack` are acked first; if one of them is not, nothing is received, and a 207 tells why. Messages that
-    cannot be unpacked go to the dead letters.
+    Receipts in `ack` are acked first; if one of them is not, nothing is received, and the answer tells why. Messages
+    that cannot be unpacked go to the dead letters.
     """
 
     topic: TopicName
@@ -152,6 +152,7 @@ def _by_group(verb: str, summary: str) -> Route:
     needs=_READ,
     repeat=Repeat.SAME,
     errors=(*_QUEUE_ERRORS, errors.GroupError),
+    where=Where(Keeper.TRANSACTION, "transaction"),
     also={207: is_some_left},
     also_at=(_by_group("ack", "Be done with messages of a queue group, of any topics."),),
 )
@@ -161,6 +162,11 @@ class Ack(Request[ReceiptResults], frozen=True, kw_only=True):
     topic: TopicName | None = None
     receipts: Receipts
     group: GroupName = DEFAULT_GROUP
+    transaction: Annotated[
+        Transaction,
+        Meta(description="The joint transaction that the acks are part of: they hold once it is committed."),
+    ] = None
+    writer: Annotated[Writer, Meta(description=f"As which of its writers; default: {DEFAULT_WRITER}.")] = None
 
 
 @operation(
@@ -313,12 +319,13 @@ class ListQueues(Request[QueueList], frozen=True, kw_only=True):
     tag="queues",
     needs=Action.DESCRIBE.of(Resource.TOPIC, "topic"),
     repeat=Repeat.SAFE,
-    errors=(errors.UnknownTopic, errors.NotLeader),
+    errors=(errors.UnknownTopic, errors.GroupNotFound, errors.NotLeader),
 )
 class DescribeQueue(Request[QueueView], frozen=True, kw_only=True):
     """A topic's queue groups: what is ready, in flight and waiting, by group and partition and in all."""
 
     topic: TopicName
+    group: Annotated[str | None, Meta(description="Only this group; without it, all of the topic.")] = None
 
 
 @operation(
@@ -348,7 +355,7 @@ class DescribeQueueGroup(Request[QueueGroupView], frozen=True, kw_only=True):
     """One queue group of a topic."""
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
 
 
 @operation(
@@ -367,7 +374,7 @@ class DeclareQueueGroup(Request[QueueGroupView], frozen=True, kw_only=True):
     """
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
     start: limits.StartPoint = None
     since: limits.Since = None
     settings: Annotated[
@@ -387,7 +394,7 @@ class ForgetQueueGroup(Request[None], frozen=True, kw_only=True):
     """Forget a queue group and where it was."""
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
 
 
 @operation(
@@ -403,7 +410,7 @@ class PauseQueueGroup(Request[QueueGroupView], frozen=True, kw_only=True):
     """Hand out nothing more; what is in flight can be acked all the same."""
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
     reason: Annotated[str, Meta(max_length=limits.REASON_CHARS_MAX)] = ""
 
 
@@ -418,7 +425,7 @@ class ResumeQueueGroup(Request[QueueGroupView], frozen=True, kw_only=True):
     """Hand out messages again."""
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
 
 
 @operation(
@@ -436,7 +443,7 @@ class SeekQueueGroup(Request[QueueGroupView], frozen=True, kw_only=True):
     """
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
     to: limits.StartPoint = None
     since: limits.Since = None
 
@@ -452,7 +459,7 @@ class PeekQueueGroup(Request[PeekedMessages], frozen=True, kw_only=True):
     """Look at the first messages that are not done; nobody receives them by that."""
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
     max: Annotated[int, Meta(ge=1, le=limits.PEEK_MAX, description="How many messages at most.")] = 10
 
 
@@ -463,6 +470,7 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     """One lane. `ready` can be handed out now, as far as messages were looked at."""
 
     lane: str
+    weight: Annotated[int, Meta(description="Its share of what is handed out, next to those of the others.")]
     ready: int
     in_flight: int
     served: Annotated[int, Meta(description="Deliveries since the partition's leader leads it.")]

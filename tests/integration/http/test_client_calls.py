@@ -97,9 +97,9 @@ def of_dead_letters(told: Told, topic: str) -> Story:
     assert letter.reason == "bad"
     yield dead_letters.ListDeadLetterReasons(topic=topic, group="q")
     yield dead_letters.GetDeadLetter(topic=topic, partition=letter.partition, offset=letter.offset, group="q")
-    yield dead_letters.Redrive(topic=topic, filter=dead_letters.RedriveFilter(group="q"), dry_run=True)
+    yield dead_letters.Redrive(topic=topic, filter=dead_letters.DeadLetterFilter(group="q"), dry_run=True)
     assert told.answer.dry_run.matched == 1
-    yield dead_letters.Redrive(topic=topic, filter=dead_letters.RedriveFilter(group="q"), wait_ms=60_000)
+    yield dead_letters.Redrive(topic=topic, filter=dead_letters.DeadLetterFilter(group="q"), wait_ms=60_000)
     begun = told.answer.redrive
     yield dead_letters.ListRedrives(topic=topic, group="q")
     yield dead_letters.GetRedrive(topic=topic, redrive=begun.id, group="q")
@@ -177,6 +177,8 @@ def of_schedules(told: Told, topic: str) -> Story:
     yield schedules.GetSchedule(schedule=name)
     assert told.answer.cron == "@daily"
     yield schedules.CancelSchedule(schedule=name)
+    yield schedules.CancelSchedules(ids=[name])
+    assert told.answer.fates == ["not_found"]
 
 
 def of_pipelines(told: Told, topic: str) -> Story:
