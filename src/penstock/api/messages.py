@@ -65,7 +65,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     headers_base64: Annotated[HeaderBytes, Meta(description="Headers whose values are not text.")] = {}
     headers_in_order: Annotated[
         HeaderPairs,
-        Meta(description="All headers in their order, as name and value (base64), instead of the other two."),
+        Meta(description="Name and value (base64) of each; where there are some, the other two do not count."),
     ] = []
     partition: Annotated[PartitionIndex | None, Meta(description="Without it the partitioner chooses.")] = None
     timestamp: Annotated[Instant | None, Meta(description="When it happened; without it, now.")] = None

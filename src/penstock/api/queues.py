@@ -9,9 +9,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock import errors
 from penstock.api import limits
-from penstock.api.limits import DEFAULT_GROUP, DEFAULT_WRITER, GroupName, Instant, Receipts, TopicName
-from penstock.api.messages import MessageView, Transaction, Writer
-from penstock.api.operation import Action, Keeper, Packed, Repeat, Request, Resource, Route, Where, operation
+from penstock.api.limits import DEFAULT_GROUP, GroupName, Instant, Receipts, TopicName
+from penstock.api.messages import TICKET_HEADERS, MessageView, Transaction, Writer
+from penstock.api.operation import Action, Header, Keeper, Packed, Repeat, Request, Resource, Route, Where, operation
 from penstock.api.problems import Problem
 
 DONE: Final = "done"
@@ -153,6 +153,10 @@ def _by_group(verb: str, summary: str) -> Route:
     repeat=Repeat.SAME,
     errors=(*_QUEUE_ERRORS, errors.GroupError),
     where=Where(Keeper.TRANSACTION, "transaction"),
+    headers={
+        "transaction": Header("Penstock-Transaction", "The joint transaction whose commit has the acks hold."),
+        "writer": TICKET_HEADERS["writer"],
+    },
     also={207: is_some_left},
     also_at=(_by_group("ack", "Be done with messages of a queue group, of any topics."),),
 )
@@ -162,11 +166,8 @@ class Ack(Request[ReceiptResults], frozen=True, kw_only=True):
     topic: TopicName | None = None
     receipts: Receipts
     group: GroupName = DEFAULT_GROUP
-    transaction: Annotated[
-        Transaction,
-        Meta(description="The joint transaction that the acks are part of: they hold once it is committed."),
-    ] = None
-    writer: Annotated[Writer, Meta(description=f"As which of its writers; default: {DEFAULT_WRITER}.")] = None
+    transaction: Transaction = None
+    writer: Writer = None
 
 
 @operation(

@@ -209,6 +209,26 @@ class TellTimes(Request[NextTimes], frozen=True, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=limits.SCHEDULE_TIMES_MAX, description="How many times to tell.")] = 5
 
 
+class CancelledSchedules(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of each schedule, in the order of their ids. `too_late`: it is being fired."""
+
+    fates: list[Literal["cancelled", "not_found", "too_late"]]
+
+
+@operation(
+    "POST /v1/schedules/cancel",
+    tag="schedules",
+    needs=Action.DELETE.of(Resource.SCHEDULE),
+    repeat=Repeat.SAME,
+    errors=(errors.NotLeader, errors.DiskFull),
+    body_max=limits.SMALL_BODY_BYTES_MAX,
+)
+class CancelSchedules(Request[CancelledSchedules], frozen=True, kw_only=True):
+    """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=limits.SCHEDULES_CANCELLED_MAX)]
+
+
 @operation(
     "GET /v1/schedules/{schedule}",
     tag="schedules",
@@ -249,26 +269,6 @@ class CancelSchedule(Request[None], frozen=True, kw_only=True):
     """Cancel a schedule. One that is being fired comes, but not again."""
 
     schedule: str
-
-
-class CancelledSchedules(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of each schedule, in the order of their ids. `too_late`: it is being fired."""
-
-    fates: list[Literal["cancelled", "not_found", "too_late"]]
-
-
-@operation(
-    "POST /v1/schedules/cancel",
-    tag="schedules",
-    needs=Action.DELETE.of(Resource.SCHEDULE),
-    repeat=Repeat.SAME,
-    errors=(errors.NotLeader, errors.DiskFull),
-    body_max=limits.SMALL_BODY_BYTES_MAX,
-)
-class CancelSchedules(Request[CancelledSchedules], frozen=True, kw_only=True):
-    """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again."""
-
-    ids: Annotated[list[str], Meta(min_length=1, max_length=limits.SCHEDULES_CANCELLED_MAX)]
 
 
 @operation(

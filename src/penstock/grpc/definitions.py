@@ -157,17 +157,17 @@ class _Writer:
             raise BreakingChange(f"{message}.{name} is {label or 'one '}{kind}, and cannot become the other.")
 
     def _check_nothing_is_gone(self) -> None:
+        methods = {f"{service_name(rpc.service)}.{rpc.name}" for rpc in self._rpcs}
+        if set(self._lock.methods) > methods:
+            gone = sorted(set(self._lock.methods) - methods)
+            raise BreakingChange(f"The methods {gone} are gone; clients may call them.")
         for name, locked in self._lock.messages.items():
-            gone = set(locked.fields) - self._used.get(name, set())
-            if gone:
-                raise BreakingChange(f"{name} has lost {sorted(gone)}: keep them, or put their numbers into reserved.")
+            lost = sorted(set(locked.fields) - self._used.get(name, set()))
+            if lost:
+                raise BreakingChange(f"{name} has lost {lost}: keep them, or put their numbers into reserved.")
             numbers = [int(_parsed(entry)["number"]) for entry in locked.fields.values()]
             if len(set(numbers)) < len(numbers) or set(numbers) & set(locked.reserved):
                 raise BreakingChange(f"{name} uses a number twice, or one that is reserved.")
-        methods = {f"{service_name(rpc.service)}.{rpc.name}" for rpc in self._rpcs}
-        gone = set(self._lock.methods) - methods
-        if gone:
-            raise BreakingChange(f"The methods {sorted(gone)} are gone; clients may call them.")
 
     # -- text ---------------------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class Node:
         # The library is large: only a node with a gRPC door loads it, and before anything runs.
         from penstock.doors.grpc.server import GrpcServer
 
-        return GrpcServer(self.broker, grpc_config(self.settings, address))
+        return GrpcServer(self.services, grpc_config(self.settings, address))
 
     async def _open(self, door: Door) -> None:
         await door.start()

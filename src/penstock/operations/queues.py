@@ -56,7 +56,7 @@ from penstock.api.queues import (
     SeekQueueGroup,
 )
 from penstock.consensus.queue_config import Lanes
-from penstock.errors import ClientGone, GroupNotFound, InvalidField, InvalidRequest, PenstockError
+from penstock.errors import ClientGone, GroupNotFound, InvalidField, InvalidRequest, NotCoordinator, PenstockError
 from penstock.features.queues.core.messages import ReceiptOutcome
 from penstock.features.queues.leases import (
     LeasedRecord,
@@ -175,7 +175,12 @@ async def _receive(services: Services, request: Receive, caller: Caller, wait_ms
         return leases
     waited = queues.receive(request.topic, request.group, **wanted, wait_ms=wait_ms)
     async with Waiting(caller, waited) as waiting:
-        leases = await waiting.result()
+        try:
+            leases = await waiting.result()
+        except NotCoordinator:
+            if not caller.stopping.is_set():
+                raise
+            return []  # single calls are answered while the node stops
         if leases and waiting.is_client_gone:
             await give_back_leases(queues, request.group, leases)
     return leases
@@ -190,7 +195,7 @@ async def ack(services: Services, request: Ack, caller: Caller) -> ReceiptResult
     if request.transaction is not None:
         entry = {"transaction": request.transaction, "writer": request.writer or limits.DEFAULT_WRITER}
     elif request.writer is not None:
-        raise InvalidField("writer goes with transaction.")
+        raise InvalidField("A writer means nothing without a transaction.", is_parameter=True)
     verdicts = await services.queues.ack(request.group, request.receipts, topic=request.topic, **entry)
     return results_or_raise(verdicts, caller)
 

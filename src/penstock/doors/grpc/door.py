@@ -7,7 +7,6 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.broker.broker import Broker
 from penstock.doors.grpc.config import GrpcConfig
 from penstock.operations.services import Services
 
@@ -15,9 +14,9 @@ from penstock.operations.services import Services
 class Door:
     """The services behind the door, the door's settings, and what lives as long as the door is open."""
 
-    def __init__(self, broker: Broker, config: GrpcConfig) -> None:
-        self.broker = broker
-        self.services = Services.of(broker)
+    def __init__(self, services: Services, config: GrpcConfig) -> None:
+        self.broker = services.broker
+        self.services = services
         self.config = config
         self.stopping = asyncio.Event()
         self._conversations: set[asyncio.Task[Any]] = set()

@@ -13,7 +13,6 @@ from grpc_health.v1 import health_pb2_grpc
 
 from penstock.api.operation import Operation
 from penstock.api.table import OPERATIONS
-from penstock.broker.broker import Broker
 from penstock.doors.grpc.binder import Conversation, handlers_of
 from penstock.doors.grpc.config import GrpcConfig
 from penstock.doors.grpc.door import Door
@@ -27,6 +26,7 @@ from penstock.errors import StartupError
 from penstock.grpc.definitions import PACKAGE
 from penstock.grpc.pool import generated_pool
 from penstock.grpc.shapes import rpcs_of, service_name
+from penstock.operations.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +46,13 @@ class GrpcServer:
 
     def __init__(
         self,
-        broker: Broker,
+        services: Services,
         config: GrpcConfig,
         operations: Sequence[Operation] = OPERATIONS,
         pool: DescriptorPool | None = None,
     ) -> None:
         self._config = config
-        self._door = Door(broker, config)
+        self._door = Door(services, config)
         self._server: grpc.aio.Server | None = None
         self._rpcs = rpcs_of(operations)
         self._pool = pool or generated_pool()
@@ -99,7 +99,6 @@ class GrpcServer:
         server, self._server = self._server, None
         await server.stop(self._config.stop_timeout_ms / 1000)
         await self._door.end_conversations()
-        self._door.services.hosted.stop()
 
 
 def _options(config: GrpcConfig) -> tuple[tuple[str, int], ...]:

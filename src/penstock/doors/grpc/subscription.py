@@ -154,7 +154,7 @@ class _Stream:
     # -- messages out -------------------------------------------------------------------------------------------------
 
     async def _deliver(self) -> None:
-        while not self._caller.gone.is_set():
+        while not self._caller.gone.is_set() and not self._door.stopping.is_set():
             if self._credits <= 0:
                 self._has_credits.clear()
                 await self._has_credits.wait()

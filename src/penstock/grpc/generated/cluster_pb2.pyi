@@ -24,132 +24,6 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class DescribeClusterRequest(_message.Message):
-    """The quorum, the nodes, and the partitions that lack something."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DescribeClusterRequest: _TypeAlias = DescribeClusterRequest  # noqa: Y015
-
-@_typing.final
-class ClusterStatus(_message.Message):
-    """The cluster as this node knows it. Lists of partitions have up to 1,000; the counts are of all."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    CONTROLLER_FIELD_NUMBER: _builtins.int
-    TERM_FIELD_NUMBER: _builtins.int
-    METADATA_INDEX_FIELD_NUMBER: _builtins.int
-    QUORUM_FIELD_NUMBER: _builtins.int
-    NODES_FIELD_NUMBER: _builtins.int
-    TOPICS_FIELD_NUMBER: _builtins.int
-    PARTITIONS_FIELD_NUMBER: _builtins.int
-    UNDER_REPLICATED_FIELD_NUMBER: _builtins.int
-    LEADERLESS_FIELD_NUMBER: _builtins.int
-    MOVING_FIELD_NUMBER: _builtins.int
-    UNDER_REPLICATED_PARTITIONS_FIELD_NUMBER: _builtins.int
-    LEADERLESS_PARTITIONS_FIELD_NUMBER: _builtins.int
-    LOSSY_FIELD_NUMBER: _builtins.int
-    LOSSY_PARTITIONS_FIELD_NUMBER: _builtins.int
-    cluster_id: _builtins.str
-    controller: _builtins.int
-    """The node that leads the quorum; null while none does."""
-    term: _builtins.int
-    metadata_index: _builtins.int
-    topics: _builtins.int
-    partitions: _builtins.int
-    under_replicated: _builtins.int
-    leaderless: _builtins.int
-    moving: _builtins.int
-    lossy: _builtins.int
-    """Partitions of which records were damaged on every replica."""
-    @_builtins.property
-    def quorum(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuorumMemberView]: ...
-    @_builtins.property
-    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterNodeView]: ...
-    @_builtins.property
-    def under_replicated_partitions(self) -> _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartition]: ...
-    @_builtins.property
-    def leaderless_partitions(self) -> _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartition]: ...
-    @_builtins.property
-    def lossy_partitions(self) -> _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartition]: ...
-    def __init__(
-        self,
-        *,
-        cluster_id: _builtins.str = ...,
-        controller: _builtins.int | None = ...,
-        term: _builtins.int = ...,
-        metadata_index: _builtins.int = ...,
-        quorum: _abc.Iterable[Global___QuorumMemberView] | None = ...,
-        nodes: _abc.Iterable[Global___ClusterNodeView] | None = ...,
-        topics: _builtins.int = ...,
-        partitions: _builtins.int = ...,
-        under_replicated: _builtins.int = ...,
-        leaderless: _builtins.int = ...,
-        moving: _builtins.int = ...,
-        under_replicated_partitions: _abc.Iterable[_groups_pb2.TopicPartition] | None = ...,
-        leaderless_partitions: _abc.Iterable[_groups_pb2.TopicPartition] | None = ...,
-        lossy: _builtins.int = ...,
-        lossy_partitions: _abc.Iterable[_groups_pb2.TopicPartition] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_controller", b"_controller", "controller", b"controller"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_controller", b"_controller", "cluster_id", b"cluster_id", "controller", b"controller", "leaderless", b"leaderless", "leaderless_partitions", b"leaderless_partitions", "lossy", b"lossy", "lossy_partitions", b"lossy_partitions", "metadata_index", b"metadata_index", "moving", b"moving", "nodes", b"nodes", "partitions", b"partitions", "quorum", b"quorum", "term", b"term", "topics", b"topics", "under_replicated", b"under_replicated", "under_replicated_partitions", b"under_replicated_partitions"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__controller: _TypeAlias = _typing.Literal["controller"]  # noqa: Y015
-    _WhichOneofArgType__controller: _TypeAlias = _typing.Literal["_controller", b"_controller"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__controller) -> _WhichOneofReturnType__controller | None: ...
-
-Global___ClusterStatus: _TypeAlias = ClusterStatus  # noqa: Y015
-
-@_typing.final
-class QuorumMemberView(_message.Message):
-    """A member of the quorum. `lag` is how many entries it is behind; both are null if it does not answer."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NODE_ID_FIELD_NUMBER: _builtins.int
-    ROLE_FIELD_NUMBER: _builtins.int
-    APPLIED_INDEX_FIELD_NUMBER: _builtins.int
-    LAG_FIELD_NUMBER: _builtins.int
-    node_id: _builtins.int
-    role: _builtins.str
-    applied_index: _builtins.int
-    lag: _builtins.int
-    def __init__(
-        self,
-        *,
-        node_id: _builtins.int = ...,
-        role: _builtins.str = ...,
-        applied_index: _builtins.int | None = ...,
-        lag: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_applied_index", b"_applied_index", "_lag", b"_lag", "applied_index", b"applied_index", "lag", b"lag"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_applied_index", b"_applied_index", "_lag", b"_lag", "applied_index", b"applied_index", "lag", b"lag", "node_id", b"node_id", "role", b"role"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__applied_index: _TypeAlias = _typing.Literal["applied_index"]  # noqa: Y015
-    _WhichOneofArgType__applied_index: _TypeAlias = _typing.Literal["_applied_index", b"_applied_index"]  # noqa: Y015
-    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
-    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__applied_index) -> _WhichOneofReturnType__applied_index | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
-
-Global___QuorumMemberView: _TypeAlias = QuorumMemberView  # noqa: Y015
-
-@_typing.final
 class ClusterNodeView(_message.Message):
     """A node. `fenced`: it is not heard of, so nobody is sent to it. What only it can tell is null then."""
 
@@ -234,48 +108,76 @@ class ClusterNodeView(_message.Message):
 Global___ClusterNodeView: _TypeAlias = ClusterNodeView  # noqa: Y015
 
 @_typing.final
-class EndpointView(_message.Message):
-    """Where a door of a node can be reached."""
+class ClusterStatus(_message.Message):
+    """The cluster as this node knows it. Lists of partitions have up to 1,000; the counts are of all."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    DOOR_FIELD_NUMBER: _builtins.int
-    HOST_FIELD_NUMBER: _builtins.int
-    PORT_FIELD_NUMBER: _builtins.int
-    door: _builtins.str
-    host: _builtins.str
-    port: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    CONTROLLER_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    METADATA_INDEX_FIELD_NUMBER: _builtins.int
+    QUORUM_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    UNDER_REPLICATED_FIELD_NUMBER: _builtins.int
+    LEADERLESS_FIELD_NUMBER: _builtins.int
+    MOVING_FIELD_NUMBER: _builtins.int
+    UNDER_REPLICATED_PARTITIONS_FIELD_NUMBER: _builtins.int
+    LEADERLESS_PARTITIONS_FIELD_NUMBER: _builtins.int
+    LOSSY_FIELD_NUMBER: _builtins.int
+    LOSSY_PARTITIONS_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    controller: _builtins.int
+    """The node that leads the quorum; null while none does."""
+    term: _builtins.int
+    metadata_index: _builtins.int
+    topics: _builtins.int
+    partitions: _builtins.int
+    under_replicated: _builtins.int
+    leaderless: _builtins.int
+    moving: _builtins.int
+    lossy: _builtins.int
+    """Partitions of which records were damaged on every replica."""
+    @_builtins.property
+    def quorum(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuorumMemberView]: ...
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterNodeView]: ...
+    @_builtins.property
+    def under_replicated_partitions(self) -> _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartition]: ...
+    @_builtins.property
+    def leaderless_partitions(self) -> _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartition]: ...
+    @_builtins.property
+    def lossy_partitions(self) -> _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartition]: ...
     def __init__(
         self,
         *,
-        door: _builtins.str = ...,
-        host: _builtins.str = ...,
-        port: _builtins.int = ...,
+        cluster_id: _builtins.str = ...,
+        controller: _builtins.int | None = ...,
+        term: _builtins.int = ...,
+        metadata_index: _builtins.int = ...,
+        quorum: _abc.Iterable[Global___QuorumMemberView] | None = ...,
+        nodes: _abc.Iterable[Global___ClusterNodeView] | None = ...,
+        topics: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+        under_replicated: _builtins.int = ...,
+        leaderless: _builtins.int = ...,
+        moving: _builtins.int = ...,
+        under_replicated_partitions: _abc.Iterable[_groups_pb2.TopicPartition] | None = ...,
+        leaderless_partitions: _abc.Iterable[_groups_pb2.TopicPartition] | None = ...,
+        lossy: _builtins.int = ...,
+        lossy_partitions: _abc.Iterable[_groups_pb2.TopicPartition] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_controller", b"_controller", "controller", b"controller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["door", b"door", "host", b"host", "port", b"port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_controller", b"_controller", "cluster_id", b"cluster_id", "controller", b"controller", "leaderless", b"leaderless", "leaderless_partitions", b"leaderless_partitions", "lossy", b"lossy", "lossy_partitions", b"lossy_partitions", "metadata_index", b"metadata_index", "moving", b"moving", "nodes", b"nodes", "partitions", b"partitions", "quorum", b"quorum", "term", b"term", "topics", b"topics", "under_replicated", b"under_replicated", "under_replicated_partitions", b"under_replicated_partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__controller: _TypeAlias = _typing.Literal["controller"]  # noqa: Y015
+    _WhichOneofArgType__controller: _TypeAlias = _typing.Literal["_controller", b"_controller"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__controller) -> _WhichOneofReturnType__controller | None: ...
 
-Global___EndpointView: _TypeAlias = EndpointView  # noqa: Y015
-
-@_typing.final
-class DescribeMembersRequest(_message.Message):
-    """The cluster as this node knows it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DescribeMembersRequest: _TypeAlias = DescribeMembersRequest  # noqa: Y015
+Global___ClusterStatus: _TypeAlias = ClusterStatus  # noqa: Y015
 
 @_typing.final
 class ClusterView(_message.Message):
@@ -320,6 +222,201 @@ class ClusterView(_message.Message):
 Global___ClusterView: _TypeAlias = ClusterView  # noqa: Y015
 
 @_typing.final
+class DescribeClusterRequest(_message.Message):
+    """The quorum, the nodes, and the partitions that lack something."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeClusterRequest: _TypeAlias = DescribeClusterRequest  # noqa: Y015
+
+@_typing.final
+class DescribeMembersRequest(_message.Message):
+    """The cluster as this node knows it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeMembersRequest: _TypeAlias = DescribeMembersRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    """Give what a node leads, and its replicas, to other nodes; it gets nothing new until it is resumed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    node: _builtins.int
+    replicas: _builtins.bool
+    """Move the replicas away too, as before the node is removed; not only the leaders."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.int = ...,
+        replicas: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "replicas", b"replicas"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "node", b"node", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__replicas: _TypeAlias = _typing.Literal["replicas"]  # noqa: Y015
+    _WhichOneofArgType__replicas: _TypeAlias = _typing.Literal["_replicas", b"_replicas"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replicas) -> _WhichOneofReturnType__replicas | None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class ElectLeadersRequest(_message.Message):
+    """Give partitions back to their preferred leaders."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    UNCLEAN_FIELD_NUMBER: _builtins.int
+    unclean: _builtins.bool
+    """Let any living replica lead where nobody in sync can. What it lacks is lost."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlaceRequest]:
+        """Without it, all that are not led by their preferred replica."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___PlaceRequest] | None = ...,
+        unclean: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "unclean", b"unclean"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElectLeadersRequest: _TypeAlias = ElectLeadersRequest  # noqa: Y015
+
+@_typing.final
+class EndpointView(_message.Message):
+    """Where a door of a node can be reached."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOOR_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    door: _builtins.str
+    host: _builtins.str
+    port: _builtins.int
+    def __init__(
+        self,
+        *,
+        door: _builtins.str = ...,
+        host: _builtins.str = ...,
+        port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["door", b"door", "host", b"host", "port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndpointView: _TypeAlias = EndpointView  # noqa: Y015
+
+@_typing.final
+class ListNodesRequest(_message.Message):
+    """Every node of the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListNodesRequest: _TypeAlias = ListNodesRequest  # noqa: Y015
+
+@_typing.final
+class ListReassignmentsRequest(_message.Message):
+    """Every partition whose replicas are moving, and how much they lack."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListReassignmentsRequest: _TypeAlias = ListReassignmentsRequest  # noqa: Y015
+
+@_typing.final
+class MoveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The preferred leader first; null calls a move off."""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveRequest: _TypeAlias = MoveRequest  # noqa: Y015
+
+@_typing.final
+class NodeList(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterNodeView]: ...
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[Global___ClusterNodeView] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeList: _TypeAlias = NodeList  # noqa: Y015
+
+@_typing.final
 class NodeView(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -351,58 +448,226 @@ class NodeView(_message.Message):
 Global___NodeView: _TypeAlias = NodeView  # noqa: Y015
 
 @_typing.final
-class ListNodesRequest(_message.Message):
-    """Every node of the cluster."""
-
+class OutcomeList(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListNodesRequest: _TypeAlias = ListNodesRequest  # noqa: Y015
-
-@_typing.final
-class NodeList(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NODES_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterNodeView]: ...
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutcomeView]: ...
     def __init__(
         self,
         *,
-        nodes: _abc.Iterable[Global___ClusterNodeView] | None = ...,
+        outcomes: _abc.Iterable[Global___OutcomeView] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___NodeList: _TypeAlias = NodeList  # noqa: Y015
+Global___OutcomeList: _TypeAlias = OutcomeList  # noqa: Y015
 
 @_typing.final
-class ListReassignmentsRequest(_message.Message):
-    """Every partition whose replicas are moving, and how much they lack."""
+class OutcomeView(_message.Message):
+    """One partition: as it is now where it was granted, else the error that kept it from being."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    ADDING_FIELD_NUMBER: _builtins.int
+    REMOVING_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    leader: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def adding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def removing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def error(self) -> _message_pb2.Error: ...
     def __init__(
         self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        leader: _builtins.int | None = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+        adding: _abc.Iterable[_builtins.int] | None = ...,
+        removing: _abc.Iterable[_builtins.int] | None = ...,
+        error: _message_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "error", b"error", "leader", b"leader"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "adding", b"adding", "error", b"error", "leader", b"leader", "partition", b"partition", "removing", b"removing", "replicas", b"replicas", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
+    _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
+
+Global___OutcomeView: _TypeAlias = OutcomeView  # noqa: Y015
+
+@_typing.final
+class PlaceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListReassignmentsRequest: _TypeAlias = ListReassignmentsRequest  # noqa: Y015
+Global___PlaceRequest: _TypeAlias = PlaceRequest  # noqa: Y015
+
+@_typing.final
+class Plan(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    STUCK_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedMove]: ...
+    @_builtins.property
+    def stuck(self) -> _containers.RepeatedCompositeFieldContainer[Global___StuckView]:
+        """Replicas that a drain leaves on the node."""
+
+    def __init__(
+        self,
+        *,
+        dry_run: _builtins.bool = ...,
+        moves: _abc.Iterable[Global___PlannedMove] | None = ...,
+        stuck: _abc.Iterable[Global___StuckView] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "moves", b"moves", "stuck", b"stuck"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Plan: _TypeAlias = Plan  # noqa: Y015
+
+@_typing.final
+class PlannedMove(_message.Message):
+    """Where the replicas of a partition are to be; the first one is preferred as leader."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "replicas", b"replicas", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedMove: _TypeAlias = PlannedMove  # noqa: Y015
+
+@_typing.final
+class QuorumMemberView(_message.Message):
+    """A member of the quorum. `lag` is how many entries it is behind; both are null if it does not answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    APPLIED_INDEX_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    role: _builtins.str
+    applied_index: _builtins.int
+    lag: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        role: _builtins.str = ...,
+        applied_index: _builtins.int | None = ...,
+        lag: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_applied_index", b"_applied_index", "_lag", b"_lag", "applied_index", b"applied_index", "lag", b"lag"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_applied_index", b"_applied_index", "_lag", b"_lag", "applied_index", b"applied_index", "lag", b"lag", "node_id", b"node_id", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__applied_index: _TypeAlias = _typing.Literal["applied_index"]  # noqa: Y015
+    _WhichOneofArgType__applied_index: _TypeAlias = _typing.Literal["_applied_index", b"_applied_index"]  # noqa: Y015
+    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__applied_index) -> _WhichOneofReturnType__applied_index | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
+
+Global___QuorumMemberView: _TypeAlias = QuorumMemberView  # noqa: Y015
+
+@_typing.final
+class ReassignTopicRequest(_message.Message):
+    """Send a topic's replicas to other nodes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    replication_factor: _builtins.int
+    """With `nodes`: how many replicas each partition is to have; default: as many as now. 1 to 1000."""
+    cancel: _builtins.bool
+    """Call off every move of the topic that is under way."""
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___MoveRequest]: ...
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Spread all partitions over these nodes in turn."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        moves: _abc.Iterable[Global___MoveRequest] | None = ...,
+        nodes: _abc.Iterable[_builtins.int] | None = ...,
+        replication_factor: _builtins.int | None = ...,
+        cancel: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replication_factor", b"_replication_factor", "replication_factor", b"replication_factor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replication_factor", b"_replication_factor", "cancel", b"cancel", "moves", b"moves", "nodes", b"nodes", "replication_factor", b"replication_factor", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__replication_factor: _TypeAlias = _typing.Literal["replication_factor"]  # noqa: Y015
+    _WhichOneofArgType__replication_factor: _TypeAlias = _typing.Literal["_replication_factor", b"_replication_factor"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replication_factor) -> _WhichOneofReturnType__replication_factor | None: ...
+
+Global___ReassignTopicRequest: _TypeAlias = ReassignTopicRequest  # noqa: Y015
 
 @_typing.final
 class ReassignmentList(_message.Message):
@@ -499,61 +764,65 @@ class RebalanceRequest(_message.Message):
 Global___RebalanceRequest: _TypeAlias = RebalanceRequest  # noqa: Y015
 
 @_typing.final
-class Plan(_message.Message):
+class RemoveNodeRequest(_message.Message):
+    """Let a node go for good, once it has no replicas any more."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    DRY_RUN_FIELD_NUMBER: _builtins.int
-    MOVES_FIELD_NUMBER: _builtins.int
-    STUCK_FIELD_NUMBER: _builtins.int
-    dry_run: _builtins.bool
-    @_builtins.property
-    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedMove]: ...
-    @_builtins.property
-    def stuck(self) -> _containers.RepeatedCompositeFieldContainer[Global___StuckView]:
-        """Replicas that a drain leaves on the node."""
-
+    NODE_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    node: _builtins.int
+    force: _builtins.bool
+    """Although it has replicas, which then are as many fewer."""
     def __init__(
         self,
         *,
-        dry_run: _builtins.bool = ...,
-        moves: _abc.Iterable[Global___PlannedMove] | None = ...,
-        stuck: _abc.Iterable[Global___StuckView] | None = ...,
+        node: _builtins.int = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "moves", b"moves", "stuck", b"stuck"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Plan: _TypeAlias = Plan  # noqa: Y015
+Global___RemoveNodeRequest: _TypeAlias = RemoveNodeRequest  # noqa: Y015
 
 @_typing.final
-class PlannedMove(_message.Message):
-    """Where the replicas of a partition are to be; the first one is preferred as leader."""
-
+class RemoveNodeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    REPLICAS_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partition: _builtins.int
-    @_builtins.property
-    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
-        *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-        replicas: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "replicas", b"replicas", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PlannedMove: _TypeAlias = PlannedMove  # noqa: Y015
+Global___RemoveNodeResponse: _TypeAlias = RemoveNodeResponse  # noqa: Y015
+
+@_typing.final
+class ResumeNodeRequest(_message.Message):
+    """Use a node again that was drained."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    node: _builtins.int
+    def __init__(
+        self,
+        *,
+        node: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeNodeRequest: _TypeAlias = ResumeNodeRequest  # noqa: Y015
 
 @_typing.final
 class StuckView(_message.Message):
@@ -626,272 +895,3 @@ class Transferred(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__controller) -> _WhichOneofReturnType__controller | None: ...
 
 Global___Transferred: _TypeAlias = Transferred  # noqa: Y015
-
-@_typing.final
-class ElectLeadersRequest(_message.Message):
-    """Give partitions back to their preferred leaders."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PARTITIONS_FIELD_NUMBER: _builtins.int
-    UNCLEAN_FIELD_NUMBER: _builtins.int
-    unclean: _builtins.bool
-    """Let any living replica lead where nobody in sync can. What it lacks is lost."""
-    @_builtins.property
-    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlaceRequest]:
-        """Without it, all that are not led by their preferred replica."""
-
-    def __init__(
-        self,
-        *,
-        partitions: _abc.Iterable[Global___PlaceRequest] | None = ...,
-        unclean: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "unclean", b"unclean"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ElectLeadersRequest: _TypeAlias = ElectLeadersRequest  # noqa: Y015
-
-@_typing.final
-class PlaceRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partition: _builtins.int
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PlaceRequest: _TypeAlias = PlaceRequest  # noqa: Y015
-
-@_typing.final
-class OutcomeList(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OUTCOMES_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutcomeView]: ...
-    def __init__(
-        self,
-        *,
-        outcomes: _abc.Iterable[Global___OutcomeView] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___OutcomeList: _TypeAlias = OutcomeList  # noqa: Y015
-
-@_typing.final
-class OutcomeView(_message.Message):
-    """One partition: as it is now where it was granted, else the error that kept it from being."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    LEADER_FIELD_NUMBER: _builtins.int
-    REPLICAS_FIELD_NUMBER: _builtins.int
-    ADDING_FIELD_NUMBER: _builtins.int
-    REMOVING_FIELD_NUMBER: _builtins.int
-    ERROR_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partition: _builtins.int
-    leader: _builtins.int
-    @_builtins.property
-    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def adding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def removing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def error(self) -> _message_pb2.Error: ...
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-        leader: _builtins.int | None = ...,
-        replicas: _abc.Iterable[_builtins.int] | None = ...,
-        adding: _abc.Iterable[_builtins.int] | None = ...,
-        removing: _abc.Iterable[_builtins.int] | None = ...,
-        error: _message_pb2.Error | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "error", b"error", "leader", b"leader"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "adding", b"adding", "error", b"error", "leader", b"leader", "partition", b"partition", "removing", b"removing", "replicas", b"replicas", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
-    _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
-
-Global___OutcomeView: _TypeAlias = OutcomeView  # noqa: Y015
-
-@_typing.final
-class DrainNodeRequest(_message.Message):
-    """Give what a node leads, and its replicas, to other nodes; it gets nothing new until it is resumed."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NODE_FIELD_NUMBER: _builtins.int
-    REPLICAS_FIELD_NUMBER: _builtins.int
-    node: _builtins.int
-    replicas: _builtins.bool
-    """Move the replicas away too, as before the node is removed; not only the leaders."""
-    def __init__(
-        self,
-        *,
-        node: _builtins.int = ...,
-        replicas: _builtins.bool | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "replicas", b"replicas"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "node", b"node", "replicas", b"replicas"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__replicas: _TypeAlias = _typing.Literal["replicas"]  # noqa: Y015
-    _WhichOneofArgType__replicas: _TypeAlias = _typing.Literal["_replicas", b"_replicas"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__replicas) -> _WhichOneofReturnType__replicas | None: ...
-
-Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
-
-@_typing.final
-class ResumeNodeRequest(_message.Message):
-    """Use a node again that was drained."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NODE_FIELD_NUMBER: _builtins.int
-    node: _builtins.int
-    def __init__(
-        self,
-        *,
-        node: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ResumeNodeRequest: _TypeAlias = ResumeNodeRequest  # noqa: Y015
-
-@_typing.final
-class RemoveNodeRequest(_message.Message):
-    """Let a node go for good, once it has no replicas any more."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NODE_FIELD_NUMBER: _builtins.int
-    FORCE_FIELD_NUMBER: _builtins.int
-    node: _builtins.int
-    force: _builtins.bool
-    """Although it has replicas, which then are as many fewer."""
-    def __init__(
-        self,
-        *,
-        node: _builtins.int = ...,
-        force: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "node", b"node"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RemoveNodeRequest: _TypeAlias = RemoveNodeRequest  # noqa: Y015
-
-@_typing.final
-class RemoveNodeResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RemoveNodeResponse: _TypeAlias = RemoveNodeResponse  # noqa: Y015
-
-@_typing.final
-class ReassignTopicRequest(_message.Message):
-    """Send a topic's replicas to other nodes."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    MOVES_FIELD_NUMBER: _builtins.int
-    NODES_FIELD_NUMBER: _builtins.int
-    REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
-    CANCEL_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    replication_factor: _builtins.int
-    """With `nodes`: how many replicas each partition is to have; default: as many as now. 1 to 1000."""
-    cancel: _builtins.bool
-    """Call off every move of the topic that is under way."""
-    @_builtins.property
-    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___MoveRequest]: ...
-    @_builtins.property
-    def nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Spread all partitions over these nodes in turn."""
-
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        moves: _abc.Iterable[Global___MoveRequest] | None = ...,
-        nodes: _abc.Iterable[_builtins.int] | None = ...,
-        replication_factor: _builtins.int | None = ...,
-        cancel: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_replication_factor", b"_replication_factor", "replication_factor", b"replication_factor"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replication_factor", b"_replication_factor", "cancel", b"cancel", "moves", b"moves", "nodes", b"nodes", "replication_factor", b"replication_factor", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__replication_factor: _TypeAlias = _typing.Literal["replication_factor"]  # noqa: Y015
-    _WhichOneofArgType__replication_factor: _TypeAlias = _typing.Literal["_replication_factor", b"_replication_factor"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__replication_factor) -> _WhichOneofReturnType__replication_factor | None: ...
-
-Global___ReassignTopicRequest: _TypeAlias = ReassignTopicRequest  # noqa: Y015
-
-@_typing.final
-class MoveRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PARTITION_FIELD_NUMBER: _builtins.int
-    REPLICAS_FIELD_NUMBER: _builtins.int
-    partition: _builtins.int
-    @_builtins.property
-    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The preferred leader first; null calls a move off."""
-
-    def __init__(
-        self,
-        *,
-        partition: _builtins.int = ...,
-        replicas: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "replicas", b"replicas"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___MoveRequest: _TypeAlias = MoveRequest  # noqa: Y015

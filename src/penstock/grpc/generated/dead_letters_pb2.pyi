@@ -46,6 +46,36 @@ REDRIVE_STATE_CANCELLED: RedriveState.ValueType  # 4
 Global___RedriveState: _TypeAlias = RedriveState  # noqa: Y015
 
 @_typing.final
+class CancelRedriveRequest(_message.Message):
+    """Stop a redrive. What it has begun is brought to its end first; what was sent stays sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    id: _builtins.str
+    group: _builtins.str
+    """The queue group that they died in; needed where it has a dead-letter topic of its own."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        id: _builtins.str = ...,
+        group: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group", "id", b"id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+
+Global___CancelRedriveRequest: _TypeAlias = CancelRedriveRequest  # noqa: Y015
+
+@_typing.final
 class DeadLetter(_message.Message):
     """A dead letter: the message as it was, at its place among the dead letters, where it came from and why it died."""
 
@@ -228,6 +258,103 @@ class DeadLetterPlace(_message.Message):
 Global___DeadLetterPlace: _TypeAlias = DeadLetterPlace  # noqa: Y015
 
 @_typing.final
+class DeadLetterReason(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_TIME_FIELD_NUMBER: _builtins.int
+    LAST_TIME_FIELD_NUMBER: _builtins.int
+    SAMPLE_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    message_count: _builtins.int
+    @_builtins.property
+    def first_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def last_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def sample(self) -> Global___DeadLetter: ...
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        message_count: _builtins.int = ...,
+        first_time: _timestamp_pb2.Timestamp | None = ...,
+        last_time: _timestamp_pb2.Timestamp | None = ...,
+        sample: Global___DeadLetter | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_time", b"first_time", "last_time", b"last_time", "sample", b"sample"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_time", b"first_time", "last_time", b"last_time", "message_count", b"message_count", "reason", b"reason", "sample", b"sample"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeadLetterReason: _TypeAlias = DeadLetterReason  # noqa: Y015
+
+@_typing.final
+class GetDeadLetterRequest(_message.Message):
+    """Show one dead letter, by its partition and offset among the dead letters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    offset: _builtins.int
+    group: _builtins.str
+    """The queue group that they died in; needed where it has a dead-letter topic of its own."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        group: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+
+Global___GetDeadLetterRequest: _TypeAlias = GetDeadLetterRequest  # noqa: Y015
+
+@_typing.final
+class GetRedriveRequest(_message.Message):
+    """Show one redrive, and how far it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    id: _builtins.str
+    group: _builtins.str
+    """The queue group that they died in; needed where it has a dead-letter topic of its own."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        id: _builtins.str = ...,
+        group: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group", "id", b"id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+
+Global___GetRedriveRequest: _TypeAlias = GetRedriveRequest  # noqa: Y015
+
+@_typing.final
 class ListDeadLettersRequest(_message.Message):
     """List dead letters of a topic by partition and offset, page by page."""
 
@@ -300,39 +427,6 @@ class ListDeadLettersResponse(_message.Message):
 Global___ListDeadLettersResponse: _TypeAlias = ListDeadLettersResponse  # noqa: Y015
 
 @_typing.final
-class GetDeadLetterRequest(_message.Message):
-    """Show one dead letter, by its partition and offset among the dead letters."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partition: _builtins.int
-    offset: _builtins.int
-    group: _builtins.str
-    """The queue group that they died in; needed where it has a dead-letter topic of its own."""
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
-        group: _builtins.str | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
-    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
-
-Global___GetDeadLetterRequest: _TypeAlias = GetDeadLetterRequest  # noqa: Y015
-
-@_typing.final
 class ListReasonsRequest(_message.Message):
     """Tell what dead letters of a topic died of: how many, when the first and the last, and one of them."""
 
@@ -356,40 +450,6 @@ class ListReasonsRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListReasonsRequest: _TypeAlias = ListReasonsRequest  # noqa: Y015
-
-@_typing.final
-class DeadLetterReason(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REASON_FIELD_NUMBER: _builtins.int
-    MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
-    FIRST_TIME_FIELD_NUMBER: _builtins.int
-    LAST_TIME_FIELD_NUMBER: _builtins.int
-    SAMPLE_FIELD_NUMBER: _builtins.int
-    reason: _builtins.str
-    message_count: _builtins.int
-    @_builtins.property
-    def first_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def last_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def sample(self) -> Global___DeadLetter: ...
-    def __init__(
-        self,
-        *,
-        reason: _builtins.str = ...,
-        message_count: _builtins.int = ...,
-        first_time: _timestamp_pb2.Timestamp | None = ...,
-        last_time: _timestamp_pb2.Timestamp | None = ...,
-        sample: Global___DeadLetter | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["first_time", b"first_time", "last_time", b"last_time", "sample", b"sample"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_time", b"first_time", "last_time", b"last_time", "message_count", b"message_count", "reason", b"reason", "sample", b"sample"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeadLetterReason: _TypeAlias = DeadLetterReason  # noqa: Y015
 
 @_typing.final
 class ListReasonsResponse(_message.Message):
@@ -424,6 +484,131 @@ class ListReasonsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListReasonsResponse: _TypeAlias = ListReasonsResponse  # noqa: Y015
+
+@_typing.final
+class ListRedrivesRequest(_message.Message):
+    """List what was sent back: who asked for it, when, which, how many, and what came of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    """The queue group that they died in; needed where it has a dead-letter topic of its own."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+
+Global___ListRedrivesRequest: _TypeAlias = ListRedrivesRequest  # noqa: Y015
+
+@_typing.final
+class ListRedrivesResponse(_message.Message):
+    """Every redrive that is remembered, the oldest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REDRIVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def redrives(self) -> _containers.RepeatedCompositeFieldContainer[Global___RedriveJob]: ...
+    def __init__(
+        self,
+        *,
+        redrives: _abc.Iterable[Global___RedriveJob] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["redrives", b"redrives"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRedrivesResponse: _TypeAlias = ListRedrivesResponse  # noqa: Y015
+
+@_typing.final
+class RedriveJob(_message.Message):
+    """A redrive: who asked for what, how far it is, what came of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    DEAD_LETTER_TOPIC_FIELD_NUMBER: _builtins.int
+    REQUESTED_BY_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    RATE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    BEGIN_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    SCANNED_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    topic: _builtins.str
+    dead_letter_topic: _builtins.str
+    requested_by: _builtins.str
+    target: _builtins.str
+    rate: _builtins.float
+    limit: _builtins.int
+    state: Global___RedriveState.ValueType
+    scanned: _builtins.int
+    moved: _builtins.int
+    failed: _builtins.int
+    error: _builtins.str
+    total: _builtins.int
+    @_builtins.property
+    def begin_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def filter(self) -> Global___DeadLetterFilter: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        dead_letter_topic: _builtins.str = ...,
+        requested_by: _builtins.str = ...,
+        target: _builtins.str = ...,
+        rate: _builtins.float | None = ...,
+        limit: _builtins.int | None = ...,
+        state: Global___RedriveState.ValueType = ...,
+        begin_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        scanned: _builtins.int = ...,
+        moved: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        error: _builtins.str = ...,
+        filter: Global___DeadLetterFilter | None = ...,
+        total: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_rate", b"_rate", "begin_time", b"begin_time", "end_time", b"end_time", "filter", b"filter", "limit", b"limit", "rate", b"rate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_rate", b"_rate", "begin_time", b"begin_time", "dead_letter_topic", b"dead_letter_topic", "end_time", b"end_time", "error", b"error", "failed", b"failed", "filter", b"filter", "id", b"id", "limit", b"limit", "moved", b"moved", "rate", b"rate", "requested_by", b"requested_by", "scanned", b"scanned", "state", b"state", "target", b"target", "topic", b"topic", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__rate: _TypeAlias = _typing.Literal["rate"]  # noqa: Y015
+    _WhichOneofArgType__rate: _TypeAlias = _typing.Literal["_rate", b"_rate"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rate) -> _WhichOneofReturnType__rate | None: ...
+
+Global___RedriveJob: _TypeAlias = RedriveJob  # noqa: Y015
 
 @_typing.final
 class RedriveRequest(_message.Message):
@@ -571,188 +756,3 @@ class Rehearsal(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Rehearsal: _TypeAlias = Rehearsal  # noqa: Y015
-
-@_typing.final
-class RedriveJob(_message.Message):
-    """A redrive: who asked for what, how far it is, what came of it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ID_FIELD_NUMBER: _builtins.int
-    TOPIC_FIELD_NUMBER: _builtins.int
-    DEAD_LETTER_TOPIC_FIELD_NUMBER: _builtins.int
-    REQUESTED_BY_FIELD_NUMBER: _builtins.int
-    TARGET_FIELD_NUMBER: _builtins.int
-    RATE_FIELD_NUMBER: _builtins.int
-    LIMIT_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    BEGIN_TIME_FIELD_NUMBER: _builtins.int
-    END_TIME_FIELD_NUMBER: _builtins.int
-    SCANNED_FIELD_NUMBER: _builtins.int
-    MOVED_FIELD_NUMBER: _builtins.int
-    FAILED_FIELD_NUMBER: _builtins.int
-    ERROR_FIELD_NUMBER: _builtins.int
-    FILTER_FIELD_NUMBER: _builtins.int
-    TOTAL_FIELD_NUMBER: _builtins.int
-    id: _builtins.str
-    topic: _builtins.str
-    dead_letter_topic: _builtins.str
-    requested_by: _builtins.str
-    target: _builtins.str
-    rate: _builtins.float
-    limit: _builtins.int
-    state: Global___RedriveState.ValueType
-    scanned: _builtins.int
-    moved: _builtins.int
-    failed: _builtins.int
-    error: _builtins.str
-    total: _builtins.int
-    @_builtins.property
-    def begin_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def end_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def filter(self) -> Global___DeadLetterFilter: ...
-    def __init__(
-        self,
-        *,
-        id: _builtins.str = ...,
-        topic: _builtins.str = ...,
-        dead_letter_topic: _builtins.str = ...,
-        requested_by: _builtins.str = ...,
-        target: _builtins.str = ...,
-        rate: _builtins.float | None = ...,
-        limit: _builtins.int | None = ...,
-        state: Global___RedriveState.ValueType = ...,
-        begin_time: _timestamp_pb2.Timestamp | None = ...,
-        end_time: _timestamp_pb2.Timestamp | None = ...,
-        scanned: _builtins.int = ...,
-        moved: _builtins.int = ...,
-        failed: _builtins.int = ...,
-        error: _builtins.str = ...,
-        filter: Global___DeadLetterFilter | None = ...,
-        total: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_rate", b"_rate", "begin_time", b"begin_time", "end_time", b"end_time", "filter", b"filter", "limit", b"limit", "rate", b"rate"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_rate", b"_rate", "begin_time", b"begin_time", "dead_letter_topic", b"dead_letter_topic", "end_time", b"end_time", "error", b"error", "failed", b"failed", "filter", b"filter", "id", b"id", "limit", b"limit", "moved", b"moved", "rate", b"rate", "requested_by", b"requested_by", "scanned", b"scanned", "state", b"state", "target", b"target", "topic", b"topic", "total", b"total"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
-    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
-    _WhichOneofReturnType__rate: _TypeAlias = _typing.Literal["rate"]  # noqa: Y015
-    _WhichOneofArgType__rate: _TypeAlias = _typing.Literal["_rate", b"_rate"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__rate) -> _WhichOneofReturnType__rate | None: ...
-
-Global___RedriveJob: _TypeAlias = RedriveJob  # noqa: Y015
-
-@_typing.final
-class ListRedrivesRequest(_message.Message):
-    """List what was sent back: who asked for it, when, which, how many, and what came of it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    group: _builtins.str
-    """The queue group that they died in; needed where it has a dead-letter topic of its own."""
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        group: _builtins.str | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
-    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
-
-Global___ListRedrivesRequest: _TypeAlias = ListRedrivesRequest  # noqa: Y015
-
-@_typing.final
-class ListRedrivesResponse(_message.Message):
-    """Every redrive that is remembered, the oldest first."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REDRIVES_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def redrives(self) -> _containers.RepeatedCompositeFieldContainer[Global___RedriveJob]: ...
-    def __init__(
-        self,
-        *,
-        redrives: _abc.Iterable[Global___RedriveJob] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["redrives", b"redrives"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListRedrivesResponse: _TypeAlias = ListRedrivesResponse  # noqa: Y015
-
-@_typing.final
-class CancelRedriveRequest(_message.Message):
-    """Stop a redrive. What it has begun is brought to its end first; what was sent stays sent."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    ID_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    id: _builtins.str
-    group: _builtins.str
-    """The queue group that they died in; needed where it has a dead-letter topic of its own."""
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        id: _builtins.str = ...,
-        group: _builtins.str | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group", "id", b"id", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
-    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
-
-Global___CancelRedriveRequest: _TypeAlias = CancelRedriveRequest  # noqa: Y015
-
-@_typing.final
-class GetRedriveRequest(_message.Message):
-    """Show one redrive, and how far it is."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    ID_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    id: _builtins.str
-    group: _builtins.str
-    """The queue group that they died in; needed where it has a dead-letter topic of its own."""
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        id: _builtins.str = ...,
-        group: _builtins.str | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group", "id", b"id", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
-    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
-
-Global___GetRedriveRequest: _TypeAlias = GetRedriveRequest  # noqa: Y015

@@ -23,60 +23,377 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class TopicPartition(_message.Message):
+class CommitRequest(_message.Message):
+    """Commit offsets: of a member those named, or everything that it polled so far; or of a group without members."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partition: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    LAST_POLL_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    member_id: _builtins.str
+    """Without it, for a group that has no members, and `offsets` is needed."""
+    generation: _builtins.int
+    """If given, the call is refused unless the member is in this generation."""
+    last_poll: _builtins.int
+    """The number (`poll`) of the last answer that arrived; 0 if none did."""
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetCommit]: ...
     def __init__(
         self,
         *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
+        group: _builtins.str = ...,
+        member_id: _builtins.str = ...,
+        offsets: _abc.Iterable[Global___OffsetCommit] | None = ...,
+        generation: _builtins.int | None = ...,
+        last_poll: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_last_poll", b"_last_poll", "generation", b"generation", "last_poll", b"last_poll"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_last_poll", b"_last_poll", "generation", b"generation", "group", b"group", "last_poll", b"last_poll", "member_id", b"member_id", "offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
+    _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
+    _WhichOneofReturnType__last_poll: _TypeAlias = _typing.Literal["last_poll"]  # noqa: Y015
+    _WhichOneofArgType__last_poll: _TypeAlias = _typing.Literal["_last_poll", b"_last_poll"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_poll) -> _WhichOneofReturnType__last_poll | None: ...
+
+Global___CommitRequest: _TypeAlias = CommitRequest  # noqa: Y015
+
+@_typing.final
+class CommitResponse(_message.Message):
+    """What is committed now that was not before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetCommit]: ...
+    def __init__(
+        self,
+        *,
+        offsets: _abc.Iterable[Global___OffsetCommit] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TopicPartition: _TypeAlias = TopicPartition  # noqa: Y015
+Global___CommitResponse: _TypeAlias = CommitResponse  # noqa: Y015
 
 @_typing.final
-class Membership(_message.Message):
-    """Where a member stands. While its group is rebalancing it gets no messages; it should poll to take part."""
+class DeleteConsumerGroupRequest(_message.Message):
+    """Forget a group without members, and its offsets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteConsumerGroupRequest: _TypeAlias = DeleteConsumerGroupRequest  # noqa: Y015
+
+@_typing.final
+class DeleteConsumerGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteConsumerGroupResponse: _TypeAlias = DeleteConsumerGroupResponse  # noqa: Y015
+
+@_typing.final
+class DeleteGroupOffsetsRequest(_message.Message):
+    """Forget a group's offsets in a topic that none of its members read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    """Whose offsets to delete; the topic itself may be gone."""
+    partitions: _builtins.str
+    """Only these, such as 0,2; without it, all of the topic's."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        partitions: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partitions", b"_partitions", "partitions", b"partitions"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partitions", b"_partitions", "group", b"group", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__partitions: _TypeAlias = _typing.Literal["partitions"]  # noqa: Y015
+    _WhichOneofArgType__partitions: _TypeAlias = _typing.Literal["_partitions", b"_partitions"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partitions) -> _WhichOneofReturnType__partitions | None: ...
+
+Global___DeleteGroupOffsetsRequest: _TypeAlias = DeleteGroupOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class DeletedOffsets(_message.Message):
+    """The partitions whose offsets were deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELETED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def deleted(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartition]: ...
+    def __init__(
+        self,
+        *,
+        deleted: _abc.Iterable[Global___TopicPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletedOffsets: _TypeAlias = DeletedOffsets  # noqa: Y015
+
+@_typing.final
+class DescribeGroupRequest(_message.Message):
+    """One group with its members, offsets and lag."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeGroupRequest: _TypeAlias = DescribeGroupRequest  # noqa: Y015
+
+@_typing.final
+class FindOffsetsRequest(_message.Message):
+    """Where topics begin and end, all of them in one call, by name or by pattern."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    PATTERN_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
+    TIMESTAMPS_MS_FIELD_NUMBER: _builtins.int
+    pattern: _builtins.str
+    """An RE2 expression that matches whole names; internal topics are never meant."""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """How long to wait for more than is known. Up to 60000 ms."""
+
+    @_builtins.property
+    def known(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownOffset]: ...
+    @_builtins.property
+    def timestamps_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Find the first message at or after each of these instants as well."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        pattern: _builtins.str | None = ...,
+        wait: _duration_pb2.Duration | None = ...,
+        known: _abc.Iterable[Global___KnownOffset] | None = ...,
+        timestamps_ms: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_pattern", b"_pattern", "pattern", b"pattern", "wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pattern", b"_pattern", "known", b"known", "pattern", b"pattern", "timestamps_ms", b"timestamps_ms", "topics", b"topics", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__pattern: _TypeAlias = _typing.Literal["pattern"]  # noqa: Y015
+    _WhichOneofArgType__pattern: _TypeAlias = _typing.Literal["_pattern", b"_pattern"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pattern) -> _WhichOneofReturnType__pattern | None: ...
+
+Global___FindOffsetsRequest: _TypeAlias = FindOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class GroupDetail(_message.Message):
+    """A group with its members and offsets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PROTOCOL_TYPE_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    MEMBER_DETAILS_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    type: _builtins.str
+    kind: _builtins.str
+    state: _builtins.str
+    protocol_type: _builtins.str
+    protocol: _builtins.str
+    generation: _builtins.int
+    members: _builtins.int
+    lag: _builtins.int
+    @_builtins.property
+    def member_details(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberView]: ...
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetView]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        type: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        state: _builtins.str = ...,
+        protocol_type: _builtins.str = ...,
+        protocol: _builtins.str | None = ...,
+        generation: _builtins.int = ...,
+        members: _builtins.int = ...,
+        lag: _builtins.int = ...,
+        member_details: _abc.Iterable[Global___MemberView] | None = ...,
+        offsets: _abc.Iterable[Global___OffsetView] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_protocol", b"_protocol", "protocol", b"protocol"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_protocol", b"_protocol", "generation", b"generation", "group", b"group", "kind", b"kind", "lag", b"lag", "member_details", b"member_details", "members", b"members", "offsets", b"offsets", "protocol", b"protocol", "protocol_type", b"protocol_type", "state", b"state", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__protocol: _TypeAlias = _typing.Literal["protocol"]  # noqa: Y015
+    _WhichOneofArgType__protocol: _TypeAlias = _typing.Literal["_protocol", b"_protocol"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__protocol) -> _WhichOneofReturnType__protocol | None: ...
+
+Global___GroupDetail: _TypeAlias = GroupDetail  # noqa: Y015
+
+@_typing.final
+class GroupList(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupView]: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___GroupView] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupList: _TypeAlias = GroupList  # noqa: Y015
+
+@_typing.final
+class GroupView(_message.Message):
+    """A group in a list. `lag` is the sum over the partitions it has committed for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PROTOCOL_TYPE_FIELD_NUMBER: _builtins.int
+    PROTOCOL_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    type: _builtins.str
+    kind: _builtins.str
+    state: _builtins.str
+    protocol_type: _builtins.str
+    protocol: _builtins.str
+    generation: _builtins.int
+    members: _builtins.int
+    lag: _builtins.int
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        type: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        state: _builtins.str = ...,
+        protocol_type: _builtins.str = ...,
+        protocol: _builtins.str | None = ...,
+        generation: _builtins.int = ...,
+        members: _builtins.int = ...,
+        lag: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_protocol", b"_protocol", "protocol", b"protocol"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_protocol", b"_protocol", "generation", b"generation", "group", b"group", "kind", b"kind", "lag", b"lag", "members", b"members", "protocol", b"protocol", "protocol_type", b"protocol_type", "state", b"state", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__protocol: _TypeAlias = _typing.Literal["protocol"]  # noqa: Y015
+    _WhichOneofArgType__protocol: _TypeAlias = _typing.Literal["_protocol", b"_protocol"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__protocol) -> _WhichOneofReturnType__protocol | None: ...
+
+Global___GroupView: _TypeAlias = GroupView  # noqa: Y015
+
+@_typing.final
+class HeartbeatRequest(_message.Message):
+    """Keep a member's session going while it is busy."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
-    IS_REBALANCING_FIELD_NUMBER: _builtins.int
-    PARTITIONS_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     member_id: _builtins.str
+    """As the answer to join has it."""
     generation: _builtins.int
-    is_rebalancing: _builtins.bool
-    @_builtins.property
-    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartition]: ...
+    """If given, the call is refused unless the member is in this generation."""
     def __init__(
         self,
         *,
         group: _builtins.str = ...,
         member_id: _builtins.str = ...,
-        generation: _builtins.int = ...,
-        is_rebalancing: _builtins.bool = ...,
-        partitions: _abc.Iterable[Global___TopicPartition] | None = ...,
+        generation: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "group", b"group", "is_rebalancing", b"is_rebalancing", "member_id", b"member_id", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation", "group", b"group", "member_id", b"member_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
+    _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
 
-Global___Membership: _TypeAlias = Membership  # noqa: Y015
+Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
 
 @_typing.final
 class JoinRequest(_message.Message):
@@ -134,6 +451,361 @@ class JoinRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
+
+@_typing.final
+class KnownOffset(_message.Message):
+    """How far the caller knows a partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownOffset: _TypeAlias = KnownOffset  # noqa: Y015
+
+@_typing.final
+class LeaveRequest(_message.Message):
+    """Leave a group, so that others take over the partitions at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    member_id: _builtins.str
+    """As the answer to join has it."""
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        member_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "member_id", b"member_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaveRequest: _TypeAlias = LeaveRequest  # noqa: Y015
+
+@_typing.final
+class LeaveResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaveResponse: _TypeAlias = LeaveResponse  # noqa: Y015
+
+@_typing.final
+class ListGroupsRequest(_message.Message):
+    """Every group, by name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
+
+@_typing.final
+class MemberView(_message.Message):
+    """A member and what it reads."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_HOST_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    member_id: _builtins.str
+    instance_id: _builtins.str
+    client_id: _builtins.str
+    client_host: _builtins.str
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartition]: ...
+    def __init__(
+        self,
+        *,
+        member_id: _builtins.str = ...,
+        instance_id: _builtins.str | None = ...,
+        client_id: _builtins.str = ...,
+        client_host: _builtins.str = ...,
+        partitions: _abc.Iterable[Global___TopicPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id", "instance_id", b"instance_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id", "client_host", b"client_host", "client_id", b"client_id", "instance_id", b"instance_id", "member_id", b"member_id", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__instance_id: _TypeAlias = _typing.Literal["instance_id"]  # noqa: Y015
+    _WhichOneofArgType__instance_id: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__instance_id) -> _WhichOneofReturnType__instance_id | None: ...
+
+Global___MemberView: _TypeAlias = MemberView  # noqa: Y015
+
+@_typing.final
+class Membership(_message.Message):
+    """Where a member stands. While its group is rebalancing it gets no messages; it should poll to take part."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    IS_REBALANCING_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    member_id: _builtins.str
+    generation: _builtins.int
+    is_rebalancing: _builtins.bool
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartition]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        member_id: _builtins.str = ...,
+        generation: _builtins.int = ...,
+        is_rebalancing: _builtins.bool = ...,
+        partitions: _abc.Iterable[Global___TopicPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "group", b"group", "is_rebalancing", b"is_rebalancing", "member_id", b"member_id", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Membership: _TypeAlias = Membership  # noqa: Y015
+
+@_typing.final
+class MoveView(_message.Message):
+    """One offset that is moved; `from_offset` is null where none was committed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    FROM_OFFSET_FIELD_NUMBER: _builtins.int
+    TO_OFFSET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    from_offset: _builtins.int
+    to_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        from_offset: _builtins.int | None = ...,
+        to_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_from_offset", b"_from_offset", "from_offset", b"from_offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_offset", b"_from_offset", "from_offset", b"from_offset", "partition", b"partition", "to_offset", b"to_offset", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__from_offset: _TypeAlias = _typing.Literal["from_offset"]  # noqa: Y015
+    _WhichOneofArgType__from_offset: _TypeAlias = _typing.Literal["_from_offset", b"_from_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from_offset) -> _WhichOneofReturnType__from_offset | None: ...
+
+Global___MoveView: _TypeAlias = MoveView  # noqa: Y015
+
+@_typing.final
+class OffsetCommit(_message.Message):
+    """The offset of the next message to be read, one more than that of the last one done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    offset: _builtins.int
+    metadata: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        metadata: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetCommit: _TypeAlias = OffsetCommit  # noqa: Y015
+
+@_typing.final
+class OffsetView(_message.Message):
+    """How far the group got in a partition; null where nothing was committed or the partition cannot be reached."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    COMMITTED_OFFSET_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    committed_offset: _builtins.int
+    high_watermark: _builtins.int
+    lag: _builtins.int
+    metadata: _builtins.str
+    member_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        committed_offset: _builtins.int | None = ...,
+        high_watermark: _builtins.int | None = ...,
+        lag: _builtins.int | None = ...,
+        metadata: _builtins.str = ...,
+        member_id: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset", "_high_watermark", b"_high_watermark", "_lag", b"_lag", "_member_id", b"_member_id", "committed_offset", b"committed_offset", "high_watermark", b"high_watermark", "lag", b"lag", "member_id", b"member_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset", "_high_watermark", b"_high_watermark", "_lag", b"_lag", "_member_id", b"_member_id", "committed_offset", b"committed_offset", "high_watermark", b"high_watermark", "lag", b"lag", "member_id", b"member_id", "metadata", b"metadata", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__committed_offset: _TypeAlias = _typing.Literal["committed_offset"]  # noqa: Y015
+    _WhichOneofArgType__committed_offset: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset"]  # noqa: Y015
+    _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
+    _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
+    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+    _WhichOneofReturnType__member_id: _TypeAlias = _typing.Literal["member_id"]  # noqa: Y015
+    _WhichOneofArgType__member_id: _TypeAlias = _typing.Literal["_member_id", b"_member_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_offset) -> _WhichOneofReturnType__committed_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__high_watermark) -> _WhichOneofReturnType__high_watermark | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__member_id) -> _WhichOneofReturnType__member_id | None: ...
+
+Global___OffsetView: _TypeAlias = OffsetView  # noqa: Y015
+
+@_typing.final
+class OffsetsAnswer(_message.Message):
+    """What was found, by name. `missing` are topics that were named and are not there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicEnds]: ...
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[Global___TopicEnds] | None = ...,
+        missing: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missing", b"missing", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetsAnswer: _TypeAlias = OffsetsAnswer  # noqa: Y015
+
+@_typing.final
+class PartitionEnds(_message.Message):
+    """How far a partition reaches; null where its leader does not answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    LOG_END_OFFSET_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    LAST_STABLE_OFFSET_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    LOCATED_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    log_start_offset: _builtins.int
+    log_end_offset: _builtins.int
+    high_watermark: _builtins.int
+    last_stable_offset: _builtins.int
+    size_bytes: _builtins.int
+    @_builtins.property
+    def located(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        log_start_offset: _builtins.int | None = ...,
+        log_end_offset: _builtins.int | None = ...,
+        high_watermark: _builtins.int | None = ...,
+        last_stable_offset: _builtins.int | None = ...,
+        size_bytes: _builtins.int | None = ...,
+        located: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_last_stable_offset", b"_last_stable_offset", "_log_end_offset", b"_log_end_offset", "_log_start_offset", b"_log_start_offset", "_size_bytes", b"_size_bytes", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_last_stable_offset", b"_last_stable_offset", "_log_end_offset", b"_log_end_offset", "_log_start_offset", b"_log_start_offset", "_size_bytes", b"_size_bytes", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "located", b"located", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "partition", b"partition", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
+    _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
+    _WhichOneofReturnType__last_stable_offset: _TypeAlias = _typing.Literal["last_stable_offset"]  # noqa: Y015
+    _WhichOneofArgType__last_stable_offset: _TypeAlias = _typing.Literal["_last_stable_offset", b"_last_stable_offset"]  # noqa: Y015
+    _WhichOneofReturnType__log_end_offset: _TypeAlias = _typing.Literal["log_end_offset"]  # noqa: Y015
+    _WhichOneofArgType__log_end_offset: _TypeAlias = _typing.Literal["_log_end_offset", b"_log_end_offset"]  # noqa: Y015
+    _WhichOneofReturnType__log_start_offset: _TypeAlias = _typing.Literal["log_start_offset"]  # noqa: Y015
+    _WhichOneofArgType__log_start_offset: _TypeAlias = _typing.Literal["_log_start_offset", b"_log_start_offset"]  # noqa: Y015
+    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__high_watermark) -> _WhichOneofReturnType__high_watermark | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_stable_offset) -> _WhichOneofReturnType__last_stable_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_end_offset) -> _WhichOneofReturnType__log_end_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_start_offset) -> _WhichOneofReturnType__log_start_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
+
+Global___PartitionEnds: _TypeAlias = PartitionEnds  # noqa: Y015
 
 @_typing.final
 class PollRequest(_message.Message):
@@ -213,18 +885,45 @@ class PollResponse(_message.Message):
 Global___PollResponse: _TypeAlias = PollResponse  # noqa: Y015
 
 @_typing.final
-class OffsetCommit(_message.Message):
-    """The offset of the next message to be read, one more than that of the last one done."""
+class ReportOffsetsRequest(_message.Message):
+    """Say how far a reader that plans its own work got: a group without members, with a lag."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportedOffset]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        offsets: _abc.Iterable[Global___ReportedOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportOffsetsRequest: _TypeAlias = ReportOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class ReportedOffset(_message.Message):
+    """The next offset to be read in a partition. With `topic_id`, of that topic and no later one of its name."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
+    topic_id: _builtins.str
     metadata: _builtins.str
     def __init__(
         self,
@@ -232,438 +931,39 @@ class OffsetCommit(_message.Message):
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
         offset: _builtins.int = ...,
+        topic_id: _builtins.str | None = ...,
         metadata: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id", "topic_id", b"topic_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__topic_id: _TypeAlias = _typing.Literal["topic_id"]  # noqa: Y015
+    _WhichOneofArgType__topic_id: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic_id) -> _WhichOneofReturnType__topic_id | None: ...
 
-Global___OffsetCommit: _TypeAlias = OffsetCommit  # noqa: Y015
+Global___ReportedOffset: _TypeAlias = ReportedOffset  # noqa: Y015
 
 @_typing.final
-class CommitRequest(_message.Message):
-    """Commit offsets: of a member those named, or everything that it polled so far; or of a group without members."""
+class ReportedView(_message.Message):
+    """How many offsets the group has taken over."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    GROUP_FIELD_NUMBER: _builtins.int
-    MEMBER_ID_FIELD_NUMBER: _builtins.int
-    OFFSETS_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
-    LAST_POLL_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    member_id: _builtins.str
-    """Without it, for a group that has no members, and `offsets` is needed."""
-    generation: _builtins.int
-    """If given, the call is refused unless the member is in this generation."""
-    last_poll: _builtins.int
-    """The number (`poll`) of the last answer that arrived; 0 if none did."""
-    @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetCommit]: ...
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    committed: _builtins.int
     def __init__(
         self,
         *,
-        group: _builtins.str = ...,
-        member_id: _builtins.str = ...,
-        offsets: _abc.Iterable[Global___OffsetCommit] | None = ...,
-        generation: _builtins.int | None = ...,
-        last_poll: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_last_poll", b"_last_poll", "generation", b"generation", "last_poll", b"last_poll"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "_last_poll", b"_last_poll", "generation", b"generation", "group", b"group", "last_poll", b"last_poll", "member_id", b"member_id", "offsets", b"offsets"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
-    _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
-    _WhichOneofReturnType__last_poll: _TypeAlias = _typing.Literal["last_poll"]  # noqa: Y015
-    _WhichOneofArgType__last_poll: _TypeAlias = _typing.Literal["_last_poll", b"_last_poll"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_poll) -> _WhichOneofReturnType__last_poll | None: ...
-
-Global___CommitRequest: _TypeAlias = CommitRequest  # noqa: Y015
-
-@_typing.final
-class CommitResponse(_message.Message):
-    """What is committed now that was not before."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OFFSETS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetCommit]: ...
-    def __init__(
-        self,
-        *,
-        offsets: _abc.Iterable[Global___OffsetCommit] | None = ...,
+        committed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommitResponse: _TypeAlias = CommitResponse  # noqa: Y015
-
-@_typing.final
-class HeartbeatRequest(_message.Message):
-    """Keep a member's session going while it is busy."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    MEMBER_ID_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    member_id: _builtins.str
-    """As the answer to join has it."""
-    generation: _builtins.int
-    """If given, the call is refused unless the member is in this generation."""
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-        member_id: _builtins.str = ...,
-        generation: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation", "group", b"group", "member_id", b"member_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
-    _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
-
-Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
-
-@_typing.final
-class LeaveRequest(_message.Message):
-    """Leave a group, so that others take over the partitions at once."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    MEMBER_ID_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    member_id: _builtins.str
-    """As the answer to join has it."""
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-        member_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "member_id", b"member_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LeaveRequest: _TypeAlias = LeaveRequest  # noqa: Y015
-
-@_typing.final
-class LeaveResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LeaveResponse: _TypeAlias = LeaveResponse  # noqa: Y015
-
-@_typing.final
-class ListGroupsRequest(_message.Message):
-    """Every group, by name."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
-
-@_typing.final
-class GroupList(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUPS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupView]: ...
-    def __init__(
-        self,
-        *,
-        groups: _abc.Iterable[Global___GroupView] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GroupList: _TypeAlias = GroupList  # noqa: Y015
-
-@_typing.final
-class GroupView(_message.Message):
-    """A group in a list. `lag` is the sum over the partitions it has committed for."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    TYPE_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    PROTOCOL_TYPE_FIELD_NUMBER: _builtins.int
-    PROTOCOL_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
-    MEMBERS_FIELD_NUMBER: _builtins.int
-    LAG_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    type: _builtins.str
-    kind: _builtins.str
-    state: _builtins.str
-    protocol_type: _builtins.str
-    protocol: _builtins.str
-    generation: _builtins.int
-    members: _builtins.int
-    lag: _builtins.int
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-        type: _builtins.str = ...,
-        kind: _builtins.str = ...,
-        state: _builtins.str = ...,
-        protocol_type: _builtins.str = ...,
-        protocol: _builtins.str | None = ...,
-        generation: _builtins.int = ...,
-        members: _builtins.int = ...,
-        lag: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_protocol", b"_protocol", "protocol", b"protocol"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_protocol", b"_protocol", "generation", b"generation", "group", b"group", "kind", b"kind", "lag", b"lag", "members", b"members", "protocol", b"protocol", "protocol_type", b"protocol_type", "state", b"state", "type", b"type"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__protocol: _TypeAlias = _typing.Literal["protocol"]  # noqa: Y015
-    _WhichOneofArgType__protocol: _TypeAlias = _typing.Literal["_protocol", b"_protocol"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__protocol) -> _WhichOneofReturnType__protocol | None: ...
-
-Global___GroupView: _TypeAlias = GroupView  # noqa: Y015
-
-@_typing.final
-class DescribeGroupRequest(_message.Message):
-    """One group with its members, offsets and lag."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DescribeGroupRequest: _TypeAlias = DescribeGroupRequest  # noqa: Y015
-
-@_typing.final
-class GroupDetail(_message.Message):
-    """A group with its members and offsets."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    TYPE_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    PROTOCOL_TYPE_FIELD_NUMBER: _builtins.int
-    PROTOCOL_FIELD_NUMBER: _builtins.int
-    GENERATION_FIELD_NUMBER: _builtins.int
-    MEMBERS_FIELD_NUMBER: _builtins.int
-    LAG_FIELD_NUMBER: _builtins.int
-    MEMBER_DETAILS_FIELD_NUMBER: _builtins.int
-    OFFSETS_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    type: _builtins.str
-    kind: _builtins.str
-    state: _builtins.str
-    protocol_type: _builtins.str
-    protocol: _builtins.str
-    generation: _builtins.int
-    members: _builtins.int
-    lag: _builtins.int
-    @_builtins.property
-    def member_details(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberView]: ...
-    @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetView]: ...
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-        type: _builtins.str = ...,
-        kind: _builtins.str = ...,
-        state: _builtins.str = ...,
-        protocol_type: _builtins.str = ...,
-        protocol: _builtins.str | None = ...,
-        generation: _builtins.int = ...,
-        members: _builtins.int = ...,
-        lag: _builtins.int = ...,
-        member_details: _abc.Iterable[Global___MemberView] | None = ...,
-        offsets: _abc.Iterable[Global___OffsetView] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_protocol", b"_protocol", "protocol", b"protocol"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_protocol", b"_protocol", "generation", b"generation", "group", b"group", "kind", b"kind", "lag", b"lag", "member_details", b"member_details", "members", b"members", "offsets", b"offsets", "protocol", b"protocol", "protocol_type", b"protocol_type", "state", b"state", "type", b"type"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__protocol: _TypeAlias = _typing.Literal["protocol"]  # noqa: Y015
-    _WhichOneofArgType__protocol: _TypeAlias = _typing.Literal["_protocol", b"_protocol"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__protocol) -> _WhichOneofReturnType__protocol | None: ...
-
-Global___GroupDetail: _TypeAlias = GroupDetail  # noqa: Y015
-
-@_typing.final
-class MemberView(_message.Message):
-    """A member and what it reads."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MEMBER_ID_FIELD_NUMBER: _builtins.int
-    INSTANCE_ID_FIELD_NUMBER: _builtins.int
-    CLIENT_ID_FIELD_NUMBER: _builtins.int
-    CLIENT_HOST_FIELD_NUMBER: _builtins.int
-    PARTITIONS_FIELD_NUMBER: _builtins.int
-    member_id: _builtins.str
-    instance_id: _builtins.str
-    client_id: _builtins.str
-    client_host: _builtins.str
-    @_builtins.property
-    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartition]: ...
-    def __init__(
-        self,
-        *,
-        member_id: _builtins.str = ...,
-        instance_id: _builtins.str | None = ...,
-        client_id: _builtins.str = ...,
-        client_host: _builtins.str = ...,
-        partitions: _abc.Iterable[Global___TopicPartition] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id", "instance_id", b"instance_id"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id", "client_host", b"client_host", "client_id", b"client_id", "instance_id", b"instance_id", "member_id", b"member_id", "partitions", b"partitions"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__instance_id: _TypeAlias = _typing.Literal["instance_id"]  # noqa: Y015
-    _WhichOneofArgType__instance_id: _TypeAlias = _typing.Literal["_instance_id", b"_instance_id"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__instance_id) -> _WhichOneofReturnType__instance_id | None: ...
-
-Global___MemberView: _TypeAlias = MemberView  # noqa: Y015
-
-@_typing.final
-class OffsetView(_message.Message):
-    """How far the group got in a partition; null where nothing was committed or the partition cannot be reached."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    COMMITTED_OFFSET_FIELD_NUMBER: _builtins.int
-    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
-    LAG_FIELD_NUMBER: _builtins.int
-    METADATA_FIELD_NUMBER: _builtins.int
-    MEMBER_ID_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partition: _builtins.int
-    committed_offset: _builtins.int
-    high_watermark: _builtins.int
-    lag: _builtins.int
-    metadata: _builtins.str
-    member_id: _builtins.str
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-        committed_offset: _builtins.int | None = ...,
-        high_watermark: _builtins.int | None = ...,
-        lag: _builtins.int | None = ...,
-        metadata: _builtins.str = ...,
-        member_id: _builtins.str | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset", "_high_watermark", b"_high_watermark", "_lag", b"_lag", "_member_id", b"_member_id", "committed_offset", b"committed_offset", "high_watermark", b"high_watermark", "lag", b"lag", "member_id", b"member_id"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset", "_high_watermark", b"_high_watermark", "_lag", b"_lag", "_member_id", b"_member_id", "committed_offset", b"committed_offset", "high_watermark", b"high_watermark", "lag", b"lag", "member_id", b"member_id", "metadata", b"metadata", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__committed_offset: _TypeAlias = _typing.Literal["committed_offset"]  # noqa: Y015
-    _WhichOneofArgType__committed_offset: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset"]  # noqa: Y015
-    _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
-    _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
-    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
-    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
-    _WhichOneofReturnType__member_id: _TypeAlias = _typing.Literal["member_id"]  # noqa: Y015
-    _WhichOneofArgType__member_id: _TypeAlias = _typing.Literal["_member_id", b"_member_id"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_offset) -> _WhichOneofReturnType__committed_offset | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__high_watermark) -> _WhichOneofReturnType__high_watermark | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__member_id) -> _WhichOneofReturnType__member_id | None: ...
-
-Global___OffsetView: _TypeAlias = OffsetView  # noqa: Y015
-
-@_typing.final
-class DeleteConsumerGroupRequest(_message.Message):
-    """Forget a group without members, and its offsets."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeleteConsumerGroupRequest: _TypeAlias = DeleteConsumerGroupRequest  # noqa: Y015
-
-@_typing.final
-class DeleteConsumerGroupResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeleteConsumerGroupResponse: _TypeAlias = DeleteConsumerGroupResponse  # noqa: Y015
+Global___ReportedView: _TypeAlias = ReportedView  # noqa: Y015
 
 @_typing.final
 class ResetGroupRequest(_message.Message):
@@ -779,188 +1079,6 @@ class ResetResult(_message.Message):
 Global___ResetResult: _TypeAlias = ResetResult  # noqa: Y015
 
 @_typing.final
-class MoveView(_message.Message):
-    """One offset that is moved; `from_offset` is null where none was committed."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    FROM_OFFSET_FIELD_NUMBER: _builtins.int
-    TO_OFFSET_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partition: _builtins.int
-    from_offset: _builtins.int
-    to_offset: _builtins.int
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-        from_offset: _builtins.int | None = ...,
-        to_offset: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_from_offset", b"_from_offset", "from_offset", b"from_offset"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_from_offset", b"_from_offset", "from_offset", b"from_offset", "partition", b"partition", "to_offset", b"to_offset", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__from_offset: _TypeAlias = _typing.Literal["from_offset"]  # noqa: Y015
-    _WhichOneofArgType__from_offset: _TypeAlias = _typing.Literal["_from_offset", b"_from_offset"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__from_offset) -> _WhichOneofReturnType__from_offset | None: ...
-
-Global___MoveView: _TypeAlias = MoveView  # noqa: Y015
-
-@_typing.final
-class DeleteGroupOffsetsRequest(_message.Message):
-    """Forget a group's offsets in a topic that none of its members read."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITIONS_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    topic: _builtins.str
-    """Whose offsets to delete; the topic itself may be gone."""
-    partitions: _builtins.str
-    """Only these, such as 0,2; without it, all of the topic's."""
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-        topic: _builtins.str = ...,
-        partitions: _builtins.str | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_partitions", b"_partitions", "partitions", b"partitions"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partitions", b"_partitions", "group", b"group", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__partitions: _TypeAlias = _typing.Literal["partitions"]  # noqa: Y015
-    _WhichOneofArgType__partitions: _TypeAlias = _typing.Literal["_partitions", b"_partitions"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__partitions) -> _WhichOneofReturnType__partitions | None: ...
-
-Global___DeleteGroupOffsetsRequest: _TypeAlias = DeleteGroupOffsetsRequest  # noqa: Y015
-
-@_typing.final
-class DeletedOffsets(_message.Message):
-    """The partitions whose offsets were deleted."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    DELETED_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def deleted(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartition]: ...
-    def __init__(
-        self,
-        *,
-        deleted: _abc.Iterable[Global___TopicPartition] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeletedOffsets: _TypeAlias = DeletedOffsets  # noqa: Y015
-
-@_typing.final
-class FindOffsetsRequest(_message.Message):
-    """Where topics begin and end, all of them in one call, by name or by pattern."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPICS_FIELD_NUMBER: _builtins.int
-    PATTERN_FIELD_NUMBER: _builtins.int
-    WAIT_FIELD_NUMBER: _builtins.int
-    KNOWN_FIELD_NUMBER: _builtins.int
-    TIMESTAMPS_MS_FIELD_NUMBER: _builtins.int
-    pattern: _builtins.str
-    """An RE2 expression that matches whole names; internal topics are never meant."""
-    @_builtins.property
-    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
-    def wait(self) -> _duration_pb2.Duration:
-        """How long to wait for more than is known. Up to 60000 ms."""
-
-    @_builtins.property
-    def known(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownOffset]: ...
-    @_builtins.property
-    def timestamps_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Find the first message at or after each of these instants as well."""
-
-    def __init__(
-        self,
-        *,
-        topics: _abc.Iterable[_builtins.str] | None = ...,
-        pattern: _builtins.str | None = ...,
-        wait: _duration_pb2.Duration | None = ...,
-        known: _abc.Iterable[Global___KnownOffset] | None = ...,
-        timestamps_ms: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_pattern", b"_pattern", "pattern", b"pattern", "wait", b"wait"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pattern", b"_pattern", "known", b"known", "pattern", b"pattern", "timestamps_ms", b"timestamps_ms", "topics", b"topics", "wait", b"wait"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__pattern: _TypeAlias = _typing.Literal["pattern"]  # noqa: Y015
-    _WhichOneofArgType__pattern: _TypeAlias = _typing.Literal["_pattern", b"_pattern"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__pattern) -> _WhichOneofReturnType__pattern | None: ...
-
-Global___FindOffsetsRequest: _TypeAlias = FindOffsetsRequest  # noqa: Y015
-
-@_typing.final
-class KnownOffset(_message.Message):
-    """How far the caller knows a partition."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partition: _builtins.int
-    offset: _builtins.int
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___KnownOffset: _TypeAlias = KnownOffset  # noqa: Y015
-
-@_typing.final
-class OffsetsAnswer(_message.Message):
-    """What was found, by name. `missing` are topics that were named and are not there."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPICS_FIELD_NUMBER: _builtins.int
-    MISSING_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicEnds]: ...
-    @_builtins.property
-    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        topics: _abc.Iterable[Global___TopicEnds] | None = ...,
-        missing: _abc.Iterable[_builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["missing", b"missing", "topics", b"topics"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___OffsetsAnswer: _TypeAlias = OffsetsAnswer  # noqa: Y015
-
-@_typing.final
 class TopicEnds(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -987,141 +1105,23 @@ class TopicEnds(_message.Message):
 Global___TopicEnds: _TypeAlias = TopicEnds  # noqa: Y015
 
 @_typing.final
-class PartitionEnds(_message.Message):
-    """How far a partition reaches; null where its leader does not answer."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PARTITION_FIELD_NUMBER: _builtins.int
-    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
-    LOG_END_OFFSET_FIELD_NUMBER: _builtins.int
-    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
-    LAST_STABLE_OFFSET_FIELD_NUMBER: _builtins.int
-    SIZE_BYTES_FIELD_NUMBER: _builtins.int
-    LOCATED_FIELD_NUMBER: _builtins.int
-    partition: _builtins.int
-    log_start_offset: _builtins.int
-    log_end_offset: _builtins.int
-    high_watermark: _builtins.int
-    last_stable_offset: _builtins.int
-    size_bytes: _builtins.int
-    @_builtins.property
-    def located(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    def __init__(
-        self,
-        *,
-        partition: _builtins.int = ...,
-        log_start_offset: _builtins.int | None = ...,
-        log_end_offset: _builtins.int | None = ...,
-        high_watermark: _builtins.int | None = ...,
-        last_stable_offset: _builtins.int | None = ...,
-        size_bytes: _builtins.int | None = ...,
-        located: _abc.Iterable[_builtins.int] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_last_stable_offset", b"_last_stable_offset", "_log_end_offset", b"_log_end_offset", "_log_start_offset", b"_log_start_offset", "_size_bytes", b"_size_bytes", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "size_bytes", b"size_bytes"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_last_stable_offset", b"_last_stable_offset", "_log_end_offset", b"_log_end_offset", "_log_start_offset", b"_log_start_offset", "_size_bytes", b"_size_bytes", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "located", b"located", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "partition", b"partition", "size_bytes", b"size_bytes"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
-    _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
-    _WhichOneofReturnType__last_stable_offset: _TypeAlias = _typing.Literal["last_stable_offset"]  # noqa: Y015
-    _WhichOneofArgType__last_stable_offset: _TypeAlias = _typing.Literal["_last_stable_offset", b"_last_stable_offset"]  # noqa: Y015
-    _WhichOneofReturnType__log_end_offset: _TypeAlias = _typing.Literal["log_end_offset"]  # noqa: Y015
-    _WhichOneofArgType__log_end_offset: _TypeAlias = _typing.Literal["_log_end_offset", b"_log_end_offset"]  # noqa: Y015
-    _WhichOneofReturnType__log_start_offset: _TypeAlias = _typing.Literal["log_start_offset"]  # noqa: Y015
-    _WhichOneofArgType__log_start_offset: _TypeAlias = _typing.Literal["_log_start_offset", b"_log_start_offset"]  # noqa: Y015
-    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
-    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__high_watermark) -> _WhichOneofReturnType__high_watermark | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_stable_offset) -> _WhichOneofReturnType__last_stable_offset | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_end_offset) -> _WhichOneofReturnType__log_end_offset | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_start_offset) -> _WhichOneofReturnType__log_start_offset | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
-
-Global___PartitionEnds: _TypeAlias = PartitionEnds  # noqa: Y015
-
-@_typing.final
-class ReportOffsetsRequest(_message.Message):
-    """Say how far a reader that plans its own work got: a group without members, with a lag."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    OFFSETS_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    @_builtins.property
-    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportedOffset]: ...
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-        offsets: _abc.Iterable[Global___ReportedOffset] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "offsets", b"offsets"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ReportOffsetsRequest: _TypeAlias = ReportOffsetsRequest  # noqa: Y015
-
-@_typing.final
-class ReportedOffset(_message.Message):
-    """The next offset to be read in a partition. With `topic_id`, of that topic and no later one of its name."""
-
+class TopicPartition(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
-    TOPIC_ID_FIELD_NUMBER: _builtins.int
-    METADATA_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     partition: _builtins.int
-    offset: _builtins.int
-    topic_id: _builtins.str
-    metadata: _builtins.str
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
-        topic_id: _builtins.str | None = ...,
-        metadata: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id", "topic_id", b"topic_id"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__topic_id: _TypeAlias = _typing.Literal["topic_id"]  # noqa: Y015
-    _WhichOneofArgType__topic_id: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic_id) -> _WhichOneofReturnType__topic_id | None: ...
-
-Global___ReportedOffset: _TypeAlias = ReportedOffset  # noqa: Y015
-
-@_typing.final
-class ReportedView(_message.Message):
-    """How many offsets the group has taken over."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    COMMITTED_FIELD_NUMBER: _builtins.int
-    committed: _builtins.int
-    def __init__(
-        self,
-        *,
-        committed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReportedView: _TypeAlias = ReportedView  # noqa: Y015
+Global___TopicPartition: _TypeAlias = TopicPartition  # noqa: Y015

@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/health.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x17\n\x15\x44\x65scribeHealthRequest\"\xcc\x01\n\nNodeHealth\x12\x0e\n\x06status\x18\x01 \x01(\t\x12%\n\x07reasons\x18\x02 \x03(\x0b\x32\x14.penstock.v1.Finding\x12&\n\x08warnings\x18\x03 \x03(\x0b\x32\x14.penstock.v1.Finding\x12\x0f\n\x07node_id\x18\x04 \x01(\x03\x12\x0f\n\x07version\x18\x05 \x01(\t\x12)\n\x06uptime\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\npartitions\x18\x07 \x01(\x03\"k\n\x07\x46inding\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\x12\n\x05topic\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tpartition\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_topicB\x0c\n\n_partition\"\x18\n\x16\x44\x65scribeFiguresRequest\"\xaa\x02\n\x0bMetricsView\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06uptime\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06topics\x18\x03 \x03(\x0b\x32\x19.penstock.v1.TopicFigures\x12\x34\n\x12log_append_latency\x18\x04 \x01(\x0b\x32\x18.penstock.v1.LatencyView\x12\x32\n\x10log_sync_latency\x18\x05 \x01(\x0b\x32\x18.penstock.v1.LatencyView\x12\x31\n\x0fproduce_latency\x18\x06 \x01(\x0b\x32\x18.penstock.v1.LatencyView\"\xe2\x02\n\x0cTopicFigures\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x03\x12\x10\n\x08messages\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x10\n\x08segments\x18\x05 \x01(\x03\x12\x15\n\rcorrupt_bytes\x18\x06 \x01(\x03\x12\x19\n\x11messages_produced\x18\x07 \x01(\x03\x12\x16\n\x0e\x62ytes_produced\x18\x08 \x01(\x03\x12\x19\n\x11messages_consumed\x18\t \x01(\x03\x12\x16\n\x0e\x62ytes_consumed\x18\n \x01(\x03\x12\x44\n\x0eproduce_errors\x18\x0b \x03(\x0b\x32,.penstock.v1.TopicFigures.ProduceErrorsEntry\x1a\x34\n\x12ProduceErrorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"~\n\x0bLatencyView\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\x12\x14\n\x07mean_ms\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06p50_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x13\n\x06p99_ms\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\n\n\x08_mean_msB\t\n\x07_p50_msB\t\n\x07_p99_ms\"\x16\n\x14\x44\x65scribeScrubRequest\"\xf8\x02\n\tScrubView\x12\x0f\n\x07node_id\x18\x01 \x01(\x03\x12\r\n\x05is_on\x18\x02 \x01(\x08\x12\x12\n\nis_running\x18\x03 \x01(\x08\x12\r\n\x05round\x18\x04 \x01(\x03\x12\x17\n\x0f\x63ompleted_round\x18\x05 \x01(\x03\x12\x30\n\x0c\x63ompleted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x0b\x61sked_round\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x15\n\rchecked_bytes\x18\x08 \x01(\x03\x12\x18\n\x10\x63hecked_segments\x18\t \x01(\x03\x12\x18\n\x10\x64\x61maged_segments\x18\n \x01(\x03\x12\x1b\n\x13unreadable_segments\x18\x0b \x01(\x03\x12\x18\n\x10repaired_indexes\x18\x0c \x01(\x03\x12\x1a\n\x12\x64\x61maged_partitions\x18\r \x01(\x03\x12\x15\n\rcorrupt_bytes\x18\x0e \x01(\x03\x42\x0e\n\x0c_asked_round\"\x11\n\x0fScrubNowRequest2\xb7\x02\n\x06Health\x12M\n\x0e\x44\x65scribeHealth\x12\".penstock.v1.DescribeHealthRequest\x1a\x17.penstock.v1.NodeHealth\x12P\n\x0f\x44\x65scribeFigures\x12#.penstock.v1.DescribeFiguresRequest\x1a\x18.penstock.v1.MetricsView\x12J\n\rDescribeScrub\x12!.penstock.v1.DescribeScrubRequest\x1a\x16.penstock.v1.ScrubView\x12@\n\x08ScrubNow\x12\x1c.penstock.v1.ScrubNowRequest\x1a\x16.penstock.v1.ScrubViewb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/health.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x18\n\x16\x44\x65scribeFiguresRequest\"\x17\n\x15\x44\x65scribeHealthRequest\"\x16\n\x14\x44\x65scribeScrubRequest\"k\n\x07\x46inding\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\x12\n\x05topic\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x16\n\tpartition\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x08\n\x06_topicB\x0c\n\n_partition\"~\n\x0bLatencyView\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\x12\x14\n\x07mean_ms\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06p50_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x13\n\x06p99_ms\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\n\n\x08_mean_msB\t\n\x07_p50_msB\t\n\x07_p99_ms\"\xaa\x02\n\x0bMetricsView\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06uptime\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06topics\x18\x03 \x03(\x0b\x32\x19.penstock.v1.TopicFigures\x12\x34\n\x12log_append_latency\x18\x04 \x01(\x0b\x32\x18.penstock.v1.LatencyView\x12\x32\n\x10log_sync_latency\x18\x05 \x01(\x0b\x32\x18.penstock.v1.LatencyView\x12\x31\n\x0fproduce_latency\x18\x06 \x01(\x0b\x32\x18.penstock.v1.LatencyView\"\xcc\x01\n\nNodeHealth\x12\x0e\n\x06status\x18\x01 \x01(\t\x12%\n\x07reasons\x18\x02 \x03(\x0b\x32\x14.penstock.v1.Finding\x12&\n\x08warnings\x18\x03 \x03(\x0b\x32\x14.penstock.v1.Finding\x12\x0f\n\x07node_id\x18\x04 \x01(\x03\x12\x0f\n\x07version\x18\x05 \x01(\t\x12)\n\x06uptime\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\npartitions\x18\x07 \x01(\x03\"\x11\n\x0fScrubNowRequest\"\xf8\x02\n\tScrubView\x12\x0f\n\x07node_id\x18\x01 \x01(\x03\x12\r\n\x05is_on\x18\x02 \x01(\x08\x12\x12\n\nis_running\x18\x03 \x01(\x08\x12\r\n\x05round\x18\x04 \x01(\x03\x12\x17\n\x0f\x63ompleted_round\x18\x05 \x01(\x03\x12\x30\n\x0c\x63ompleted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x0b\x61sked_round\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x15\n\rchecked_bytes\x18\x08 \x01(\x03\x12\x18\n\x10\x63hecked_segments\x18\t \x01(\x03\x12\x18\n\x10\x64\x61maged_segments\x18\n \x01(\x03\x12\x1b\n\x13unreadable_segments\x18\x0b \x01(\x03\x12\x18\n\x10repaired_indexes\x18\x0c \x01(\x03\x12\x1a\n\x12\x64\x61maged_partitions\x18\r \x01(\x03\x12\x15\n\rcorrupt_bytes\x18\x0e \x01(\x03\x42\x0e\n\x0c_asked_round\"\xe2\x02\n\x0cTopicFigures\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x03\x12\x10\n\x08messages\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x10\n\x08segments\x18\x05 \x01(\x03\x12\x15\n\rcorrupt_bytes\x18\x06 \x01(\x03\x12\x19\n\x11messages_produced\x18\x07 \x01(\x03\x12\x16\n\x0e\x62ytes_produced\x18\x08 \x01(\x03\x12\x19\n\x11messages_consumed\x18\t \x01(\x03\x12\x16\n\x0e\x62ytes_consumed\x18\n \x01(\x03\x12\x44\n\x0eproduce_errors\x18\x0b \x03(\x0b\x32,.penstock.v1.TopicFigures.ProduceErrorsEntry\x1a\x34\n\x12ProduceErrorsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x32\xb7\x02\n\x06Health\x12M\n\x0e\x44\x65scribeHealth\x12\".penstock.v1.DescribeHealthRequest\x1a\x17.penstock.v1.NodeHealth\x12P\n\x0f\x44\x65scribeFigures\x12#.penstock.v1.DescribeFiguresRequest\x1a\x18.penstock.v1.MetricsView\x12J\n\rDescribeScrub\x12!.penstock.v1.DescribeScrubRequest\x1a\x16.penstock.v1.ScrubView\x12@\n\x08ScrubNow\x12\x1c.penstock.v1.ScrubNowRequest\x1a\x16.penstock.v1.ScrubViewb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,28 +35,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TOPICFIGURES_PRODUCEERRORSENTRY']._loaded_options = None
   _globals['_TOPICFIGURES_PRODUCEERRORSENTRY']._serialized_options = b'8\001'
-  _globals['_DESCRIBEHEALTHREQUEST']._serialized_start=106
-  _globals['_DESCRIBEHEALTHREQUEST']._serialized_end=129
-  _globals['_NODEHEALTH']._serialized_start=132
-  _globals['_NODEHEALTH']._serialized_end=336
-  _globals['_FINDING']._serialized_start=338
-  _globals['_FINDING']._serialized_end=445
-  _globals['_DESCRIBEFIGURESREQUEST']._serialized_start=447
-  _globals['_DESCRIBEFIGURESREQUEST']._serialized_end=471
-  _globals['_METRICSVIEW']._serialized_start=474
-  _globals['_METRICSVIEW']._serialized_end=772
-  _globals['_TOPICFIGURES']._serialized_start=775
-  _globals['_TOPICFIGURES']._serialized_end=1129
-  _globals['_TOPICFIGURES_PRODUCEERRORSENTRY']._serialized_start=1077
-  _globals['_TOPICFIGURES_PRODUCEERRORSENTRY']._serialized_end=1129
-  _globals['_LATENCYVIEW']._serialized_start=1131
-  _globals['_LATENCYVIEW']._serialized_end=1257
-  _globals['_DESCRIBESCRUBREQUEST']._serialized_start=1259
-  _globals['_DESCRIBESCRUBREQUEST']._serialized_end=1281
-  _globals['_SCRUBVIEW']._serialized_start=1284
-  _globals['_SCRUBVIEW']._serialized_end=1660
-  _globals['_SCRUBNOWREQUEST']._serialized_start=1662
-  _globals['_SCRUBNOWREQUEST']._serialized_end=1679
+  _globals['_DESCRIBEFIGURESREQUEST']._serialized_start=106
+  _globals['_DESCRIBEFIGURESREQUEST']._serialized_end=130
+  _globals['_DESCRIBEHEALTHREQUEST']._serialized_start=132
+  _globals['_DESCRIBEHEALTHREQUEST']._serialized_end=155
+  _globals['_DESCRIBESCRUBREQUEST']._serialized_start=157
+  _globals['_DESCRIBESCRUBREQUEST']._serialized_end=179
+  _globals['_FINDING']._serialized_start=181
+  _globals['_FINDING']._serialized_end=288
+  _globals['_LATENCYVIEW']._serialized_start=290
+  _globals['_LATENCYVIEW']._serialized_end=416
+  _globals['_METRICSVIEW']._serialized_start=419
+  _globals['_METRICSVIEW']._serialized_end=717
+  _globals['_NODEHEALTH']._serialized_start=720
+  _globals['_NODEHEALTH']._serialized_end=924
+  _globals['_SCRUBNOWREQUEST']._serialized_start=926
+  _globals['_SCRUBNOWREQUEST']._serialized_end=943
+  _globals['_SCRUBVIEW']._serialized_start=946
+  _globals['_SCRUBVIEW']._serialized_end=1322
+  _globals['_TOPICFIGURES']._serialized_start=1325
+  _globals['_TOPICFIGURES']._serialized_end=1679
+  _globals['_TOPICFIGURES_PRODUCEERRORSENTRY']._serialized_start=1627
+  _globals['_TOPICFIGURES_PRODUCEERRORSENTRY']._serialized_end=1679
   _globals['_HEALTH']._serialized_start=1682
   _globals['_HEALTH']._serialized_end=1993
 # @@protoc_insertion_point(module_scope)

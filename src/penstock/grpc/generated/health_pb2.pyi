@@ -23,6 +23,23 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class DescribeFiguresRequest(_message.Message):
+    """The figures of /metrics as JSON, by topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeFiguresRequest: _TypeAlias = DescribeFiguresRequest  # noqa: Y015
+
+@_typing.final
 class DescribeHealthRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -38,46 +55,21 @@ class DescribeHealthRequest(_message.Message):
 Global___DescribeHealthRequest: _TypeAlias = DescribeHealthRequest  # noqa: Y015
 
 @_typing.final
-class NodeHealth(_message.Message):
-    """`ok`; `degraded`: all work is done but something needs a look; `unready`: some work is not done."""
+class DescribeScrubRequest(_message.Message):
+    """How far the scrub of this node is, and what it has found."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    STATUS_FIELD_NUMBER: _builtins.int
-    REASONS_FIELD_NUMBER: _builtins.int
-    WARNINGS_FIELD_NUMBER: _builtins.int
-    NODE_ID_FIELD_NUMBER: _builtins.int
-    VERSION_FIELD_NUMBER: _builtins.int
-    UPTIME_FIELD_NUMBER: _builtins.int
-    PARTITIONS_FIELD_NUMBER: _builtins.int
-    status: _builtins.str
-    node_id: _builtins.int
-    version: _builtins.str
-    partitions: _builtins.int
-    @_builtins.property
-    def reasons(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]: ...
-    @_builtins.property
-    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]: ...
-    @_builtins.property
-    def uptime(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
-        *,
-        status: _builtins.str = ...,
-        reasons: _abc.Iterable[Global___Finding] | None = ...,
-        warnings: _abc.Iterable[Global___Finding] | None = ...,
-        node_id: _builtins.int = ...,
-        version: _builtins.str = ...,
-        uptime: _duration_pb2.Duration | None = ...,
-        partitions: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["uptime", b"uptime"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "partitions", b"partitions", "reasons", b"reasons", "status", b"status", "uptime", b"uptime", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___NodeHealth: _TypeAlias = NodeHealth  # noqa: Y015
+Global___DescribeScrubRequest: _TypeAlias = DescribeScrubRequest  # noqa: Y015
 
 @_typing.final
 class Finding(_message.Message):
@@ -117,21 +109,45 @@ class Finding(_message.Message):
 Global___Finding: _TypeAlias = Finding  # noqa: Y015
 
 @_typing.final
-class DescribeFiguresRequest(_message.Message):
-    """The figures of /metrics as JSON, by topic."""
+class LatencyView(_message.Message):
+    """Durations since the node started; percentiles are upper bounds of the bucket they fall in, null with no data."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    COUNT_FIELD_NUMBER: _builtins.int
+    MEAN_MS_FIELD_NUMBER: _builtins.int
+    P50_MS_FIELD_NUMBER: _builtins.int
+    P99_MS_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    mean_ms: _builtins.float
+    p50_ms: _builtins.float
+    p99_ms: _builtins.float
     def __init__(
         self,
+        *,
+        count: _builtins.int = ...,
+        mean_ms: _builtins.float | None = ...,
+        p50_ms: _builtins.float | None = ...,
+        p99_ms: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mean_ms", b"_mean_ms", "_p50_ms", b"_p50_ms", "_p99_ms", b"_p99_ms", "mean_ms", b"mean_ms", "p50_ms", b"p50_ms", "p99_ms", b"p99_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mean_ms", b"_mean_ms", "_p50_ms", b"_p50_ms", "_p99_ms", b"_p99_ms", "count", b"count", "mean_ms", b"mean_ms", "p50_ms", b"p50_ms", "p99_ms", b"p99_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__mean_ms: _TypeAlias = _typing.Literal["mean_ms"]  # noqa: Y015
+    _WhichOneofArgType__mean_ms: _TypeAlias = _typing.Literal["_mean_ms", b"_mean_ms"]  # noqa: Y015
+    _WhichOneofReturnType__p50_ms: _TypeAlias = _typing.Literal["p50_ms"]  # noqa: Y015
+    _WhichOneofArgType__p50_ms: _TypeAlias = _typing.Literal["_p50_ms", b"_p50_ms"]  # noqa: Y015
+    _WhichOneofReturnType__p99_ms: _TypeAlias = _typing.Literal["p99_ms"]  # noqa: Y015
+    _WhichOneofArgType__p99_ms: _TypeAlias = _typing.Literal["_p99_ms", b"_p99_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_ms) -> _WhichOneofReturnType__mean_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__p50_ms) -> _WhichOneofReturnType__p50_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__p99_ms) -> _WhichOneofReturnType__p99_ms | None: ...
 
-Global___DescribeFiguresRequest: _TypeAlias = DescribeFiguresRequest  # noqa: Y015
+Global___LatencyView: _TypeAlias = LatencyView  # noqa: Y015
 
 @_typing.final
 class MetricsView(_message.Message):
@@ -176,121 +192,50 @@ class MetricsView(_message.Message):
 Global___MetricsView: _TypeAlias = MetricsView  # noqa: Y015
 
 @_typing.final
-class TopicFigures(_message.Message):
-    """One topic on this node: counters since it started, and what its logs hold now."""
+class NodeHealth(_message.Message):
+    """`ok`; `degraded`: all work is done but something needs a look; `unready`: some work is not done."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    @_typing.final
-    class ProduceErrorsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.int
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.int = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    TOPIC_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    UPTIME_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
-    MESSAGES_FIELD_NUMBER: _builtins.int
-    SIZE_BYTES_FIELD_NUMBER: _builtins.int
-    SEGMENTS_FIELD_NUMBER: _builtins.int
-    CORRUPT_BYTES_FIELD_NUMBER: _builtins.int
-    MESSAGES_PRODUCED_FIELD_NUMBER: _builtins.int
-    BYTES_PRODUCED_FIELD_NUMBER: _builtins.int
-    MESSAGES_CONSUMED_FIELD_NUMBER: _builtins.int
-    BYTES_CONSUMED_FIELD_NUMBER: _builtins.int
-    PRODUCE_ERRORS_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
+    status: _builtins.str
+    node_id: _builtins.int
+    version: _builtins.str
     partitions: _builtins.int
-    messages: _builtins.int
-    size_bytes: _builtins.int
-    segments: _builtins.int
-    corrupt_bytes: _builtins.int
-    messages_produced: _builtins.int
-    bytes_produced: _builtins.int
-    messages_consumed: _builtins.int
-    bytes_consumed: _builtins.int
     @_builtins.property
-    def produce_errors(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    def reasons(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]: ...
+    @_builtins.property
+    def uptime(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
-        topic: _builtins.str = ...,
+        status: _builtins.str = ...,
+        reasons: _abc.Iterable[Global___Finding] | None = ...,
+        warnings: _abc.Iterable[Global___Finding] | None = ...,
+        node_id: _builtins.int = ...,
+        version: _builtins.str = ...,
+        uptime: _duration_pb2.Duration | None = ...,
         partitions: _builtins.int = ...,
-        messages: _builtins.int = ...,
-        size_bytes: _builtins.int = ...,
-        segments: _builtins.int = ...,
-        corrupt_bytes: _builtins.int = ...,
-        messages_produced: _builtins.int = ...,
-        bytes_produced: _builtins.int = ...,
-        messages_consumed: _builtins.int = ...,
-        bytes_consumed: _builtins.int = ...,
-        produce_errors: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_consumed", b"bytes_consumed", "bytes_produced", b"bytes_produced", "corrupt_bytes", b"corrupt_bytes", "messages", b"messages", "messages_consumed", b"messages_consumed", "messages_produced", b"messages_produced", "partitions", b"partitions", "produce_errors", b"produce_errors", "segments", b"segments", "size_bytes", b"size_bytes", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "partitions", b"partitions", "reasons", b"reasons", "status", b"status", "uptime", b"uptime", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TopicFigures: _TypeAlias = TopicFigures  # noqa: Y015
+Global___NodeHealth: _TypeAlias = NodeHealth  # noqa: Y015
 
 @_typing.final
-class LatencyView(_message.Message):
-    """Durations since the node started; percentiles are upper bounds of the bucket they fall in, null with no data."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    COUNT_FIELD_NUMBER: _builtins.int
-    MEAN_MS_FIELD_NUMBER: _builtins.int
-    P50_MS_FIELD_NUMBER: _builtins.int
-    P99_MS_FIELD_NUMBER: _builtins.int
-    count: _builtins.int
-    mean_ms: _builtins.float
-    p50_ms: _builtins.float
-    p99_ms: _builtins.float
-    def __init__(
-        self,
-        *,
-        count: _builtins.int = ...,
-        mean_ms: _builtins.float | None = ...,
-        p50_ms: _builtins.float | None = ...,
-        p99_ms: _builtins.float | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_mean_ms", b"_mean_ms", "_p50_ms", b"_p50_ms", "_p99_ms", b"_p99_ms", "mean_ms", b"mean_ms", "p50_ms", b"p50_ms", "p99_ms", b"p99_ms"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mean_ms", b"_mean_ms", "_p50_ms", b"_p50_ms", "_p99_ms", b"_p99_ms", "count", b"count", "mean_ms", b"mean_ms", "p50_ms", b"p50_ms", "p99_ms", b"p99_ms"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__mean_ms: _TypeAlias = _typing.Literal["mean_ms"]  # noqa: Y015
-    _WhichOneofArgType__mean_ms: _TypeAlias = _typing.Literal["_mean_ms", b"_mean_ms"]  # noqa: Y015
-    _WhichOneofReturnType__p50_ms: _TypeAlias = _typing.Literal["p50_ms"]  # noqa: Y015
-    _WhichOneofArgType__p50_ms: _TypeAlias = _typing.Literal["_p50_ms", b"_p50_ms"]  # noqa: Y015
-    _WhichOneofReturnType__p99_ms: _TypeAlias = _typing.Literal["p99_ms"]  # noqa: Y015
-    _WhichOneofArgType__p99_ms: _TypeAlias = _typing.Literal["_p99_ms", b"_p99_ms"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_ms) -> _WhichOneofReturnType__mean_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__p50_ms) -> _WhichOneofReturnType__p50_ms | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__p99_ms) -> _WhichOneofReturnType__p99_ms | None: ...
-
-Global___LatencyView: _TypeAlias = LatencyView  # noqa: Y015
-
-@_typing.final
-class DescribeScrubRequest(_message.Message):
-    """How far the scrub of this node is, and what it has found."""
+class ScrubNowRequest(_message.Message):
+    """Have everything on this node checked now. It is done when `completed_round` reaches `asked_round`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -303,7 +248,7 @@ class DescribeScrubRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___DescribeScrubRequest: _TypeAlias = DescribeScrubRequest  # noqa: Y015
+Global___ScrubNowRequest: _TypeAlias = ScrubNowRequest  # noqa: Y015
 
 @_typing.final
 class ScrubView(_message.Message):
@@ -379,18 +324,73 @@ class ScrubView(_message.Message):
 Global___ScrubView: _TypeAlias = ScrubView  # noqa: Y015
 
 @_typing.final
-class ScrubNowRequest(_message.Message):
-    """Have everything on this node checked now. It is done when `completed_round` reaches `asked_round`."""
+class TopicFigures(_message.Message):
+    """One topic on this node: counters since it started, and what its logs hold now."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ProduceErrorsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    CORRUPT_BYTES_FIELD_NUMBER: _builtins.int
+    MESSAGES_PRODUCED_FIELD_NUMBER: _builtins.int
+    BYTES_PRODUCED_FIELD_NUMBER: _builtins.int
+    MESSAGES_CONSUMED_FIELD_NUMBER: _builtins.int
+    BYTES_CONSUMED_FIELD_NUMBER: _builtins.int
+    PRODUCE_ERRORS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partitions: _builtins.int
+    messages: _builtins.int
+    size_bytes: _builtins.int
+    segments: _builtins.int
+    corrupt_bytes: _builtins.int
+    messages_produced: _builtins.int
+    bytes_produced: _builtins.int
+    messages_consumed: _builtins.int
+    bytes_consumed: _builtins.int
+    @_builtins.property
+    def produce_errors(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
         self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _builtins.int = ...,
+        messages: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        segments: _builtins.int = ...,
+        corrupt_bytes: _builtins.int = ...,
+        messages_produced: _builtins.int = ...,
+        bytes_produced: _builtins.int = ...,
+        messages_consumed: _builtins.int = ...,
+        bytes_consumed: _builtins.int = ...,
+        produce_errors: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_consumed", b"bytes_consumed", "bytes_produced", b"bytes_produced", "corrupt_bytes", b"corrupt_bytes", "messages", b"messages", "messages_consumed", b"messages_consumed", "messages_produced", b"messages_produced", "partitions", b"partitions", "produce_errors", b"produce_errors", "segments", b"segments", "size_bytes", b"size_bytes", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ScrubNowRequest: _TypeAlias = ScrubNowRequest  # noqa: Y015
+Global___TopicFigures: _TypeAlias = TopicFigures  # noqa: Y015

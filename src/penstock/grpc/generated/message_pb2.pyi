@@ -41,6 +41,33 @@ LOG_END_LATEST: LogEnd.ValueType  # 2
 Global___LogEnd: _TypeAlias = LogEnd  # noqa: Y015
 
 @_typing.final
+class Error(_message.Message):
+    """What went wrong, after RFC 9457; `code` names the kind of error, `retriable` whether trying again can help."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    RETRIABLE_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    message: _builtins.str
+    retriable: _builtins.bool
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        message: _builtins.str = ...,
+        retriable: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "retriable", b"retriable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Error: _TypeAlias = Error  # noqa: Y015
+
+@_typing.final
 class Header(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -142,58 +169,6 @@ class Message(_message.Message):
 Global___Message: _TypeAlias = Message  # noqa: Y015
 
 @_typing.final
-class StoredMessage(_message.Message):
-    """A message as it lies in its partition. Of each pair of twins one is there."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    VALUE_FIELD_NUMBER: _builtins.int
-    HEADERS_FIELD_NUMBER: _builtins.int
-    TIMESTAMP_FIELD_NUMBER: _builtins.int
-    PRIORITY_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partition: _builtins.int
-    offset: _builtins.int
-    key: _builtins.bytes
-    value: _builtins.bytes
-    priority: _builtins.str
-    """Where it is not normal."""
-    @_builtins.property
-    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]: ...
-    @_builtins.property
-    def timestamp(self) -> _timestamp_pb2.Timestamp: ...
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
-        key: _builtins.bytes | None = ...,
-        value: _builtins.bytes | None = ...,
-        headers: _abc.Iterable[Global___Header] | None = ...,
-        timestamp: _timestamp_pb2.Timestamp | None = ...,
-        priority: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "key", b"key", "timestamp", b"timestamp", "value", b"value"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "headers", b"headers", "key", b"key", "offset", b"offset", "partition", b"partition", "priority", b"priority", "timestamp", b"timestamp", "topic", b"topic", "value", b"value"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
-    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
-    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
-    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
-
-Global___StoredMessage: _TypeAlias = StoredMessage  # noqa: Y015
-
-@_typing.final
 class Receipt(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -252,12 +227,12 @@ Global___ScheduledReceipt: _TypeAlias = ScheduledReceipt  # noqa: Y015
 class Start(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    OFFSET_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
-    offset: _builtins.int
-    """Where to begin: an offset, earliest, or latest, which is after the last message."""
     end: Global___LogEnd.ValueType
+    """Where to begin: an offset, earliest, or latest, which is after the last message."""
+    offset: _builtins.int
     """Where to begin: an offset, earliest, or latest, which is after the last message."""
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp:
@@ -266,46 +241,71 @@ class Start(_message.Message):
     def __init__(
         self,
         *,
-        offset: _builtins.int = ...,
         end: Global___LogEnd.ValueType = ...,
+        offset: _builtins.int = ...,
         since: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "offset", b"offset", "since", b"since", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "offset", b"offset", "since", b"since", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_start: _TypeAlias = _typing.Literal["offset", "end", "since"]  # noqa: Y015
+    _WhichOneofReturnType_start: _TypeAlias = _typing.Literal["end", "offset", "since"]  # noqa: Y015
     _WhichOneofArgType_start: _TypeAlias = _typing.Literal["start", b"start"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_start) -> _WhichOneofReturnType_start | None: ...
 
 Global___Start: _TypeAlias = Start  # noqa: Y015
 
 @_typing.final
-class Error(_message.Message):
-    """What went wrong, after RFC 9457; `code` names the kind of error, `retriable` whether trying again can help."""
+class StoredMessage(_message.Message):
+    """A message as it lies in its partition. Of each pair of twins one is there."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    CODE_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
-    RETRIABLE_FIELD_NUMBER: _builtins.int
-    code: _builtins.str
-    message: _builtins.str
-    retriable: _builtins.bool
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    offset: _builtins.int
+    key: _builtins.bytes
+    value: _builtins.bytes
+    priority: _builtins.str
+    """Where it is not normal."""
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]: ...
+    @_builtins.property
+    def timestamp(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
-        code: _builtins.str = ...,
-        message: _builtins.str = ...,
-        retriable: _builtins.bool = ...,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        key: _builtins.bytes | None = ...,
+        value: _builtins.bytes | None = ...,
+        headers: _abc.Iterable[Global___Header] | None = ...,
+        timestamp: _timestamp_pb2.Timestamp | None = ...,
+        priority: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "key", b"key", "timestamp", b"timestamp", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "retriable", b"retriable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "headers", b"headers", "key", b"key", "offset", b"offset", "partition", b"partition", "priority", b"priority", "timestamp", b"timestamp", "topic", b"topic", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
 
-Global___Error: _TypeAlias = Error  # noqa: Y015
+Global___StoredMessage: _TypeAlias = StoredMessage  # noqa: Y015
 
 @_typing.final
 class Ticket(_message.Message):

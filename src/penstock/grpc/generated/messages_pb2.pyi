@@ -41,6 +41,143 @@ PARTITIONER_ROUND_ROBIN: Partitioner.ValueType  # 2
 Global___Partitioner: _TypeAlias = Partitioner  # noqa: Y015
 
 @_typing.final
+class CreateProducerRequest(_message.Message):
+    """Get an identity for idempotent batches: a producer id that nobody else has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateProducerRequest: _TypeAlias = CreateProducerRequest  # noqa: Y015
+
+@_typing.final
+class MessagesPage(_message.Message):
+    """Messages of one partition; read on from `next_offset`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    next_offset: _builtins.int
+    high_watermark: _builtins.int
+    log_start_offset: _builtins.int
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.StoredMessage]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        messages: _abc.Iterable[_message_pb2.StoredMessage] | None = ...,
+        next_offset: _builtins.int = ...,
+        high_watermark: _builtins.int = ...,
+        log_start_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset", "messages", b"messages", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MessagesPage: _TypeAlias = MessagesPage  # noqa: Y015
+
+@_typing.final
+class ProducerView(_message.Message):
+    """An identity for idempotent batches."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProducerView: _TypeAlias = ProducerView  # noqa: Y015
+
+@_typing.final
+class PublishBatchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    PARTITIONER_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partitioner: Global___Partitioner.ValueType
+    """key_hash, as Kafka's Java client does it, or round_robin; default: key_hash."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]: ...
+    @_builtins.property
+    def ticket(self) -> _message_pb2.Ticket: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        messages: _abc.Iterable[_message_pb2.Message] | None = ...,
+        partitioner: Global___Partitioner.ValueType = ...,
+        ticket: _message_pb2.Ticket | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "partitioner", b"partitioner", "ticket", b"ticket", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishBatchRequest: _TypeAlias = PublishBatchRequest  # noqa: Y015
+
+@_typing.final
+class PublishBatchResponse(_message.Message):
+    """What became of each message, in the order they were sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    PUBLISHED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    published: _builtins.int
+    failed: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishResult]: ...
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___PublishResult] | None = ...,
+        published: _builtins.int = ...,
+        failed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "published", b"published", "results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PublishBatchResponse: _TypeAlias = PublishBatchResponse  # noqa: Y015
+
+@_typing.final
 class PublishRequest(_message.Message):
     """Publish one message and answer when it is safe."""
 
@@ -102,95 +239,36 @@ class PublishResponse(_message.Message):
 Global___PublishResponse: _TypeAlias = PublishResponse  # noqa: Y015
 
 @_typing.final
-class PublishBatchRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    MESSAGES_FIELD_NUMBER: _builtins.int
-    PARTITIONER_FIELD_NUMBER: _builtins.int
-    TICKET_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partitioner: Global___Partitioner.ValueType
-    """key_hash, as Kafka's Java client does it, or round_robin; default: key_hash."""
-    @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]: ...
-    @_builtins.property
-    def ticket(self) -> _message_pb2.Ticket: ...
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        messages: _abc.Iterable[_message_pb2.Message] | None = ...,
-        partitioner: Global___Partitioner.ValueType = ...,
-        ticket: _message_pb2.Ticket | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "partitioner", b"partitioner", "ticket", b"ticket", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PublishBatchRequest: _TypeAlias = PublishBatchRequest  # noqa: Y015
-
-@_typing.final
 class PublishResult(_message.Message):
     """What became of one message of a batch: where it is, what it is called until it is due, or its error."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    RECEIPT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
     SCHEDULED_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def receipt(self) -> _message_pb2.Receipt: ...
-    @_builtins.property
     def error(self) -> _message_pb2.Error: ...
+    @_builtins.property
+    def receipt(self) -> _message_pb2.Receipt: ...
     @_builtins.property
     def scheduled(self) -> _message_pb2.ScheduledReceipt: ...
     def __init__(
         self,
         *,
-        receipt: _message_pb2.Receipt | None = ...,
         error: _message_pb2.Error | None = ...,
+        receipt: _message_pb2.Receipt | None = ...,
         scheduled: _message_pb2.ScheduledReceipt | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "receipt", b"receipt", "result", b"result", "scheduled", b"scheduled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "receipt", b"receipt", "result", b"result", "scheduled", b"scheduled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["receipt", "error", "scheduled"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["error", "receipt", "scheduled"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
 Global___PublishResult: _TypeAlias = PublishResult  # noqa: Y015
-
-@_typing.final
-class PublishBatchResponse(_message.Message):
-    """What became of each message, in the order they were sent."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RESULTS_FIELD_NUMBER: _builtins.int
-    PUBLISHED_FIELD_NUMBER: _builtins.int
-    FAILED_FIELD_NUMBER: _builtins.int
-    published: _builtins.int
-    failed: _builtins.int
-    @_builtins.property
-    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishResult]: ...
-    def __init__(
-        self,
-        *,
-        results: _abc.Iterable[Global___PublishResult] | None = ...,
-        published: _builtins.int = ...,
-        failed: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "published", b"published", "results", b"results"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PublishBatchResponse: _TypeAlias = PublishBatchResponse  # noqa: Y015
 
 @_typing.final
 class PublishStreamRequest(_message.Message):
@@ -262,6 +340,47 @@ class PublishStreamResponse(_message.Message):
 Global___PublishStreamResponse: _TypeAlias = PublishStreamResponse  # noqa: Y015
 
 @_typing.final
+class ReadPageRequest(_message.Message):
+    """Read committed messages of one partition; nothing is consumed by it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    """Which partition to read."""
+    limit: _builtins.int
+    """How many messages at most. 1 to 10000; unset is 100."""
+    @_builtins.property
+    def start(self) -> _message_pb2.Start: ...
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """How long to wait for a message if there is none yet. Up to 60000 ms."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        start: _message_pb2.Start | None = ...,
+        limit: _builtins.int | None = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit", "start", b"start", "timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit", "partition", b"partition", "start", b"start", "timeout", b"timeout", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+
+Global___ReadPageRequest: _TypeAlias = ReadPageRequest  # noqa: Y015
+
+@_typing.final
 class ReadRequest(_message.Message):
     """Where to read, how much, and whether to wait for more."""
 
@@ -331,122 +450,3 @@ class ReadResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadResponse: _TypeAlias = ReadResponse  # noqa: Y015
-
-@_typing.final
-class ReadPageRequest(_message.Message):
-    """Read committed messages of one partition; nothing is consumed by it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    START_FIELD_NUMBER: _builtins.int
-    LIMIT_FIELD_NUMBER: _builtins.int
-    TIMEOUT_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partition: _builtins.int
-    """Which partition to read."""
-    limit: _builtins.int
-    """How many messages at most. 1 to 10000; unset is 100."""
-    @_builtins.property
-    def start(self) -> _message_pb2.Start: ...
-    @_builtins.property
-    def timeout(self) -> _duration_pb2.Duration:
-        """How long to wait for a message if there is none yet. Up to 60000 ms."""
-
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-        start: _message_pb2.Start | None = ...,
-        limit: _builtins.int | None = ...,
-        timeout: _duration_pb2.Duration | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit", "start", b"start", "timeout", b"timeout"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit", "partition", b"partition", "start", b"start", "timeout", b"timeout", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
-    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
-
-Global___ReadPageRequest: _TypeAlias = ReadPageRequest  # noqa: Y015
-
-@_typing.final
-class MessagesPage(_message.Message):
-    """Messages of one partition; read on from `next_offset`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    MESSAGES_FIELD_NUMBER: _builtins.int
-    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
-    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
-    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    partition: _builtins.int
-    next_offset: _builtins.int
-    high_watermark: _builtins.int
-    log_start_offset: _builtins.int
-    @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.StoredMessage]: ...
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-        messages: _abc.Iterable[_message_pb2.StoredMessage] | None = ...,
-        next_offset: _builtins.int = ...,
-        high_watermark: _builtins.int = ...,
-        log_start_offset: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "log_start_offset", b"log_start_offset", "messages", b"messages", "next_offset", b"next_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___MessagesPage: _TypeAlias = MessagesPage  # noqa: Y015
-
-@_typing.final
-class CreateProducerRequest(_message.Message):
-    """Get an identity for idempotent batches: a producer id that nobody else has."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CreateProducerRequest: _TypeAlias = CreateProducerRequest  # noqa: Y015
-
-@_typing.final
-class ProducerView(_message.Message):
-    """An identity for idempotent batches."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PRODUCER_ID_FIELD_NUMBER: _builtins.int
-    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
-    producer_id: _builtins.int
-    producer_epoch: _builtins.int
-    def __init__(
-        self,
-        *,
-        producer_id: _builtins.int = ...,
-        producer_epoch: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ProducerView: _TypeAlias = ProducerView  # noqa: Y015

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpenstock/v1/pipelines.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x16\n\x14ListPipelinesRequest\"<\n\x0cPipelineList\x12,\n\tpipelines\x18\x01 \x03(\x0b\x32\x19.penstock.v1.PipelineView\"\xd4\x02\n\x0cPipelineView\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x16\n\x0estop_requested\x18\x04 \x01(\x08\x12\x0c\n\x04\x66ile\x18\x05 \x01(\t\x12\x0e\n\x06master\x18\x06 \x01(\t\x12\x0c\n\x04host\x18\x07 \x01(\t\x12.\n\nstarted_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0breported_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\x05\x65rror\x18\x0b \x01(\tH\x00\x88\x01\x01\x12)\n\x07queries\x18\x0c \x03(\x0b\x32\x18.penstock.v1.QueryReportB\x08\n\x06_error\"\xf5\x01\n\x0bQueryReport\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05\x62\x61tch\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04rows\x18\x03 \x01(\x03\x12\x1c\n\x0frows_per_second\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x03lag\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x32\n\x05unmet\x18\x06 \x03(\x0b\x32#.penstock.v1.QueryReport.UnmetEntry\x1a,\n\nUnmetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x08\n\x06_batchB\x12\n\x10_rows_per_secondB\x06\n\x04_lag\"&\n\x12GetPipelineRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\"\xea\x01\n\x15ReportPipelineRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x66ile\x18\x05 \x01(\t\x12\x0e\n\x06master\x18\x06 \x01(\t\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x12\n\x05\x65rror\x18\x08 \x01(\tH\x00\x88\x01\x01\x12)\n\x07queries\x18\t \x03(\x0b\x32\x18.penstock.v1.QueryReportB\x08\n\x06_error\"\'\n\x13StopPipelineRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\")\n\x15\x46orgetPipelineRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\"\x18\n\x16\x46orgetPipelineResponse2\x9e\x03\n\tPipelines\x12M\n\rListPipelines\x12!.penstock.v1.ListPipelinesRequest\x1a\x19.penstock.v1.PipelineList\x12I\n\x0bGetPipeline\x12\x1f.penstock.v1.GetPipelineRequest\x1a\x19.penstock.v1.PipelineView\x12O\n\x0eReportPipeline\x12\".penstock.v1.ReportPipelineRequest\x1a\x19.penstock.v1.PipelineView\x12K\n\x0cStopPipeline\x12 .penstock.v1.StopPipelineRequest\x1a\x19.penstock.v1.PipelineView\x12Y\n\x0e\x46orgetPipeline\x12\".penstock.v1.ForgetPipelineRequest\x1a#.penstock.v1.ForgetPipelineResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpenstock/v1/pipelines.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\")\n\x15\x46orgetPipelineRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\"\x18\n\x16\x46orgetPipelineResponse\"&\n\x12GetPipelineRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\"\x16\n\x14ListPipelinesRequest\"<\n\x0cPipelineList\x12,\n\tpipelines\x18\x01 \x03(\x0b\x32\x19.penstock.v1.PipelineView\"\xd4\x02\n\x0cPipelineView\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x16\n\x0estop_requested\x18\x04 \x01(\x08\x12\x0c\n\x04\x66ile\x18\x05 \x01(\t\x12\x0e\n\x06master\x18\x06 \x01(\t\x12\x0c\n\x04host\x18\x07 \x01(\t\x12.\n\nstarted_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0breported_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nded_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\x05\x65rror\x18\x0b \x01(\tH\x00\x88\x01\x01\x12)\n\x07queries\x18\x0c \x03(\x0b\x32\x18.penstock.v1.QueryReportB\x08\n\x06_error\"\xf5\x01\n\x0bQueryReport\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05\x62\x61tch\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04rows\x18\x03 \x01(\x03\x12\x1c\n\x0frows_per_second\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x03lag\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x32\n\x05unmet\x18\x06 \x03(\x0b\x32#.penstock.v1.QueryReport.UnmetEntry\x1a,\n\nUnmetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x08\n\x06_batchB\x12\n\x10_rows_per_secondB\x06\n\x04_lag\"\xea\x01\n\x15ReportPipelineRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x66ile\x18\x05 \x01(\t\x12\x0e\n\x06master\x18\x06 \x01(\t\x12\x0c\n\x04host\x18\x07 \x01(\t\x12\x12\n\x05\x65rror\x18\x08 \x01(\tH\x00\x88\x01\x01\x12)\n\x07queries\x18\t \x03(\x0b\x32\x18.penstock.v1.QueryReportB\x08\n\x06_error\"\'\n\x13StopPipelineRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t2\x9e\x03\n\tPipelines\x12M\n\rListPipelines\x12!.penstock.v1.ListPipelinesRequest\x1a\x19.penstock.v1.PipelineList\x12I\n\x0bGetPipeline\x12\x1f.penstock.v1.GetPipelineRequest\x1a\x19.penstock.v1.PipelineView\x12O\n\x0eReportPipeline\x12\".penstock.v1.ReportPipelineRequest\x1a\x19.penstock.v1.PipelineView\x12K\n\x0cStopPipeline\x12 .penstock.v1.StopPipelineRequest\x1a\x19.penstock.v1.PipelineView\x12Y\n\x0e\x46orgetPipeline\x12\".penstock.v1.ForgetPipelineRequest\x1a#.penstock.v1.ForgetPipelineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,26 +34,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_QUERYREPORT_UNMETENTRY']._loaded_options = None
   _globals['_QUERYREPORT_UNMETENTRY']._serialized_options = b'8\001'
-  _globals['_LISTPIPELINESREQUEST']._serialized_start=77
-  _globals['_LISTPIPELINESREQUEST']._serialized_end=99
-  _globals['_PIPELINELIST']._serialized_start=101
-  _globals['_PIPELINELIST']._serialized_end=161
-  _globals['_PIPELINEVIEW']._serialized_start=164
-  _globals['_PIPELINEVIEW']._serialized_end=504
-  _globals['_QUERYREPORT']._serialized_start=507
-  _globals['_QUERYREPORT']._serialized_end=752
-  _globals['_QUERYREPORT_UNMETENTRY']._serialized_start=670
-  _globals['_QUERYREPORT_UNMETENTRY']._serialized_end=714
-  _globals['_GETPIPELINEREQUEST']._serialized_start=754
-  _globals['_GETPIPELINEREQUEST']._serialized_end=792
-  _globals['_REPORTPIPELINEREQUEST']._serialized_start=795
-  _globals['_REPORTPIPELINEREQUEST']._serialized_end=1029
-  _globals['_STOPPIPELINEREQUEST']._serialized_start=1031
-  _globals['_STOPPIPELINEREQUEST']._serialized_end=1070
-  _globals['_FORGETPIPELINEREQUEST']._serialized_start=1072
-  _globals['_FORGETPIPELINEREQUEST']._serialized_end=1113
-  _globals['_FORGETPIPELINERESPONSE']._serialized_start=1115
-  _globals['_FORGETPIPELINERESPONSE']._serialized_end=1139
+  _globals['_FORGETPIPELINEREQUEST']._serialized_start=77
+  _globals['_FORGETPIPELINEREQUEST']._serialized_end=118
+  _globals['_FORGETPIPELINERESPONSE']._serialized_start=120
+  _globals['_FORGETPIPELINERESPONSE']._serialized_end=144
+  _globals['_GETPIPELINEREQUEST']._serialized_start=146
+  _globals['_GETPIPELINEREQUEST']._serialized_end=184
+  _globals['_LISTPIPELINESREQUEST']._serialized_start=186
+  _globals['_LISTPIPELINESREQUEST']._serialized_end=208
+  _globals['_PIPELINELIST']._serialized_start=210
+  _globals['_PIPELINELIST']._serialized_end=270
+  _globals['_PIPELINEVIEW']._serialized_start=273
+  _globals['_PIPELINEVIEW']._serialized_end=613
+  _globals['_QUERYREPORT']._serialized_start=616
+  _globals['_QUERYREPORT']._serialized_end=861
+  _globals['_QUERYREPORT_UNMETENTRY']._serialized_start=779
+  _globals['_QUERYREPORT_UNMETENTRY']._serialized_end=823
+  _globals['_REPORTPIPELINEREQUEST']._serialized_start=864
+  _globals['_REPORTPIPELINEREQUEST']._serialized_end=1098
+  _globals['_STOPPIPELINEREQUEST']._serialized_start=1100
+  _globals['_STOPPIPELINEREQUEST']._serialized_end=1139
   _globals['_PIPELINES']._serialized_start=1142
   _globals['_PIPELINES']._serialized_end=1556
 # @@protoc_insertion_point(module_scope)

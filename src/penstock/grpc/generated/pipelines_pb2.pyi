@@ -22,6 +22,63 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class ForgetPipelineRequest(_message.Message):
+    """Forget what a pipeline reported. Its checkpoint and what it wrote stay."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIPELINE_FIELD_NUMBER: _builtins.int
+    pipeline: _builtins.str
+    def __init__(
+        self,
+        *,
+        pipeline: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pipeline", b"pipeline"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetPipelineRequest: _TypeAlias = ForgetPipelineRequest  # noqa: Y015
+
+@_typing.final
+class ForgetPipelineResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetPipelineResponse: _TypeAlias = ForgetPipelineResponse  # noqa: Y015
+
+@_typing.final
+class GetPipelineRequest(_message.Message):
+    """Show how the last run of a pipeline is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIPELINE_FIELD_NUMBER: _builtins.int
+    pipeline: _builtins.str
+    def __init__(
+        self,
+        *,
+        pipeline: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pipeline", b"pipeline"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPipelineRequest: _TypeAlias = GetPipelineRequest  # noqa: Y015
+
+@_typing.final
 class ListPipelinesRequest(_message.Message):
     """List pipelines that have run, by name."""
 
@@ -192,27 +249,6 @@ class QueryReport(_message.Message):
 Global___QueryReport: _TypeAlias = QueryReport  # noqa: Y015
 
 @_typing.final
-class GetPipelineRequest(_message.Message):
-    """Show how the last run of a pipeline is."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PIPELINE_FIELD_NUMBER: _builtins.int
-    pipeline: _builtins.str
-    def __init__(
-        self,
-        *,
-        pipeline: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pipeline", b"pipeline"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetPipelineRequest: _TypeAlias = GetPipelineRequest  # noqa: Y015
-
-@_typing.final
 class ReportPipelineRequest(_message.Message):
     """Report how a run is; for runners. `stop_requested` in the answer asks it to end."""
 
@@ -282,39 +318,3 @@ class StopPipelineRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StopPipelineRequest: _TypeAlias = StopPipelineRequest  # noqa: Y015
-
-@_typing.final
-class ForgetPipelineRequest(_message.Message):
-    """Forget what a pipeline reported. Its checkpoint and what it wrote stay."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PIPELINE_FIELD_NUMBER: _builtins.int
-    pipeline: _builtins.str
-    def __init__(
-        self,
-        *,
-        pipeline: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pipeline", b"pipeline"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ForgetPipelineRequest: _TypeAlias = ForgetPipelineRequest  # noqa: Y015
-
-@_typing.final
-class ForgetPipelineResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ForgetPipelineResponse: _TypeAlias = ForgetPipelineResponse  # noqa: Y015

@@ -24,6 +24,27 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _MessageState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MessageStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MessageState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MESSAGE_STATE_UNSPECIFIED: _MessageState.ValueType  # 0
+    MESSAGE_STATE_READY: _MessageState.ValueType  # 1
+    MESSAGE_STATE_IN_FLIGHT: _MessageState.ValueType  # 2
+    MESSAGE_STATE_WAITING: _MessageState.ValueType  # 3
+    MESSAGE_STATE_DYING: _MessageState.ValueType  # 4
+
+class MessageState(_MessageState, metaclass=_MessageStateEnumTypeWrapper): ...
+
+MESSAGE_STATE_UNSPECIFIED: MessageState.ValueType  # 0
+MESSAGE_STATE_READY: MessageState.ValueType  # 1
+MESSAGE_STATE_IN_FLIGHT: MessageState.ValueType  # 2
+MESSAGE_STATE_WAITING: MessageState.ValueType  # 3
+MESSAGE_STATE_DYING: MessageState.ValueType  # 4
+Global___MessageState: _TypeAlias = MessageState  # noqa: Y015
+
 class _Outcome:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -57,266 +78,39 @@ OUTCOME_MALFORMED: Outcome.ValueType  # 9
 OUTCOME_IN_TRANSACTION: Outcome.ValueType  # 10
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
-class _MessageState:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _MessageStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MessageState.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    MESSAGE_STATE_UNSPECIFIED: _MessageState.ValueType  # 0
-    MESSAGE_STATE_READY: _MessageState.ValueType  # 1
-    MESSAGE_STATE_IN_FLIGHT: _MessageState.ValueType  # 2
-    MESSAGE_STATE_WAITING: _MessageState.ValueType  # 3
-    MESSAGE_STATE_DYING: _MessageState.ValueType  # 4
-
-class MessageState(_MessageState, metaclass=_MessageStateEnumTypeWrapper): ...
-
-MESSAGE_STATE_UNSPECIFIED: MessageState.ValueType  # 0
-MESSAGE_STATE_READY: MessageState.ValueType  # 1
-MESSAGE_STATE_IN_FLIGHT: MessageState.ValueType  # 2
-MESSAGE_STATE_WAITING: MessageState.ValueType  # 3
-MESSAGE_STATE_DYING: MessageState.ValueType  # 4
-Global___MessageState: _TypeAlias = MessageState  # noqa: Y015
-
 @_typing.final
-class LeasedMessage(_message.Message):
-    """A message under a lease. Show its receipt to ack it, before `lease_expire_time`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RECEIPT_FIELD_NUMBER: _builtins.int
-    TOPIC_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    OFFSET_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    VALUE_FIELD_NUMBER: _builtins.int
-    HEADERS_FIELD_NUMBER: _builtins.int
-    TIMESTAMP_FIELD_NUMBER: _builtins.int
-    DELIVERY_COUNT_FIELD_NUMBER: _builtins.int
-    LEASE_EXPIRE_TIME_FIELD_NUMBER: _builtins.int
-    PRIORITY_FIELD_NUMBER: _builtins.int
-    receipt: _builtins.str
-    topic: _builtins.str
-    partition: _builtins.int
-    offset: _builtins.int
-    key: _builtins.bytes
-    value: _builtins.bytes
-    delivery_count: _builtins.int
-    priority: _builtins.str
-    """Where it is not normal."""
-    @_builtins.property
-    def headers(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Header]: ...
-    @_builtins.property
-    def timestamp(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def lease_expire_time(self) -> _timestamp_pb2.Timestamp: ...
-    def __init__(
-        self,
-        *,
-        receipt: _builtins.str = ...,
-        topic: _builtins.str = ...,
-        partition: _builtins.int = ...,
-        offset: _builtins.int = ...,
-        key: _builtins.bytes | None = ...,
-        value: _builtins.bytes | None = ...,
-        headers: _abc.Iterable[_message_pb2.Header] | None = ...,
-        timestamp: _timestamp_pb2.Timestamp | None = ...,
-        delivery_count: _builtins.int = ...,
-        lease_expire_time: _timestamp_pb2.Timestamp | None = ...,
-        priority: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "key", b"key", "lease_expire_time", b"lease_expire_time", "timestamp", b"timestamp", "value", b"value"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "delivery_count", b"delivery_count", "headers", b"headers", "key", b"key", "lease_expire_time", b"lease_expire_time", "offset", b"offset", "partition", b"partition", "priority", b"priority", "receipt", b"receipt", "timestamp", b"timestamp", "topic", b"topic", "value", b"value"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
-    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
-    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
-    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
-
-Global___LeasedMessage: _TypeAlias = LeasedMessage  # noqa: Y015
-
-@_typing.final
-class ReceiveRequest(_message.Message):
-    """Receive messages under a lease, waiting for the first up to `wait`; what is not acked in time comes again."""
+class AckRequest(_message.Message):
+    """Be done with messages: they never come again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
-    CONSUMER_FIELD_NUMBER: _builtins.int
-    MAX_MESSAGES_FIELD_NUMBER: _builtins.int
-    WAIT_FIELD_NUMBER: _builtins.int
-    VISIBILITY_TIMEOUT_FIELD_NUMBER: _builtins.int
-    MAX_BYTES_FIELD_NUMBER: _builtins.int
-    ACK_RECEIPTS_FIELD_NUMBER: _builtins.int
-    ATTEMPT_FIELD_NUMBER: _builtins.int
-    IS_REPEAT_FIELD_NUMBER: _builtins.int
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    WRITER_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     group: _builtins.str
-    consumer: _builtins.str
-    """Who receives; limits of a consumer count for each name."""
-    max_messages: _builtins.int
-    """How many messages at most. 1 to 10000; 0 is 10."""
-    max_bytes: _builtins.int
-    """About so many bytes at most; one message always fits."""
-    attempt: _builtins.str
-    """A name that no other call has. Made again under it within two minutes, a call whose answer was lost gives back what
-    it got before, which does not count as a try.
-    """
-    is_repeat: _builtins.bool
-    """This attempt was made before, maybe at another node; needed only in a cluster."""
+    transaction: _builtins.str
+    writer: _builtins.str
     @_builtins.property
-    def wait(self) -> _duration_pb2.Duration:
-        """How long to wait for a message if there is none yet. Up to 60000 ms."""
-
-    @_builtins.property
-    def visibility_timeout(self) -> _duration_pb2.Duration:
-        """How long the messages are yours; without it, what the group is set to. 1 to 43200000 ms."""
-
-    @_builtins.property
-    def ack_receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         group: _builtins.str = ...,
-        consumer: _builtins.str = ...,
-        max_messages: _builtins.int = ...,
-        wait: _duration_pb2.Duration | None = ...,
-        visibility_timeout: _duration_pb2.Duration | None = ...,
-        max_bytes: _builtins.int = ...,
-        ack_receipts: _abc.Iterable[_builtins.str] | None = ...,
-        attempt: _builtins.str = ...,
-        is_repeat: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["visibility_timeout", b"visibility_timeout", "wait", b"wait"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_receipts", b"ack_receipts", "attempt", b"attempt", "consumer", b"consumer", "group", b"group", "is_repeat", b"is_repeat", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "topic", b"topic", "visibility_timeout", b"visibility_timeout", "wait", b"wait"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ReceiveRequest: _TypeAlias = ReceiveRequest  # noqa: Y015
-
-@_typing.final
-class ReceiveResponse(_message.Message):
-    """Messages, each under a lease of its own; and what became of the receipts to be acked, if there were any."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MESSAGES_FIELD_NUMBER: _builtins.int
-    ACK_RESULTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedMessage]: ...
-    @_builtins.property
-    def ack_results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SettleResult]: ...
-    def __init__(
-        self,
-        *,
-        messages: _abc.Iterable[Global___LeasedMessage] | None = ...,
-        ack_results: _abc.Iterable[Global___SettleResult] | None = ...,
+        receipts: _abc.Iterable[_builtins.str] | None = ...,
+        transaction: _builtins.str = ...,
+        writer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_results", b"ack_results", "messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "receipts", b"receipts", "topic", b"topic", "transaction", b"transaction", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ReceiveResponse: _TypeAlias = ReceiveResponse  # noqa: Y015
-
-@_typing.final
-class SubscribeRequest(_message.Message):
-    """The first one is a subscription, and only that; all others are one of the rest."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
-    CREDITS_FIELD_NUMBER: _builtins.int
-    ACK_FIELD_NUMBER: _builtins.int
-    NACK_FIELD_NUMBER: _builtins.int
-    REJECT_FIELD_NUMBER: _builtins.int
-    EXTEND_FIELD_NUMBER: _builtins.int
-    ID_FIELD_NUMBER: _builtins.int
-    id: _builtins.int
-    """Chosen by the client and repeated in the answer; it need not be unique."""
-    @_builtins.property
-    def subscription(self) -> Global___Subscription: ...
-    @_builtins.property
-    def credits(self) -> Global___Credits: ...
-    @_builtins.property
-    def ack(self) -> Global___SettleAck: ...
-    @_builtins.property
-    def nack(self) -> Global___SettleNack: ...
-    @_builtins.property
-    def reject(self) -> Global___SettleReject: ...
-    @_builtins.property
-    def extend(self) -> Global___SettleExtend: ...
-    def __init__(
-        self,
-        *,
-        subscription: Global___Subscription | None = ...,
-        credits: Global___Credits | None = ...,
-        ack: Global___SettleAck | None = ...,
-        nack: Global___SettleNack | None = ...,
-        reject: Global___SettleReject | None = ...,
-        extend: Global___SettleExtend | None = ...,
-        id: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credits", b"credits", "extend", b"extend", "nack", b"nack", "reject", b"reject", "request", b"request", "subscription", b"subscription"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credits", b"credits", "extend", b"extend", "id", b"id", "nack", b"nack", "reject", b"reject", "request", b"request", "subscription", b"subscription"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["subscription", "credits", "ack", "nack", "reject", "extend"]  # noqa: Y015
-    _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
-
-Global___SubscribeRequest: _TypeAlias = SubscribeRequest  # noqa: Y015
-
-@_typing.final
-class Subscription(_message.Message):
-    """What a stream is for."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    CONSUMER_FIELD_NUMBER: _builtins.int
-    CREDITS_FIELD_NUMBER: _builtins.int
-    VISIBILITY_TIMEOUT_FIELD_NUMBER: _builtins.int
-    MAX_BYTES_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    group: _builtins.str
-    consumer: _builtins.str
-    """Empty lets the node choose; the first response tells it."""
-    credits: _builtins.int
-    """How many messages may be sent before more credits come."""
-    max_bytes: _builtins.int
-    """Of one response, about; one message is sent however large it is. 1 to 67108864; 0 is 1048576."""
-    @_builtins.property
-    def visibility_timeout(self) -> _duration_pb2.Duration:
-        """How long the messages are yours; without it, what the group is set to. 1 to 43200000 ms."""
-
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        group: _builtins.str = ...,
-        consumer: _builtins.str = ...,
-        credits: _builtins.int = ...,
-        visibility_timeout: _duration_pb2.Duration | None = ...,
-        max_bytes: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["visibility_timeout", b"visibility_timeout"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "credits", b"credits", "group", b"group", "max_bytes", b"max_bytes", "topic", b"topic", "visibility_timeout", b"visibility_timeout"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Subscription: _TypeAlias = Subscription  # noqa: Y015
+Global___AckRequest: _TypeAlias = AckRequest  # noqa: Y015
 
 @_typing.final
 class Credits(_message.Message):
@@ -338,448 +132,6 @@ class Credits(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Credits: _TypeAlias = Credits  # noqa: Y015
-
-@_typing.final
-class SettleAck(_message.Message):
-    """As Ack, for the topic and the group of the stream."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RECEIPTS_FIELD_NUMBER: _builtins.int
-    TRANSACTION_FIELD_NUMBER: _builtins.int
-    WRITER_FIELD_NUMBER: _builtins.int
-    transaction: _builtins.str
-    writer: _builtins.str
-    @_builtins.property
-    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        receipts: _abc.Iterable[_builtins.str] | None = ...,
-        transaction: _builtins.str = ...,
-        writer: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipts", b"receipts", "transaction", b"transaction", "writer", b"writer"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SettleAck: _TypeAlias = SettleAck  # noqa: Y015
-
-@_typing.final
-class SettleNack(_message.Message):
-    """As Nack."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RECEIPTS_FIELD_NUMBER: _builtins.int
-    DELAY_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    reason: _builtins.str
-    """Why; dead letters tell it."""
-    @_builtins.property
-    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
-    def delay(self) -> _duration_pb2.Duration:
-        """How long until it is delivered again; without it, the group's backoff. Up to 604800000 ms."""
-
-    def __init__(
-        self,
-        *,
-        receipts: _abc.Iterable[_builtins.str] | None = ...,
-        delay: _duration_pb2.Duration | None = ...,
-        reason: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay", "reason", b"reason", "receipts", b"receipts"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SettleNack: _TypeAlias = SettleNack  # noqa: Y015
-
-@_typing.final
-class SettleReject(_message.Message):
-    """As Reject."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RECEIPTS_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    reason: _builtins.str
-    """Why; dead letters tell it."""
-    @_builtins.property
-    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        receipts: _abc.Iterable[_builtins.str] | None = ...,
-        reason: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "receipts", b"receipts"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SettleReject: _TypeAlias = SettleReject  # noqa: Y015
-
-@_typing.final
-class SettleExtend(_message.Message):
-    """As Extend."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RECEIPTS_FIELD_NUMBER: _builtins.int
-    VISIBILITY_TIMEOUT_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
-    def visibility_timeout(self) -> _duration_pb2.Duration:
-        """How long the messages are yours; without it, what the group is set to. 1 to 43200000 ms."""
-
-    def __init__(
-        self,
-        *,
-        receipts: _abc.Iterable[_builtins.str] | None = ...,
-        visibility_timeout: _duration_pb2.Duration | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["visibility_timeout", b"visibility_timeout"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipts", b"receipts", "visibility_timeout", b"visibility_timeout"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SettleExtend: _TypeAlias = SettleExtend  # noqa: Y015
-
-@_typing.final
-class SubscribeResponse(_message.Message):
-    """The first one is `subscribed`."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SUBSCRIBED_FIELD_NUMBER: _builtins.int
-    DELIVERY_FIELD_NUMBER: _builtins.int
-    SETTLED_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def subscribed(self) -> Global___Subscribed: ...
-    @_builtins.property
-    def delivery(self) -> Global___Delivery: ...
-    @_builtins.property
-    def settled(self) -> Global___Settled: ...
-    def __init__(
-        self,
-        *,
-        subscribed: Global___Subscribed | None = ...,
-        delivery: Global___Delivery | None = ...,
-        settled: Global___Settled | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "response", b"response", "settled", b"settled", "subscribed", b"subscribed"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "response", b"response", "settled", b"settled", "subscribed", b"subscribed"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_response: _TypeAlias = _typing.Literal["subscribed", "delivery", "settled"]  # noqa: Y015
-    _WhichOneofArgType_response: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
-
-Global___SubscribeResponse: _TypeAlias = SubscribeResponse  # noqa: Y015
-
-@_typing.final
-class Subscribed(_message.Message):
-    """The consumer's name, given or chosen."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CONSUMER_FIELD_NUMBER: _builtins.int
-    consumer: _builtins.str
-    def __init__(
-        self,
-        *,
-        consumer: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Subscribed: _TypeAlias = Subscribed  # noqa: Y015
-
-@_typing.final
-class Delivery(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MESSAGES_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedMessage]: ...
-    def __init__(
-        self,
-        *,
-        messages: _abc.Iterable[Global___LeasedMessage] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Delivery: _TypeAlias = Delivery  # noqa: Y015
-
-@_typing.final
-class Settled(_message.Message):
-    """The answer to an ack, nack, reject or extend: one result for each receipt, or why it failed as a whole."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ID_FIELD_NUMBER: _builtins.int
-    RESULTS_FIELD_NUMBER: _builtins.int
-    ERROR_FIELD_NUMBER: _builtins.int
-    id: _builtins.int
-    @_builtins.property
-    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SettleResult]: ...
-    @_builtins.property
-    def error(self) -> _message_pb2.Error: ...
-    def __init__(
-        self,
-        *,
-        id: _builtins.int = ...,
-        results: _abc.Iterable[Global___SettleResult] | None = ...,
-        error: _message_pb2.Error | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "id", b"id", "results", b"results"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Settled: _TypeAlias = Settled  # noqa: Y015
-
-@_typing.final
-class AckRequest(_message.Message):
-    """Be done with messages: they never come again."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    RECEIPTS_FIELD_NUMBER: _builtins.int
-    TRANSACTION_FIELD_NUMBER: _builtins.int
-    WRITER_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    group: _builtins.str
-    transaction: _builtins.str
-    """The joint transaction that the acks are part of: they hold once it is committed."""
-    writer: _builtins.str
-    """As which of its writers; default: main."""
-    @_builtins.property
-    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        group: _builtins.str = ...,
-        receipts: _abc.Iterable[_builtins.str] | None = ...,
-        transaction: _builtins.str = ...,
-        writer: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "receipts", b"receipts", "topic", b"topic", "transaction", b"transaction", "writer", b"writer"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AckRequest: _TypeAlias = AckRequest  # noqa: Y015
-
-@_typing.final
-class NackRequest(_message.Message):
-    """Give messages back, to be delivered again after a delay; after the last try they go to the dead letters."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    RECEIPTS_FIELD_NUMBER: _builtins.int
-    DELAY_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    group: _builtins.str
-    reason: _builtins.str
-    """Why; dead letters tell it."""
-    @_builtins.property
-    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
-    def delay(self) -> _duration_pb2.Duration:
-        """How long until it is delivered again; without it, the group's backoff. Up to 604800000 ms."""
-
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        group: _builtins.str = ...,
-        receipts: _abc.Iterable[_builtins.str] | None = ...,
-        delay: _duration_pb2.Duration | None = ...,
-        reason: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay", "group", b"group", "reason", b"reason", "receipts", b"receipts", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___NackRequest: _TypeAlias = NackRequest  # noqa: Y015
-
-@_typing.final
-class RejectRequest(_message.Message):
-    """Send messages to the dead letters at once."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    RECEIPTS_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    group: _builtins.str
-    reason: _builtins.str
-    """Why; dead letters tell it."""
-    @_builtins.property
-    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        group: _builtins.str = ...,
-        receipts: _abc.Iterable[_builtins.str] | None = ...,
-        reason: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "reason", b"reason", "receipts", b"receipts", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RejectRequest: _TypeAlias = RejectRequest  # noqa: Y015
-
-@_typing.final
-class ExtendRequest(_message.Message):
-    """Hold messages for so long from now on."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    RECEIPTS_FIELD_NUMBER: _builtins.int
-    VISIBILITY_TIMEOUT_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    group: _builtins.str
-    @_builtins.property
-    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
-    def visibility_timeout(self) -> _duration_pb2.Duration:
-        """How long the messages are yours; without it, what the group is set to. 1 to 43200000 ms."""
-
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        group: _builtins.str = ...,
-        receipts: _abc.Iterable[_builtins.str] | None = ...,
-        visibility_timeout: _duration_pb2.Duration | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["visibility_timeout", b"visibility_timeout"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "receipts", b"receipts", "topic", b"topic", "visibility_timeout", b"visibility_timeout"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ExtendRequest: _TypeAlias = ExtendRequest  # noqa: Y015
-
-@_typing.final
-class SettleResult(_message.Message):
-    """What became of a receipt: `done`, or why not. `failed` may be tried again; `error` says why."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RECEIPT_FIELD_NUMBER: _builtins.int
-    OUTCOME_FIELD_NUMBER: _builtins.int
-    PARTS_FIELD_NUMBER: _builtins.int
-    ERROR_FIELD_NUMBER: _builtins.int
-    DETAIL_FIELD_NUMBER: _builtins.int
-    receipt: _builtins.str
-    outcome: Global___Outcome.ValueType
-    detail: _builtins.str
-    @_builtins.property
-    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SettlePart]: ...
-    @_builtins.property
-    def error(self) -> _message_pb2.Error: ...
-    def __init__(
-        self,
-        *,
-        receipt: _builtins.str = ...,
-        outcome: Global___Outcome.ValueType = ...,
-        parts: _abc.Iterable[Global___SettlePart] | None = ...,
-        error: _message_pb2.Error | None = ...,
-        detail: _builtins.str | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_detail", b"_detail", "detail", b"detail", "error", b"error"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_detail", b"_detail", "detail", b"detail", "error", b"error", "outcome", b"outcome", "parts", b"parts", "receipt", b"receipt"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__detail: _TypeAlias = _typing.Literal["detail"]  # noqa: Y015
-    _WhichOneofArgType__detail: _TypeAlias = _typing.Literal["_detail", b"_detail"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__detail) -> _WhichOneofReturnType__detail | None: ...
-
-Global___SettleResult: _TypeAlias = SettleResult  # noqa: Y015
-
-@_typing.final
-class SettlePart(_message.Message):
-    """What became of some of the messages of a receipt that is for several."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
-    LAST_OFFSET_FIELD_NUMBER: _builtins.int
-    OUTCOME_FIELD_NUMBER: _builtins.int
-    first_offset: _builtins.int
-    last_offset: _builtins.int
-    outcome: Global___Outcome.ValueType
-    def __init__(
-        self,
-        *,
-        first_offset: _builtins.int = ...,
-        last_offset: _builtins.int = ...,
-        outcome: Global___Outcome.ValueType = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "last_offset", b"last_offset", "outcome", b"outcome"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SettlePart: _TypeAlias = SettlePart  # noqa: Y015
-
-@_typing.final
-class SettleResponse(_message.Message):
-    """What became of each receipt, in the order they were sent."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    RESULTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SettleResult]: ...
-    def __init__(
-        self,
-        *,
-        results: _abc.Iterable[Global___SettleResult] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SettleResponse: _TypeAlias = SettleResponse  # noqa: Y015
 
 @_typing.final
 class DeclareGroupRequest(_message.Message):
@@ -937,6 +289,125 @@ class DeclareGroupResponse(_message.Message):
 Global___DeclareGroupResponse: _TypeAlias = DeclareGroupResponse  # noqa: Y015
 
 @_typing.final
+class DeleteGroupRequest(_message.Message):
+    """Forget a queue group and where it was."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteGroupRequest: _TypeAlias = DeleteGroupRequest  # noqa: Y015
+
+@_typing.final
+class DeleteGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteGroupResponse: _TypeAlias = DeleteGroupResponse  # noqa: Y015
+
+@_typing.final
+class Delivery(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedMessage]: ...
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[Global___LeasedMessage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Delivery: _TypeAlias = Delivery  # noqa: Y015
+
+@_typing.final
+class DescribeQueueGroupRequest(_message.Message):
+    """One queue group of a topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+
+Global___DescribeQueueGroupRequest: _TypeAlias = DescribeQueueGroupRequest  # noqa: Y015
+
+@_typing.final
+class ExtendRequest(_message.Message):
+    """Hold messages for so long from now on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    VISIBILITY_TIMEOUT_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    @_builtins.property
+    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def visibility_timeout(self) -> _duration_pb2.Duration:
+        """How long the messages are yours; without it, what the group is set to. 1 to 43200000 ms."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        receipts: _abc.Iterable[_builtins.str] | None = ...,
+        visibility_timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["visibility_timeout", b"visibility_timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "receipts", b"receipts", "topic", b"topic", "visibility_timeout", b"visibility_timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExtendRequest: _TypeAlias = ExtendRequest  # noqa: Y015
+
+@_typing.final
 class GetLanesRequest(_message.Message):
     """The lanes of a topic's queue groups: ready, in flight, served and oldest, by lane and partition."""
 
@@ -983,149 +454,6 @@ class GetLanesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetLanesResponse: _TypeAlias = GetLanesResponse  # noqa: Y015
-
-@_typing.final
-class GroupLanes(_message.Message):
-    """A group's lanes in all partitions together, and in each. Both are empty where it has none."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class WeightsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.int
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.int = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    GROUP_FIELD_NUMBER: _builtins.int
-    IS_ON_FIELD_NUMBER: _builtins.int
-    PARTITIONS_FIELD_NUMBER: _builtins.int
-    WEIGHTS_FIELD_NUMBER: _builtins.int
-    BOOST_FIELD_NUMBER: _builtins.int
-    FAIR_BY_FIELD_NUMBER: _builtins.int
-    UNSEEN_FIELD_NUMBER: _builtins.int
-    LANES_FIELD_NUMBER: _builtins.int
-    group: _builtins.str
-    is_on: _builtins.bool
-    fair_by: _builtins.str
-    unseen: _builtins.int
-    @_builtins.property
-    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionLanes]: ...
-    @_builtins.property
-    def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
-    @_builtins.property
-    def boost(self) -> _duration_pb2.Duration: ...
-    @_builtins.property
-    def lanes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaneStats]: ...
-    def __init__(
-        self,
-        *,
-        group: _builtins.str = ...,
-        is_on: _builtins.bool = ...,
-        partitions: _abc.Iterable[Global___PartitionLanes] | None = ...,
-        weights: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        boost: _duration_pb2.Duration | None = ...,
-        fair_by: _builtins.str = ...,
-        unseen: _builtins.int = ...,
-        lanes: _abc.Iterable[Global___LaneStats] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["boost", b"boost"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boost", b"boost", "fair_by", b"fair_by", "group", b"group", "is_on", b"is_on", "lanes", b"lanes", "partitions", b"partitions", "unseen", b"unseen", "weights", b"weights"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GroupLanes: _TypeAlias = GroupLanes  # noqa: Y015
-
-@_typing.final
-class PartitionLanes(_message.Message):
-    """The lanes of one partition; `unseen` messages were not looked at yet, so nobody knows their lane."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PARTITION_FIELD_NUMBER: _builtins.int
-    UNSEEN_FIELD_NUMBER: _builtins.int
-    LANES_FIELD_NUMBER: _builtins.int
-    partition: _builtins.int
-    unseen: _builtins.int
-    @_builtins.property
-    def lanes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaneStats]: ...
-    def __init__(
-        self,
-        *,
-        partition: _builtins.int = ...,
-        unseen: _builtins.int = ...,
-        lanes: _abc.Iterable[Global___LaneStats] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lanes", b"lanes", "partition", b"partition", "unseen", b"unseen"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PartitionLanes: _TypeAlias = PartitionLanes  # noqa: Y015
-
-@_typing.final
-class LaneStats(_message.Message):
-    """One lane. `ready` can be handed out now, as far as messages were looked at."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    LANE_FIELD_NUMBER: _builtins.int
-    WEIGHT_FIELD_NUMBER: _builtins.int
-    READY_FIELD_NUMBER: _builtins.int
-    IN_FLIGHT_FIELD_NUMBER: _builtins.int
-    SERVED_FIELD_NUMBER: _builtins.int
-    SERVED_PER_SECOND_FIELD_NUMBER: _builtins.int
-    LAST_SERVED_TIME_FIELD_NUMBER: _builtins.int
-    OLDEST_AGE_FIELD_NUMBER: _builtins.int
-    lane: _builtins.str
-    weight: _builtins.int
-    """Its share of what is handed out, next to those of the others."""
-    ready: _builtins.int
-    in_flight: _builtins.int
-    served: _builtins.int
-    """Deliveries since the partition's leader leads it."""
-    served_per_second: _builtins.float
-    """Over about the last ten seconds."""
-    @_builtins.property
-    def last_served_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def oldest_age(self) -> _duration_pb2.Duration:
-        """Of the oldest that is ready."""
-
-    def __init__(
-        self,
-        *,
-        lane: _builtins.str = ...,
-        weight: _builtins.int = ...,
-        ready: _builtins.int = ...,
-        in_flight: _builtins.int = ...,
-        served: _builtins.int = ...,
-        served_per_second: _builtins.float = ...,
-        last_served_time: _timestamp_pb2.Timestamp | None = ...,
-        oldest_age: _duration_pb2.Duration | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last_served_time", b"last_served_time", "oldest_age", b"oldest_age"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_flight", b"in_flight", "lane", b"lane", "last_served_time", b"last_served_time", "oldest_age", b"oldest_age", "ready", b"ready", "served", b"served", "served_per_second", b"served_per_second", "weight", b"weight"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LaneStats: _TypeAlias = LaneStats  # noqa: Y015
 
 @_typing.final
 class GetStatsRequest(_message.Message):
@@ -1201,6 +529,72 @@ class GetStatsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dead_letters) -> _WhichOneofReturnType__dead_letters | None: ...
 
 Global___GetStatsResponse: _TypeAlias = GetStatsResponse  # noqa: Y015
+
+@_typing.final
+class GroupLanes(_message.Message):
+    """A group's lanes in all partitions together, and in each. Both are empty where it has none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class WeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    IS_ON_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    BOOST_FIELD_NUMBER: _builtins.int
+    FAIR_BY_FIELD_NUMBER: _builtins.int
+    UNSEEN_FIELD_NUMBER: _builtins.int
+    LANES_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    is_on: _builtins.bool
+    fair_by: _builtins.str
+    unseen: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionLanes]: ...
+    @_builtins.property
+    def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def boost(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def lanes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaneStats]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        is_on: _builtins.bool = ...,
+        partitions: _abc.Iterable[Global___PartitionLanes] | None = ...,
+        weights: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        boost: _duration_pb2.Duration | None = ...,
+        fair_by: _builtins.str = ...,
+        unseen: _builtins.int = ...,
+        lanes: _abc.Iterable[Global___LaneStats] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boost", b"boost"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boost", b"boost", "fair_by", b"fair_by", "group", b"group", "is_on", b"is_on", "lanes", b"lanes", "partitions", b"partitions", "unseen", b"unseen", "weights", b"weights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupLanes: _TypeAlias = GroupLanes  # noqa: Y015
 
 @_typing.final
 class GroupStats(_message.Message):
@@ -1304,6 +698,200 @@ class GroupStats(_message.Message):
 Global___GroupStats: _TypeAlias = GroupStats  # noqa: Y015
 
 @_typing.final
+class LaneStats(_message.Message):
+    """One lane. `ready` can be handed out now, as far as messages were looked at."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LANE_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    SERVED_FIELD_NUMBER: _builtins.int
+    SERVED_PER_SECOND_FIELD_NUMBER: _builtins.int
+    LAST_SERVED_TIME_FIELD_NUMBER: _builtins.int
+    OLDEST_AGE_FIELD_NUMBER: _builtins.int
+    lane: _builtins.str
+    weight: _builtins.int
+    """Its share of what is handed out, next to those of the others."""
+    ready: _builtins.int
+    in_flight: _builtins.int
+    served: _builtins.int
+    """Deliveries since the partition's leader leads it."""
+    served_per_second: _builtins.float
+    """Over about the last ten seconds."""
+    @_builtins.property
+    def last_served_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def oldest_age(self) -> _duration_pb2.Duration:
+        """Of the oldest that is ready."""
+
+    def __init__(
+        self,
+        *,
+        lane: _builtins.str = ...,
+        weight: _builtins.int = ...,
+        ready: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
+        served: _builtins.int = ...,
+        served_per_second: _builtins.float = ...,
+        last_served_time: _timestamp_pb2.Timestamp | None = ...,
+        oldest_age: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_served_time", b"last_served_time", "oldest_age", b"oldest_age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_flight", b"in_flight", "lane", b"lane", "last_served_time", b"last_served_time", "oldest_age", b"oldest_age", "ready", b"ready", "served", b"served", "served_per_second", b"served_per_second", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LaneStats: _TypeAlias = LaneStats  # noqa: Y015
+
+@_typing.final
+class LeasedMessage(_message.Message):
+    """A message under a lease. Show its receipt to ack it, before `lease_expire_time`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_FIELD_NUMBER: _builtins.int
+    DELIVERY_COUNT_FIELD_NUMBER: _builtins.int
+    LEASE_EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    receipt: _builtins.str
+    topic: _builtins.str
+    partition: _builtins.int
+    offset: _builtins.int
+    key: _builtins.bytes
+    value: _builtins.bytes
+    delivery_count: _builtins.int
+    priority: _builtins.str
+    """Where it is not normal."""
+    @_builtins.property
+    def headers(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Header]: ...
+    @_builtins.property
+    def timestamp(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def lease_expire_time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        receipt: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        key: _builtins.bytes | None = ...,
+        value: _builtins.bytes | None = ...,
+        headers: _abc.Iterable[_message_pb2.Header] | None = ...,
+        timestamp: _timestamp_pb2.Timestamp | None = ...,
+        delivery_count: _builtins.int = ...,
+        lease_expire_time: _timestamp_pb2.Timestamp | None = ...,
+        priority: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "key", b"key", "lease_expire_time", b"lease_expire_time", "timestamp", b"timestamp", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "_value", b"_value", "delivery_count", b"delivery_count", "headers", b"headers", "key", b"key", "lease_expire_time", b"lease_expire_time", "offset", b"offset", "partition", b"partition", "priority", b"priority", "receipt", b"receipt", "timestamp", b"timestamp", "topic", b"topic", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___LeasedMessage: _TypeAlias = LeasedMessage  # noqa: Y015
+
+@_typing.final
+class ListQueuesRequest(_message.Message):
+    """Every topic that is read as a queue, and its queue groups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQueuesRequest: _TypeAlias = ListQueuesRequest  # noqa: Y015
+
+@_typing.final
+class NackRequest(_message.Message):
+    """Give messages back, to be delivered again after a delay; after the last try they go to the dead letters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    reason: _builtins.str
+    """Why; dead letters tell it."""
+    @_builtins.property
+    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def delay(self) -> _duration_pb2.Duration:
+        """How long until it is delivered again; without it, the group's backoff. Up to 604800000 ms."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        receipts: _abc.Iterable[_builtins.str] | None = ...,
+        delay: _duration_pb2.Duration | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay", "group", b"group", "reason", b"reason", "receipts", b"receipts", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NackRequest: _TypeAlias = NackRequest  # noqa: Y015
+
+@_typing.final
+class PartitionLanes(_message.Message):
+    """The lanes of one partition; `unseen` messages were not looked at yet, so nobody knows their lane."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    UNSEEN_FIELD_NUMBER: _builtins.int
+    LANES_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    unseen: _builtins.int
+    @_builtins.property
+    def lanes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LaneStats]: ...
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        unseen: _builtins.int = ...,
+        lanes: _abc.Iterable[Global___LaneStats] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lanes", b"lanes", "partition", b"partition", "unseen", b"unseen"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionLanes: _TypeAlias = PartitionLanes  # noqa: Y015
+
+@_typing.final
 class PartitionStats(_message.Message):
     """A group in one partition: everything before `committed` is done, `end` is where the partition ends."""
 
@@ -1348,83 +936,6 @@ class PartitionStats(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PartitionStats: _TypeAlias = PartitionStats  # noqa: Y015
-
-@_typing.final
-class PeekRequest(_message.Message):
-    """Look at the first messages that are not done; nobody receives them by that."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    MAX_MESSAGES_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    group: _builtins.str
-    max_messages: _builtins.int
-    """How many messages at most. 1 to 1000; 0 is 10."""
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        group: _builtins.str = ...,
-        max_messages: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "max_messages", b"max_messages", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PeekRequest: _TypeAlias = PeekRequest  # noqa: Y015
-
-@_typing.final
-class PeekedMessage(_message.Message):
-    """A message that is not done, as it stands in the queue."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MESSAGE_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    DELIVERY_COUNT_FIELD_NUMBER: _builtins.int
-    state: Global___MessageState.ValueType
-    """ready, in_flight, waiting or dying."""
-    delivery_count: _builtins.int
-    @_builtins.property
-    def message(self) -> _message_pb2.StoredMessage: ...
-    def __init__(
-        self,
-        *,
-        message: _message_pb2.StoredMessage | None = ...,
-        state: Global___MessageState.ValueType = ...,
-        delivery_count: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery_count", b"delivery_count", "message", b"message", "state", b"state"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PeekedMessage: _TypeAlias = PeekedMessage  # noqa: Y015
-
-@_typing.final
-class PeekResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MESSAGES_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeekedMessage]: ...
-    def __init__(
-        self,
-        *,
-        messages: _abc.Iterable[Global___PeekedMessage] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PeekResponse: _TypeAlias = PeekResponse  # noqa: Y015
 
 @_typing.final
 class PauseGroupRequest(_message.Message):
@@ -1555,129 +1066,81 @@ class PauseGroupResponse(_message.Message):
 Global___PauseGroupResponse: _TypeAlias = PauseGroupResponse  # noqa: Y015
 
 @_typing.final
-class ResumeGroupRequest(_message.Message):
-    """Hand out messages again."""
+class PeekRequest(_message.Message):
+    """Look at the first messages that are not done; nobody receives them by that."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGES_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     group: _builtins.str
+    max_messages: _builtins.int
+    """How many messages at most. 1 to 1000; 0 is 10."""
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         group: _builtins.str = ...,
+        max_messages: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "max_messages", b"max_messages", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ResumeGroupRequest: _TypeAlias = ResumeGroupRequest  # noqa: Y015
+Global___PeekRequest: _TypeAlias = PeekRequest  # noqa: Y015
 
 @_typing.final
-class ResumeGroupResponse(_message.Message):
-    """A queue group: whether it hands out messages, its settings and which of them are its own, its partitions."""
-
+class PeekResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    @_typing.final
-    class SettingsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    @_typing.final
-    class OwnSettingsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    READY_FIELD_NUMBER: _builtins.int
-    IN_FLIGHT_FIELD_NUMBER: _builtins.int
-    WAITING_FIELD_NUMBER: _builtins.int
-    DYING_FIELD_NUMBER: _builtins.int
-    ACKED_AHEAD_FIELD_NUMBER: _builtins.int
-    OLDEST_AGE_FIELD_NUMBER: _builtins.int
-    TOPIC_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    IS_PAUSED_FIELD_NUMBER: _builtins.int
-    PAUSE_REASON_FIELD_NUMBER: _builtins.int
-    SETTINGS_FIELD_NUMBER: _builtins.int
-    OWN_SETTINGS_FIELD_NUMBER: _builtins.int
-    PARTITIONS_FIELD_NUMBER: _builtins.int
-    ready: _builtins.int
-    in_flight: _builtins.int
-    waiting: _builtins.int
-    dying: _builtins.int
-    acked_ahead: _builtins.int
-    topic: _builtins.str
-    group: _builtins.str
-    is_paused: _builtins.bool
-    pause_reason: _builtins.str
+    MESSAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def oldest_age(self) -> _duration_pb2.Duration: ...
-    @_builtins.property
-    def settings(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
-    @_builtins.property
-    def own_settings(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
-    @_builtins.property
-    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionStats]: ...
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeekedMessage]: ...
     def __init__(
         self,
         *,
-        ready: _builtins.int = ...,
-        in_flight: _builtins.int = ...,
-        waiting: _builtins.int = ...,
-        dying: _builtins.int = ...,
-        acked_ahead: _builtins.int = ...,
-        oldest_age: _duration_pb2.Duration | None = ...,
-        topic: _builtins.str = ...,
-        group: _builtins.str = ...,
-        is_paused: _builtins.bool = ...,
-        pause_reason: _builtins.str = ...,
-        settings: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        own_settings: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        partitions: _abc.Iterable[Global___PartitionStats] | None = ...,
+        messages: _abc.Iterable[Global___PeekedMessage] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_age", b"oldest_age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_ahead", b"acked_ahead", "dying", b"dying", "group", b"group", "in_flight", b"in_flight", "is_paused", b"is_paused", "oldest_age", b"oldest_age", "own_settings", b"own_settings", "partitions", b"partitions", "pause_reason", b"pause_reason", "ready", b"ready", "settings", b"settings", "topic", b"topic", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ResumeGroupResponse: _TypeAlias = ResumeGroupResponse  # noqa: Y015
+Global___PeekResponse: _TypeAlias = PeekResponse  # noqa: Y015
+
+@_typing.final
+class PeekedMessage(_message.Message):
+    """A message that is not done, as it stands in the queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    DELIVERY_COUNT_FIELD_NUMBER: _builtins.int
+    state: Global___MessageState.ValueType
+    """ready, in_flight, waiting or dying."""
+    delivery_count: _builtins.int
+    @_builtins.property
+    def message(self) -> _message_pb2.StoredMessage: ...
+    def __init__(
+        self,
+        *,
+        message: _message_pb2.StoredMessage | None = ...,
+        state: Global___MessageState.ValueType = ...,
+        delivery_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery_count", b"delivery_count", "message", b"message", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeekedMessage: _TypeAlias = PeekedMessage  # noqa: Y015
 
 @_typing.final
 class PurgeGroupRequest(_message.Message):
@@ -1803,6 +1266,331 @@ class PurgeGroupResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PurgeGroupResponse: _TypeAlias = PurgeGroupResponse  # noqa: Y015
+
+@_typing.final
+class QueueList(_message.Message):
+    """Every topic that is read as a queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueSummary]: ...
+    def __init__(
+        self,
+        *,
+        queues: _abc.Iterable[Global___QueueSummary] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueList: _TypeAlias = QueueList  # noqa: Y015
+
+@_typing.final
+class QueueSummary(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueSummary: _TypeAlias = QueueSummary  # noqa: Y015
+
+@_typing.final
+class ReceiveRequest(_message.Message):
+    """Receive messages under a lease, waiting for the first up to `wait`; what is not acked in time comes again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGES_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    VISIBILITY_TIMEOUT_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    ACK_RECEIPTS_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    IS_REPEAT_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    consumer: _builtins.str
+    """Who receives; limits of a consumer count for each name."""
+    max_messages: _builtins.int
+    """How many messages at most. 1 to 10000; 0 is 10."""
+    max_bytes: _builtins.int
+    """About so many bytes at most; one message always fits."""
+    attempt: _builtins.str
+    """A name that no other call has. Made again under it within two minutes, a call whose answer was lost gives back what
+    it got before, which does not count as a try.
+    """
+    is_repeat: _builtins.bool
+    """This attempt was made before, maybe at another node; needed only in a cluster."""
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """How long to wait for a message if there is none yet. Up to 60000 ms."""
+
+    @_builtins.property
+    def visibility_timeout(self) -> _duration_pb2.Duration:
+        """How long the messages are yours; without it, what the group is set to. 1 to 43200000 ms."""
+
+    @_builtins.property
+    def ack_receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        consumer: _builtins.str = ...,
+        max_messages: _builtins.int = ...,
+        wait: _duration_pb2.Duration | None = ...,
+        visibility_timeout: _duration_pb2.Duration | None = ...,
+        max_bytes: _builtins.int = ...,
+        ack_receipts: _abc.Iterable[_builtins.str] | None = ...,
+        attempt: _builtins.str = ...,
+        is_repeat: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["visibility_timeout", b"visibility_timeout", "wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_receipts", b"ack_receipts", "attempt", b"attempt", "consumer", b"consumer", "group", b"group", "is_repeat", b"is_repeat", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "topic", b"topic", "visibility_timeout", b"visibility_timeout", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReceiveRequest: _TypeAlias = ReceiveRequest  # noqa: Y015
+
+@_typing.final
+class ReceiveResponse(_message.Message):
+    """Messages, each under a lease of its own; and what became of the receipts to be acked, if there were any."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    ACK_RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedMessage]: ...
+    @_builtins.property
+    def ack_results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SettleResult]: ...
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[Global___LeasedMessage] | None = ...,
+        ack_results: _abc.Iterable[Global___SettleResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack_results", b"ack_results", "messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReceiveResponse: _TypeAlias = ReceiveResponse  # noqa: Y015
+
+@_typing.final
+class RejectRequest(_message.Message):
+    """Send messages to the dead letters at once."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    reason: _builtins.str
+    """Why; dead letters tell it."""
+    @_builtins.property
+    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        receipts: _abc.Iterable[_builtins.str] | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "reason", b"reason", "receipts", b"receipts", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RejectRequest: _TypeAlias = RejectRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseRequest(_message.Message):
+    """Give back messages that nobody worked on: they are delivered at once, and this time did not count as a try."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    @_builtins.property
+    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str | None = ...,
+        receipts: _abc.Iterable[_builtins.str] | None = ...,
+        group: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_topic", b"_topic", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_topic", b"_topic", "group", b"group", "receipts", b"receipts", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___ReleaseRequest: _TypeAlias = ReleaseRequest  # noqa: Y015
+
+@_typing.final
+class ResumeGroupRequest(_message.Message):
+    """Hand out messages again."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeGroupRequest: _TypeAlias = ResumeGroupRequest  # noqa: Y015
+
+@_typing.final
+class ResumeGroupResponse(_message.Message):
+    """A queue group: whether it hands out messages, its settings and which of them are its own, its partitions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SettingsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class OwnSettingsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    READY_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    DYING_FIELD_NUMBER: _builtins.int
+    ACKED_AHEAD_FIELD_NUMBER: _builtins.int
+    OLDEST_AGE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    IS_PAUSED_FIELD_NUMBER: _builtins.int
+    PAUSE_REASON_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    OWN_SETTINGS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    ready: _builtins.int
+    in_flight: _builtins.int
+    waiting: _builtins.int
+    dying: _builtins.int
+    acked_ahead: _builtins.int
+    topic: _builtins.str
+    group: _builtins.str
+    is_paused: _builtins.bool
+    pause_reason: _builtins.str
+    @_builtins.property
+    def oldest_age(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def settings(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def own_settings(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionStats]: ...
+    def __init__(
+        self,
+        *,
+        ready: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        dying: _builtins.int = ...,
+        acked_ahead: _builtins.int = ...,
+        oldest_age: _duration_pb2.Duration | None = ...,
+        topic: _builtins.str = ...,
+        group: _builtins.str = ...,
+        is_paused: _builtins.bool = ...,
+        pause_reason: _builtins.str = ...,
+        settings: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        own_settings: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        partitions: _abc.Iterable[Global___PartitionStats] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_age", b"oldest_age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_ahead", b"acked_ahead", "dying", b"dying", "group", b"group", "in_flight", b"in_flight", "is_paused", b"is_paused", "oldest_age", b"oldest_age", "own_settings", b"own_settings", "partitions", b"partitions", "pause_reason", b"pause_reason", "ready", b"ready", "settings", b"settings", "topic", b"topic", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeGroupResponse: _TypeAlias = ResumeGroupResponse  # noqa: Y015
 
 @_typing.final
 class SeekGroupRequest(_message.Message):
@@ -1934,163 +1722,373 @@ class SeekGroupResponse(_message.Message):
 Global___SeekGroupResponse: _TypeAlias = SeekGroupResponse  # noqa: Y015
 
 @_typing.final
-class DeleteGroupRequest(_message.Message):
-    """Forget a queue group and where it was."""
+class SettleAck(_message.Message):
+    """As Ack, for the topic and the group of the stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    group: _builtins.str
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        group: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeleteGroupRequest: _TypeAlias = DeleteGroupRequest  # noqa: Y015
-
-@_typing.final
-class DeleteGroupResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeleteGroupResponse: _TypeAlias = DeleteGroupResponse  # noqa: Y015
-
-@_typing.final
-class ReleaseRequest(_message.Message):
-    """Give back messages that nobody worked on: they are delivered at once, and this time did not count as a try."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
     RECEIPTS_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    group: _builtins.str
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    WRITER_FIELD_NUMBER: _builtins.int
+    transaction: _builtins.str
+    writer: _builtins.str
     @_builtins.property
     def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        topic: _builtins.str | None = ...,
         receipts: _abc.Iterable[_builtins.str] | None = ...,
-        group: _builtins.str | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_topic", b"_topic", "group", b"group", "topic", b"topic"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_topic", b"_topic", "group", b"group", "receipts", b"receipts", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
-    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
-    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
-    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
-
-Global___ReleaseRequest: _TypeAlias = ReleaseRequest  # noqa: Y015
-
-@_typing.final
-class ListQueuesRequest(_message.Message):
-    """Every topic that is read as a queue, and its queue groups."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
+        transaction: _builtins.str = ...,
+        writer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipts", b"receipts", "transaction", b"transaction", "writer", b"writer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListQueuesRequest: _TypeAlias = ListQueuesRequest  # noqa: Y015
+Global___SettleAck: _TypeAlias = SettleAck  # noqa: Y015
 
 @_typing.final
-class QueueList(_message.Message):
-    """Every topic that is read as a queue."""
+class SettleExtend(_message.Message):
+    """As Extend."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    QUEUES_FIELD_NUMBER: _builtins.int
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    VISIBILITY_TIMEOUT_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueSummary]: ...
+    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def visibility_timeout(self) -> _duration_pb2.Duration:
+        """How long the messages are yours; without it, what the group is set to. 1 to 43200000 ms."""
+
     def __init__(
         self,
         *,
-        queues: _abc.Iterable[Global___QueueSummary] | None = ...,
+        receipts: _abc.Iterable[_builtins.str] | None = ...,
+        visibility_timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["visibility_timeout", b"visibility_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipts", b"receipts", "visibility_timeout", b"visibility_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___QueueList: _TypeAlias = QueueList  # noqa: Y015
+Global___SettleExtend: _TypeAlias = SettleExtend  # noqa: Y015
 
 @_typing.final
-class QueueSummary(_message.Message):
+class SettleNack(_message.Message):
+    """As Nack."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: _builtins.int
-    GROUPS_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why; dead letters tell it."""
     @_builtins.property
-    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def delay(self) -> _duration_pb2.Duration:
+        """How long until it is delivered again; without it, the group's backoff. Up to 604800000 ms."""
+
     def __init__(
         self,
         *,
-        topic: _builtins.str = ...,
-        groups: _abc.Iterable[_builtins.str] | None = ...,
+        receipts: _abc.Iterable[_builtins.str] | None = ...,
+        delay: _duration_pb2.Duration | None = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay", "reason", b"reason", "receipts", b"receipts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___QueueSummary: _TypeAlias = QueueSummary  # noqa: Y015
+Global___SettleNack: _TypeAlias = SettleNack  # noqa: Y015
 
 @_typing.final
-class DescribeQueueGroupRequest(_message.Message):
-    """One queue group of a topic."""
+class SettlePart(_message.Message):
+    """What became of some of the messages of a receipt that is for several."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_OFFSET_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    first_offset: _builtins.int
+    last_offset: _builtins.int
+    outcome: Global___Outcome.ValueType
+    def __init__(
+        self,
+        *,
+        first_offset: _builtins.int = ...,
+        last_offset: _builtins.int = ...,
+        outcome: Global___Outcome.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "last_offset", b"last_offset", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettlePart: _TypeAlias = SettlePart  # noqa: Y015
+
+@_typing.final
+class SettleReject(_message.Message):
+    """As Reject."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why; dead letters tell it."""
+    @_builtins.property
+    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        receipts: _abc.Iterable[_builtins.str] | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "receipts", b"receipts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettleReject: _TypeAlias = SettleReject  # noqa: Y015
+
+@_typing.final
+class SettleResponse(_message.Message):
+    """What became of each receipt, in the order they were sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SettleResult]: ...
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___SettleResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SettleResponse: _TypeAlias = SettleResponse  # noqa: Y015
+
+@_typing.final
+class SettleResult(_message.Message):
+    """What became of a receipt: `done`, or why not. `failed` may be tried again; `error` says why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    receipt: _builtins.str
+    outcome: Global___Outcome.ValueType
+    detail: _builtins.str
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SettlePart]: ...
+    @_builtins.property
+    def error(self) -> _message_pb2.Error: ...
+    def __init__(
+        self,
+        *,
+        receipt: _builtins.str = ...,
+        outcome: Global___Outcome.ValueType = ...,
+        parts: _abc.Iterable[Global___SettlePart] | None = ...,
+        error: _message_pb2.Error | None = ...,
+        detail: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_detail", b"_detail", "detail", b"detail", "error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_detail", b"_detail", "detail", b"detail", "error", b"error", "outcome", b"outcome", "parts", b"parts", "receipt", b"receipt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__detail: _TypeAlias = _typing.Literal["detail"]  # noqa: Y015
+    _WhichOneofArgType__detail: _TypeAlias = _typing.Literal["_detail", b"_detail"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__detail) -> _WhichOneofReturnType__detail | None: ...
+
+Global___SettleResult: _TypeAlias = SettleResult  # noqa: Y015
+
+@_typing.final
+class Settled(_message.Message):
+    """The answer to an ack, nack, reject or extend: one result for each receipt, or why it failed as a whole."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    RESULTS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SettleResult]: ...
+    @_builtins.property
+    def error(self) -> _message_pb2.Error: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        results: _abc.Iterable[Global___SettleResult] | None = ...,
+        error: _message_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "id", b"id", "results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Settled: _TypeAlias = Settled  # noqa: Y015
+
+@_typing.final
+class SubscribeRequest(_message.Message):
+    """The first one is a subscription, and only that; all others are one of the rest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACK_FIELD_NUMBER: _builtins.int
+    CREDITS_FIELD_NUMBER: _builtins.int
+    EXTEND_FIELD_NUMBER: _builtins.int
+    NACK_FIELD_NUMBER: _builtins.int
+    REJECT_FIELD_NUMBER: _builtins.int
+    SUBSCRIPTION_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Chosen by the client and repeated in the answer; it need not be unique."""
+    @_builtins.property
+    def ack(self) -> Global___SettleAck: ...
+    @_builtins.property
+    def credits(self) -> Global___Credits: ...
+    @_builtins.property
+    def extend(self) -> Global___SettleExtend: ...
+    @_builtins.property
+    def nack(self) -> Global___SettleNack: ...
+    @_builtins.property
+    def reject(self) -> Global___SettleReject: ...
+    @_builtins.property
+    def subscription(self) -> Global___Subscription: ...
+    def __init__(
+        self,
+        *,
+        ack: Global___SettleAck | None = ...,
+        credits: Global___Credits | None = ...,
+        extend: Global___SettleExtend | None = ...,
+        nack: Global___SettleNack | None = ...,
+        reject: Global___SettleReject | None = ...,
+        subscription: Global___Subscription | None = ...,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credits", b"credits", "extend", b"extend", "nack", b"nack", "reject", b"reject", "request", b"request", "subscription", b"subscription"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "credits", b"credits", "extend", b"extend", "id", b"id", "nack", b"nack", "reject", b"reject", "request", b"request", "subscription", b"subscription"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["ack", "credits", "extend", "nack", "reject", "subscription"]  # noqa: Y015
+    _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
+
+Global___SubscribeRequest: _TypeAlias = SubscribeRequest  # noqa: Y015
+
+@_typing.final
+class SubscribeResponse(_message.Message):
+    """The first one is `subscribed`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DELIVERY_FIELD_NUMBER: _builtins.int
+    SETTLED_FIELD_NUMBER: _builtins.int
+    SUBSCRIBED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def delivery(self) -> Global___Delivery: ...
+    @_builtins.property
+    def settled(self) -> Global___Settled: ...
+    @_builtins.property
+    def subscribed(self) -> Global___Subscribed: ...
+    def __init__(
+        self,
+        *,
+        delivery: Global___Delivery | None = ...,
+        settled: Global___Settled | None = ...,
+        subscribed: Global___Subscribed | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "response", b"response", "settled", b"settled", "subscribed", b"subscribed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delivery", b"delivery", "response", b"response", "settled", b"settled", "subscribed", b"subscribed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_response: _TypeAlias = _typing.Literal["delivery", "settled", "subscribed"]  # noqa: Y015
+    _WhichOneofArgType_response: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
+
+Global___SubscribeResponse: _TypeAlias = SubscribeResponse  # noqa: Y015
+
+@_typing.final
+class Subscribed(_message.Message):
+    """The consumer's name, given or chosen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    consumer: _builtins.str
+    def __init__(
+        self,
+        *,
+        consumer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Subscribed: _TypeAlias = Subscribed  # noqa: Y015
+
+@_typing.final
+class Subscription(_message.Message):
+    """What a stream is for."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    CREDITS_FIELD_NUMBER: _builtins.int
+    VISIBILITY_TIMEOUT_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     group: _builtins.str
+    consumer: _builtins.str
+    """Empty lets the node choose; the first response tells it."""
+    credits: _builtins.int
+    """How many messages may be sent before more credits come."""
+    max_bytes: _builtins.int
+    """Of one response, about; one message is sent however large it is. 1 to 67108864; 0 is 1048576."""
+    @_builtins.property
+    def visibility_timeout(self) -> _duration_pb2.Duration:
+        """How long the messages are yours; without it, what the group is set to. 1 to 43200000 ms."""
+
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
-        group: _builtins.str | None = ...,
+        group: _builtins.str = ...,
+        consumer: _builtins.str = ...,
+        credits: _builtins.int = ...,
+        visibility_timeout: _duration_pb2.Duration | None = ...,
+        max_bytes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["visibility_timeout", b"visibility_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "credits", b"credits", "group", b"group", "max_bytes", b"max_bytes", "topic", b"topic", "visibility_timeout", b"visibility_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
-    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___DescribeQueueGroupRequest: _TypeAlias = DescribeQueueGroupRequest  # noqa: Y015
+Global___Subscription: _TypeAlias = Subscription  # noqa: Y015

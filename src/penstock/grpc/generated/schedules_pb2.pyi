@@ -61,156 +61,6 @@ SCHEDULE_STATE_FAILED: ScheduleState.ValueType  # 2
 Global___ScheduleState: _TypeAlias = ScheduleState  # noqa: Y015
 
 @_typing.final
-class When(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    AT_FIELD_NUMBER: _builtins.int
-    DELAY_FIELD_NUMBER: _builtins.int
-    EVERY_FIELD_NUMBER: _builtins.int
-    CRON_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def at(self) -> _timestamp_pb2.Timestamp:
-        """RFC 3339, or milliseconds since 1970. With `every_ms` the first time. What is past is now."""
-
-    @_builtins.property
-    def delay(self) -> _duration_pb2.Duration:
-        """So many milliseconds from now; instead of `at`."""
-
-    @_builtins.property
-    def every(self) -> Global___Every: ...
-    @_builtins.property
-    def cron(self) -> Global___Cron: ...
-    def __init__(
-        self,
-        *,
-        at: _timestamp_pb2.Timestamp | None = ...,
-        delay: _duration_pb2.Duration | None = ...,
-        every: Global___Every | None = ...,
-        cron: Global___Cron | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "cron", b"cron", "delay", b"delay", "every", b"every", "when", b"when"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "cron", b"cron", "delay", b"delay", "every", b"every", "when", b"when"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_when: _TypeAlias = _typing.Literal["at", "delay", "every", "cron"]  # noqa: Y015
-    _WhichOneofArgType_when: _TypeAlias = _typing.Literal["when", b"when"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_when) -> _WhichOneofReturnType_when | None: ...
-
-Global___When: _TypeAlias = When  # noqa: Y015
-
-@_typing.final
-class Every(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PERIOD_FIELD_NUMBER: _builtins.int
-    FIRST_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def period(self) -> _duration_pb2.Duration:
-        """Again every so many milliseconds, 100 or more; first after that time, or at `at`."""
-
-    @_builtins.property
-    def first(self) -> _timestamp_pb2.Timestamp:
-        """RFC 3339, or milliseconds since 1970. With `every_ms` the first time. What is past is now."""
-
-    def __init__(
-        self,
-        *,
-        period: _duration_pb2.Duration | None = ...,
-        first: _timestamp_pb2.Timestamp | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "period", b"period"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "period", b"period"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Every: _TypeAlias = Every  # noqa: Y015
-
-@_typing.final
-class Cron(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    EXPRESSION_FIELD_NUMBER: _builtins.int
-    TIME_ZONE_FIELD_NUMBER: _builtins.int
-    expression: _builtins.str
-    """Again by a cron expression: minute, hour, day, month, day of the week; or @hourly, @daily…"""
-    time_zone: _builtins.str
-    """Whose clock `cron` goes by; default: UTC."""
-    def __init__(
-        self,
-        *,
-        expression: _builtins.str = ...,
-        time_zone: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "time_zone", b"time_zone"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Cron: _TypeAlias = Cron  # noqa: Y015
-
-@_typing.final
-class Schedule(_message.Message):
-    """A schedule. Of each pair of twins one is there."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ID_FIELD_NUMBER: _builtins.int
-    TOPIC_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
-    DUE_FIELD_NUMBER: _builtins.int
-    EVERY_FIELD_NUMBER: _builtins.int
-    CRON_FIELD_NUMBER: _builtins.int
-    MISSED_FIELD_NUMBER: _builtins.int
-    CREATED_FIELD_NUMBER: _builtins.int
-    RUNS_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    id: _builtins.str
-    topic: _builtins.str
-    missed: Global___Missed.ValueType
-    runs: _builtins.int
-    """How often it has come already."""
-    state: Global___ScheduleState.ValueType
-    reason: _builtins.str
-    """Why it failed."""
-    @_builtins.property
-    def message(self) -> _message_pb2.Message: ...
-    @_builtins.property
-    def due(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def every(self) -> Global___Every: ...
-    @_builtins.property
-    def cron(self) -> Global___Cron: ...
-    @_builtins.property
-    def created(self) -> _timestamp_pb2.Timestamp: ...
-    def __init__(
-        self,
-        *,
-        id: _builtins.str = ...,
-        topic: _builtins.str = ...,
-        message: _message_pb2.Message | None = ...,
-        due: _timestamp_pb2.Timestamp | None = ...,
-        every: Global___Every | None = ...,
-        cron: Global___Cron | None = ...,
-        missed: Global___Missed.ValueType = ...,
-        created: _timestamp_pb2.Timestamp | None = ...,
-        runs: _builtins.int = ...,
-        state: Global___ScheduleState.ValueType = ...,
-        reason: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "cron", b"cron", "due", b"due", "every", b"every", "message", b"message", "rule", b"rule"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "cron", b"cron", "due", b"due", "every", b"every", "id", b"id", "message", b"message", "missed", b"missed", "reason", b"reason", "rule", b"rule", "runs", b"runs", "state", b"state", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_rule: _TypeAlias = _typing.Literal["every", "cron"]  # noqa: Y015
-    _WhichOneofArgType_rule: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_rule) -> _WhichOneofReturnType_rule | None: ...
-
-Global___Schedule: _TypeAlias = Schedule  # noqa: Y015
-
-@_typing.final
 class AddScheduleRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -271,67 +121,8 @@ class AddScheduleResponse(_message.Message):
 Global___AddScheduleResponse: _TypeAlias = AddScheduleResponse  # noqa: Y015
 
 @_typing.final
-class ListSchedulesRequest(_message.Message):
-    """List schedules, page by page; within a shard those that come first stand first."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    PAGE_SIZE_FIELD_NUMBER: _builtins.int
-    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    topic: _builtins.str
-    """Only those of this topic."""
-    state: Global___ScheduleState.ValueType
-    """Only those that are to come, or those that failed."""
-    page_size: _builtins.int
-    """How many at most. 1 to 1000; 0 is 100."""
-    page_token: _builtins.str
-    """`next` of the page before."""
-    def __init__(
-        self,
-        *,
-        topic: _builtins.str = ...,
-        state: Global___ScheduleState.ValueType = ...,
-        page_size: _builtins.int = ...,
-        page_token: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "state", b"state", "topic", b"topic"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListSchedulesRequest: _TypeAlias = ListSchedulesRequest  # noqa: Y015
-
-@_typing.final
-class ListSchedulesResponse(_message.Message):
-    """Some schedules. `next_page_token` is what to give as `after` for those behind them; empty if there are none."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SCHEDULES_FIELD_NUMBER: _builtins.int
-    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    next_page_token: _builtins.str
-    @_builtins.property
-    def schedules(self) -> _containers.RepeatedCompositeFieldContainer[Global___Schedule]: ...
-    def __init__(
-        self,
-        *,
-        schedules: _abc.Iterable[Global___Schedule] | None = ...,
-        next_page_token: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "schedules", b"schedules"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListSchedulesResponse: _TypeAlias = ListSchedulesResponse  # noqa: Y015
-
-@_typing.final
-class GetScheduleRequest(_message.Message):
-    """Show one schedule."""
+class CancelScheduleRequest(_message.Message):
+    """Cancel a schedule. One that is being fired comes, but not again."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -348,7 +139,22 @@ class GetScheduleRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetScheduleRequest: _TypeAlias = GetScheduleRequest  # noqa: Y015
+Global___CancelScheduleRequest: _TypeAlias = CancelScheduleRequest  # noqa: Y015
+
+@_typing.final
+class CancelScheduleResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelScheduleResponse: _TypeAlias = CancelScheduleResponse  # noqa: Y015
 
 @_typing.final
 class CancelSchedulesRequest(_message.Message):
@@ -412,6 +218,183 @@ class CancelSchedulesResponse(_message.Message):
 Global___CancelSchedulesResponse: _TypeAlias = CancelSchedulesResponse  # noqa: Y015
 
 @_typing.final
+class Cron(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPRESSION_FIELD_NUMBER: _builtins.int
+    TIME_ZONE_FIELD_NUMBER: _builtins.int
+    expression: _builtins.str
+    """Again by a cron expression: minute, hour, day, month, day of the week; or @hourly, @daily…"""
+    time_zone: _builtins.str
+    """Whose clock `cron` goes by; default: UTC."""
+    def __init__(
+        self,
+        *,
+        expression: _builtins.str = ...,
+        time_zone: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "time_zone", b"time_zone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Cron: _TypeAlias = Cron  # noqa: Y015
+
+@_typing.final
+class Every(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PERIOD_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def period(self) -> _duration_pb2.Duration:
+        """Again every so many milliseconds, 100 or more; first after that time, or at `at`."""
+
+    @_builtins.property
+    def first(self) -> _timestamp_pb2.Timestamp:
+        """RFC 3339, or milliseconds since 1970. With `every_ms` the first time. What is past is now."""
+
+    def __init__(
+        self,
+        *,
+        period: _duration_pb2.Duration | None = ...,
+        first: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "period", b"period"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "period", b"period"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Every: _TypeAlias = Every  # noqa: Y015
+
+@_typing.final
+class GetScheduleRequest(_message.Message):
+    """Show one schedule."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetScheduleRequest: _TypeAlias = GetScheduleRequest  # noqa: Y015
+
+@_typing.final
+class GetScheduleStatsRequest(_message.Message):
+    """Count schedules: to come, fired, cancelled, failed, and how late they came."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetScheduleStatsRequest: _TypeAlias = GetScheduleStatsRequest  # noqa: Y015
+
+@_typing.final
+class ListSchedulesRequest(_message.Message):
+    """List schedules, page by page; within a shard those that come first stand first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """Only those of this topic."""
+    state: Global___ScheduleState.ValueType
+    """Only those that are to come, or those that failed."""
+    page_size: _builtins.int
+    """How many at most. 1 to 1000; 0 is 100."""
+    page_token: _builtins.str
+    """`next` of the page before."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        state: Global___ScheduleState.ValueType = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "state", b"state", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSchedulesRequest: _TypeAlias = ListSchedulesRequest  # noqa: Y015
+
+@_typing.final
+class ListSchedulesResponse(_message.Message):
+    """Some schedules. `next_page_token` is what to give as `after` for those behind them; empty if there are none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEDULES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def schedules(self) -> _containers.RepeatedCompositeFieldContainer[Global___Schedule]: ...
+    def __init__(
+        self,
+        *,
+        schedules: _abc.Iterable[Global___Schedule] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "schedules", b"schedules"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSchedulesResponse: _TypeAlias = ListSchedulesResponse  # noqa: Y015
+
+@_typing.final
+class NextTimes(_message.Message):
+    """The next times of a cron expression."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CRON_FIELD_NUMBER: _builtins.int
+    TIME_ZONE_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    cron: _builtins.str
+    time_zone: _builtins.str
+    @_builtins.property
+    def times(self) -> _containers.RepeatedCompositeFieldContainer[_timestamp_pb2.Timestamp]: ...
+    def __init__(
+        self,
+        *,
+        cron: _builtins.str = ...,
+        time_zone: _builtins.str = ...,
+        times: _abc.Iterable[_timestamp_pb2.Timestamp] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cron", b"cron", "time_zone", b"time_zone", "times", b"times"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NextTimes: _TypeAlias = NextTimes  # noqa: Y015
+
+@_typing.final
 class RescheduleRequest(_message.Message):
     """Have a schedule come at another time, or by another rule. One that failed is tried again."""
 
@@ -458,21 +441,64 @@ class RunScheduleRequest(_message.Message):
 Global___RunScheduleRequest: _TypeAlias = RunScheduleRequest  # noqa: Y015
 
 @_typing.final
-class GetScheduleStatsRequest(_message.Message):
-    """Count schedules: to come, fired, cancelled, failed, and how late they came."""
+class Schedule(_message.Message):
+    """A schedule. Of each pair of twins one is there."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    DUE_FIELD_NUMBER: _builtins.int
+    CRON_FIELD_NUMBER: _builtins.int
+    EVERY_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    topic: _builtins.str
+    missed: Global___Missed.ValueType
+    runs: _builtins.int
+    """How often it has come already."""
+    state: Global___ScheduleState.ValueType
+    reason: _builtins.str
+    """Why it failed."""
+    @_builtins.property
+    def message(self) -> _message_pb2.Message: ...
+    @_builtins.property
+    def due(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def cron(self) -> Global___Cron: ...
+    @_builtins.property
+    def every(self) -> Global___Every: ...
+    @_builtins.property
+    def created(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
+        *,
+        id: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        message: _message_pb2.Message | None = ...,
+        due: _timestamp_pb2.Timestamp | None = ...,
+        cron: Global___Cron | None = ...,
+        every: Global___Every | None = ...,
+        missed: Global___Missed.ValueType = ...,
+        created: _timestamp_pb2.Timestamp | None = ...,
+        runs: _builtins.int = ...,
+        state: Global___ScheduleState.ValueType = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "cron", b"cron", "due", b"due", "every", b"every", "message", b"message", "rule", b"rule"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "cron", b"cron", "due", b"due", "every", b"every", "id", b"id", "message", b"message", "missed", b"missed", "reason", b"reason", "rule", b"rule", "runs", b"runs", "state", b"state", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_rule: _TypeAlias = _typing.Literal["cron", "every"]  # noqa: Y015
+    _WhichOneofArgType_rule: _TypeAlias = _typing.Literal["rule", b"rule"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_rule) -> _WhichOneofReturnType_rule | None: ...
 
-Global___GetScheduleStatsRequest: _TypeAlias = GetScheduleStatsRequest  # noqa: Y015
+Global___Schedule: _TypeAlias = Schedule  # noqa: Y015
 
 @_typing.final
 class ScheduleStats(_message.Message):
@@ -586,65 +612,39 @@ class TellTimesRequest(_message.Message):
 Global___TellTimesRequest: _TypeAlias = TellTimesRequest  # noqa: Y015
 
 @_typing.final
-class NextTimes(_message.Message):
-    """The next times of a cron expression."""
-
+class When(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    AT_FIELD_NUMBER: _builtins.int
     CRON_FIELD_NUMBER: _builtins.int
-    TIME_ZONE_FIELD_NUMBER: _builtins.int
-    TIMES_FIELD_NUMBER: _builtins.int
-    cron: _builtins.str
-    time_zone: _builtins.str
+    DELAY_FIELD_NUMBER: _builtins.int
+    EVERY_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def times(self) -> _containers.RepeatedCompositeFieldContainer[_timestamp_pb2.Timestamp]: ...
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """RFC 3339, or milliseconds since 1970. With `every_ms` the first time. What is past is now."""
+
+    @_builtins.property
+    def cron(self) -> Global___Cron: ...
+    @_builtins.property
+    def delay(self) -> _duration_pb2.Duration:
+        """So many milliseconds from now; instead of `at`."""
+
+    @_builtins.property
+    def every(self) -> Global___Every: ...
     def __init__(
         self,
         *,
-        cron: _builtins.str = ...,
-        time_zone: _builtins.str = ...,
-        times: _abc.Iterable[_timestamp_pb2.Timestamp] | None = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        cron: Global___Cron | None = ...,
+        delay: _duration_pb2.Duration | None = ...,
+        every: Global___Every | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "cron", b"cron", "delay", b"delay", "every", b"every", "when", b"when"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cron", b"cron", "time_zone", b"time_zone", "times", b"times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "cron", b"cron", "delay", b"delay", "every", b"every", "when", b"when"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_when: _TypeAlias = _typing.Literal["at", "cron", "delay", "every"]  # noqa: Y015
+    _WhichOneofArgType_when: _TypeAlias = _typing.Literal["when", b"when"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_when) -> _WhichOneofReturnType_when | None: ...
 
-Global___NextTimes: _TypeAlias = NextTimes  # noqa: Y015
-
-@_typing.final
-class CancelScheduleRequest(_message.Message):
-    """Cancel a schedule. One that is being fired comes, but not again."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ID_FIELD_NUMBER: _builtins.int
-    id: _builtins.str
-    def __init__(
-        self,
-        *,
-        id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CancelScheduleRequest: _TypeAlias = CancelScheduleRequest  # noqa: Y015
-
-@_typing.final
-class CancelScheduleResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CancelScheduleResponse: _TypeAlias = CancelScheduleResponse  # noqa: Y015
+Global___When: _TypeAlias = When  # noqa: Y015

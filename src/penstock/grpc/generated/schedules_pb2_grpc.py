@@ -55,6 +55,11 @@ class SchedulesStub:
                 request_serializer=penstock_dot_v1_dot_schedules__pb2.TellTimesRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_schedules__pb2.NextTimes.FromString,
                 _registered_method=True)
+        self.CancelSchedules = channel.unary_unary(
+                '/penstock.v1.Schedules/CancelSchedules',
+                request_serializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesResponse.FromString,
+                _registered_method=True)
         self.GetSchedule = channel.unary_unary(
                 '/penstock.v1.Schedules/GetSchedule',
                 request_serializer=penstock_dot_v1_dot_schedules__pb2.GetScheduleRequest.SerializeToString,
@@ -69,11 +74,6 @@ class SchedulesStub:
                 '/penstock.v1.Schedules/CancelSchedule',
                 request_serializer=penstock_dot_v1_dot_schedules__pb2.CancelScheduleRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_schedules__pb2.CancelScheduleResponse.FromString,
-                _registered_method=True)
-        self.CancelSchedules = channel.unary_unary(
-                '/penstock.v1.Schedules/CancelSchedules',
-                request_serializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesResponse.FromString,
                 _registered_method=True)
         self.RunSchedule = channel.unary_unary(
                 '/penstock.v1.Schedules/RunSchedule',
@@ -113,6 +113,13 @@ class SchedulesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CancelSchedules(self, request, context):
+        """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSchedule(self, request, context):
         """Show one schedule.
         """
@@ -129,13 +136,6 @@ class SchedulesServicer:
 
     def CancelSchedule(self, request, context):
         """Cancel a schedule. One that is being fired comes, but not again.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CancelSchedules(self, request, context):
-        """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -171,6 +171,11 @@ def add_SchedulesServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_v1_dot_schedules__pb2.TellTimesRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_schedules__pb2.NextTimes.SerializeToString,
             ),
+            'CancelSchedules': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelSchedules,
+                    request_deserializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesResponse.SerializeToString,
+            ),
             'GetSchedule': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSchedule,
                     request_deserializer=penstock_dot_v1_dot_schedules__pb2.GetScheduleRequest.FromString,
@@ -185,11 +190,6 @@ def add_SchedulesServicer_to_server(servicer, server):
                     servicer.CancelSchedule,
                     request_deserializer=penstock_dot_v1_dot_schedules__pb2.CancelScheduleRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_schedules__pb2.CancelScheduleResponse.SerializeToString,
-            ),
-            'CancelSchedules': grpc.unary_unary_rpc_method_handler(
-                    servicer.CancelSchedules,
-                    request_deserializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesResponse.SerializeToString,
             ),
             'RunSchedule': grpc.unary_unary_rpc_method_handler(
                     servicer.RunSchedule,
@@ -317,6 +317,33 @@ class Schedules:
             _registered_method=True)
 
     @staticmethod
+    def CancelSchedules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Schedules/CancelSchedules',
+            penstock_dot_v1_dot_schedules__pb2.CancelSchedulesRequest.SerializeToString,
+            penstock_dot_v1_dot_schedules__pb2.CancelSchedulesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetSchedule(request,
             target,
             options=(),
@@ -387,33 +414,6 @@ class Schedules:
             '/penstock.v1.Schedules/CancelSchedule',
             penstock_dot_v1_dot_schedules__pb2.CancelScheduleRequest.SerializeToString,
             penstock_dot_v1_dot_schedules__pb2.CancelScheduleResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def CancelSchedules(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.Schedules/CancelSchedules',
-            penstock_dot_v1_dot_schedules__pb2.CancelSchedulesRequest.SerializeToString,
-            penstock_dot_v1_dot_schedules__pb2.CancelSchedulesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,14 +42,14 @@ class SchedulesStub:
     """Count schedules: to come, fired, cancelled, failed, and how late they came."""
     TellTimes: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.TellTimesRequest, _schedules_pb2.NextTimes]
     """Tell the next times of a cron expression, without scheduling anything."""
+    CancelSchedules: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.CancelSchedulesRequest, _schedules_pb2.CancelSchedulesResponse]
+    """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again."""
     GetSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.GetScheduleRequest, _schedules_pb2.Schedule]
     """Show one schedule."""
     Reschedule: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.RescheduleRequest, _schedules_pb2.Schedule]
     """Have a schedule come at another time, or by another rule. One that failed is tried again."""
     CancelSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.CancelScheduleRequest, _schedules_pb2.CancelScheduleResponse]
     """Cancel a schedule. One that is being fired comes, but not again."""
-    CancelSchedules: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.CancelSchedulesRequest, _schedules_pb2.CancelSchedulesResponse]
-    """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again."""
     RunSchedule: _grpc.UnaryUnaryMultiCallable[_schedules_pb2.RunScheduleRequest, _schedules_pb2.Schedule]
     """Have a schedule come at once. One that comes again goes on as planned."""
 
@@ -65,14 +65,14 @@ class SchedulesAsyncStub(SchedulesStub):
     """Count schedules: to come, fired, cancelled, failed, and how late they came."""
     TellTimes: _aio.UnaryUnaryMultiCallable[_schedules_pb2.TellTimesRequest, _schedules_pb2.NextTimes]  # type: ignore[assignment]
     """Tell the next times of a cron expression, without scheduling anything."""
+    CancelSchedules: _aio.UnaryUnaryMultiCallable[_schedules_pb2.CancelSchedulesRequest, _schedules_pb2.CancelSchedulesResponse]  # type: ignore[assignment]
+    """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again."""
     GetSchedule: _aio.UnaryUnaryMultiCallable[_schedules_pb2.GetScheduleRequest, _schedules_pb2.Schedule]  # type: ignore[assignment]
     """Show one schedule."""
     Reschedule: _aio.UnaryUnaryMultiCallable[_schedules_pb2.RescheduleRequest, _schedules_pb2.Schedule]  # type: ignore[assignment]
     """Have a schedule come at another time, or by another rule. One that failed is tried again."""
     CancelSchedule: _aio.UnaryUnaryMultiCallable[_schedules_pb2.CancelScheduleRequest, _schedules_pb2.CancelScheduleResponse]  # type: ignore[assignment]
     """Cancel a schedule. One that is being fired comes, but not again."""
-    CancelSchedules: _aio.UnaryUnaryMultiCallable[_schedules_pb2.CancelSchedulesRequest, _schedules_pb2.CancelSchedulesResponse]  # type: ignore[assignment]
-    """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again."""
     RunSchedule: _aio.UnaryUnaryMultiCallable[_schedules_pb2.RunScheduleRequest, _schedules_pb2.Schedule]  # type: ignore[assignment]
     """Have a schedule come at once. One that comes again goes on as planned."""
 
@@ -111,6 +111,14 @@ class SchedulesServicer(metaclass=_abc_1.ABCMeta):
         """Tell the next times of a cron expression, without scheduling anything."""
 
     @_abc_1.abstractmethod
+    def CancelSchedules(
+        self,
+        request: _schedules_pb2.CancelSchedulesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_schedules_pb2.CancelSchedulesResponse, _abc.Awaitable[_schedules_pb2.CancelSchedulesResponse]]:
+        """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again."""
+
+    @_abc_1.abstractmethod
     def GetSchedule(
         self,
         request: _schedules_pb2.GetScheduleRequest,
@@ -133,14 +141,6 @@ class SchedulesServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_schedules_pb2.CancelScheduleResponse, _abc.Awaitable[_schedules_pb2.CancelScheduleResponse]]:
         """Cancel a schedule. One that is being fired comes, but not again."""
-
-    @_abc_1.abstractmethod
-    def CancelSchedules(
-        self,
-        request: _schedules_pb2.CancelSchedulesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_schedules_pb2.CancelSchedulesResponse, _abc.Awaitable[_schedules_pb2.CancelSchedulesResponse]]:
-        """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again."""
 
     @_abc_1.abstractmethod
     def RunSchedule(

@@ -26,29 +26,29 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/series.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\'\n\x15\x44\x65scribeSeriesRequest\x12\x0e\n\x06series\x18\x01 \x01(\t\"\x83\x01\n\nSeriesView\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x16\n\tcommitted\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12\x0b\n\x03run\x18\x04 \x01(\t\x12\x13\n\x0btransaction\x18\x05 \x01(\t\x12\r\n\x05state\x18\x06 \x01(\tB\x0c\n\n_committed\"\x8d\x01\n\x12\x42\x65ginNumberRequest\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0b\n\x03run\x18\x03 \x01(\t\x12\x13\n\x06writer\x18\x04 \x01(\tH\x00\x88\x01\x01\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\t\n\x07_writer\"\xee\x01\n\tBegunView\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\t\x12\x18\n\x0btransaction\x18\x04 \x01(\tH\x00\x88\x01\x01\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x0bproducer_id\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x1b\n\x0eproducer_epoch\x18\x07 \x01(\x03H\x02\x88\x01\x01\x42\x0e\n\x0c_transactionB\x0e\n\x0c_producer_idB\x11\n\x0f_producer_epoch\"}\n\x13\x43ommitNumberRequest\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0b\n\x03run\x18\x03 \x01(\t\x12\x18\n\x0btransaction\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07writers\x18\x05 \x03(\tB\x0e\n\x0c_transaction\"C\n\x0f\x43ommittedNumber\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x10\n\x08repeated\x18\x03 \x01(\x08\"A\n\x12\x41\x62ortNumberRequest\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0b\n\x03run\x18\x03 \x01(\t\"\x15\n\x13\x41\x62ortNumberResponse2\xc1\x02\n\x06Series\x12M\n\x0e\x44\x65scribeSeries\x12\".penstock.v1.DescribeSeriesRequest\x1a\x17.penstock.v1.SeriesView\x12\x46\n\x0b\x42\x65ginNumber\x12\x1f.penstock.v1.BeginNumberRequest\x1a\x16.penstock.v1.BegunView\x12N\n\x0c\x43ommitNumber\x12 .penstock.v1.CommitNumberRequest\x1a\x1c.penstock.v1.CommittedNumber\x12P\n\x0b\x41\x62ortNumber\x12\x1f.penstock.v1.AbortNumberRequest\x1a .penstock.v1.AbortNumberResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/series.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"A\n\x12\x41\x62ortNumberRequest\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0b\n\x03run\x18\x03 \x01(\t\"\x15\n\x13\x41\x62ortNumberResponse\"\x8d\x01\n\x12\x42\x65ginNumberRequest\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0b\n\x03run\x18\x03 \x01(\t\x12\x13\n\x06writer\x18\x04 \x01(\tH\x00\x88\x01\x01\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\t\n\x07_writer\"\xee\x01\n\tBegunView\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\t\x12\x18\n\x0btransaction\x18\x04 \x01(\tH\x00\x88\x01\x01\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x18\n\x0bproducer_id\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x1b\n\x0eproducer_epoch\x18\x07 \x01(\x03H\x02\x88\x01\x01\x42\x0e\n\x0c_transactionB\x0e\n\x0c_producer_idB\x11\n\x0f_producer_epoch\"}\n\x13\x43ommitNumberRequest\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0b\n\x03run\x18\x03 \x01(\t\x12\x18\n\x0btransaction\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07writers\x18\x05 \x03(\tB\x0e\n\x0c_transaction\"C\n\x0f\x43ommittedNumber\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x10\n\x08repeated\x18\x03 \x01(\x08\"\'\n\x15\x44\x65scribeSeriesRequest\x12\x0e\n\x06series\x18\x01 \x01(\t\"\x83\x01\n\nSeriesView\x12\x0e\n\x06series\x18\x01 \x01(\t\x12\x16\n\tcommitted\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06number\x18\x03 \x01(\x03\x12\x0b\n\x03run\x18\x04 \x01(\t\x12\x13\n\x0btransaction\x18\x05 \x01(\t\x12\r\n\x05state\x18\x06 \x01(\tB\x0c\n\n_committed2\xc1\x02\n\x06Series\x12M\n\x0e\x44\x65scribeSeries\x12\".penstock.v1.DescribeSeriesRequest\x1a\x17.penstock.v1.SeriesView\x12\x46\n\x0b\x42\x65ginNumber\x12\x1f.penstock.v1.BeginNumberRequest\x1a\x16.penstock.v1.BegunView\x12N\n\x0c\x43ommitNumber\x12 .penstock.v1.CommitNumberRequest\x1a\x1c.penstock.v1.CommittedNumber\x12P\n\x0b\x41\x62ortNumber\x12\x1f.penstock.v1.AbortNumberRequest\x1a .penstock.v1.AbortNumberResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.grpc.generated.series_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DESCRIBESERIESREQUEST']._serialized_start=106
-  _globals['_DESCRIBESERIESREQUEST']._serialized_end=145
-  _globals['_SERIESVIEW']._serialized_start=148
-  _globals['_SERIESVIEW']._serialized_end=279
-  _globals['_BEGINNUMBERREQUEST']._serialized_start=282
-  _globals['_BEGINNUMBERREQUEST']._serialized_end=423
-  _globals['_BEGUNVIEW']._serialized_start=426
-  _globals['_BEGUNVIEW']._serialized_end=664
-  _globals['_COMMITNUMBERREQUEST']._serialized_start=666
-  _globals['_COMMITNUMBERREQUEST']._serialized_end=791
-  _globals['_COMMITTEDNUMBER']._serialized_start=793
-  _globals['_COMMITTEDNUMBER']._serialized_end=860
-  _globals['_ABORTNUMBERREQUEST']._serialized_start=862
-  _globals['_ABORTNUMBERREQUEST']._serialized_end=927
-  _globals['_ABORTNUMBERRESPONSE']._serialized_start=929
-  _globals['_ABORTNUMBERRESPONSE']._serialized_end=950
+  _globals['_ABORTNUMBERREQUEST']._serialized_start=106
+  _globals['_ABORTNUMBERREQUEST']._serialized_end=171
+  _globals['_ABORTNUMBERRESPONSE']._serialized_start=173
+  _globals['_ABORTNUMBERRESPONSE']._serialized_end=194
+  _globals['_BEGINNUMBERREQUEST']._serialized_start=197
+  _globals['_BEGINNUMBERREQUEST']._serialized_end=338
+  _globals['_BEGUNVIEW']._serialized_start=341
+  _globals['_BEGUNVIEW']._serialized_end=579
+  _globals['_COMMITNUMBERREQUEST']._serialized_start=581
+  _globals['_COMMITNUMBERREQUEST']._serialized_end=706
+  _globals['_COMMITTEDNUMBER']._serialized_start=708
+  _globals['_COMMITTEDNUMBER']._serialized_end=775
+  _globals['_DESCRIBESERIESREQUEST']._serialized_start=777
+  _globals['_DESCRIBESERIESREQUEST']._serialized_end=816
+  _globals['_SERIESVIEW']._serialized_start=819
+  _globals['_SERIESVIEW']._serialized_end=950
   _globals['_SERIES']._serialized_start=953
   _globals['_SERIES']._serialized_end=1274
 # @@protoc_insertion_point(module_scope)

@@ -23,65 +23,48 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class DescribeSeriesRequest(_message.Message):
-    """What of a series is committed, and its last transaction."""
+class AbortNumberRequest(_message.Message):
+    """Abort what was written for a number of a series, if that is still open; else nothing happens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SERIES_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     series: _builtins.str
+    number: _builtins.int
+    """Which batch of the series, counted by the writer."""
+    run: _builtins.str
+    """Who writes: the same in all processes of one life of the job."""
     def __init__(
         self,
         *,
         series: _builtins.str = ...,
+        number: _builtins.int = ...,
+        run: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["series", b"series"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "run", b"run", "series", b"series"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___DescribeSeriesRequest: _TypeAlias = DescribeSeriesRequest  # noqa: Y015
+Global___AbortNumberRequest: _TypeAlias = AbortNumberRequest  # noqa: Y015
 
 @_typing.final
-class SeriesView(_message.Message):
-    """A series: the last number that is committed, and its last transaction."""
-
+class AbortNumberResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SERIES_FIELD_NUMBER: _builtins.int
-    COMMITTED_FIELD_NUMBER: _builtins.int
-    NUMBER_FIELD_NUMBER: _builtins.int
-    RUN_FIELD_NUMBER: _builtins.int
-    TRANSACTION_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    series: _builtins.str
-    committed: _builtins.int
-    """The last number that is committed; null if none is."""
-    number: _builtins.int
-    """That of the last transaction."""
-    run: _builtins.str
-    transaction: _builtins.str
-    state: _builtins.str
     def __init__(
         self,
-        *,
-        series: _builtins.str = ...,
-        committed: _builtins.int | None = ...,
-        number: _builtins.int = ...,
-        run: _builtins.str = ...,
-        transaction: _builtins.str = ...,
-        state: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed", b"_committed", "committed", b"committed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed", b"_committed", "committed", b"committed", "number", b"number", "run", b"run", "series", b"series", "state", b"state", "transaction", b"transaction"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__committed: _TypeAlias = _typing.Literal["committed"]  # noqa: Y015
-    _WhichOneofArgType__committed: _TypeAlias = _typing.Literal["_committed", b"_committed"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__committed) -> _WhichOneofReturnType__committed | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SeriesView: _TypeAlias = SeriesView  # noqa: Y015
+Global___AbortNumberResponse: _TypeAlias = AbortNumberResponse  # noqa: Y015
 
 @_typing.final
 class BeginNumberRequest(_message.Message):
@@ -245,45 +228,62 @@ class CommittedNumber(_message.Message):
 Global___CommittedNumber: _TypeAlias = CommittedNumber  # noqa: Y015
 
 @_typing.final
-class AbortNumberRequest(_message.Message):
-    """Abort what was written for a number of a series, if that is still open; else nothing happens."""
+class DescribeSeriesRequest(_message.Message):
+    """What of a series is committed, and its last transaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SERIES_FIELD_NUMBER: _builtins.int
-    NUMBER_FIELD_NUMBER: _builtins.int
-    RUN_FIELD_NUMBER: _builtins.int
     series: _builtins.str
-    number: _builtins.int
-    """Which batch of the series, counted by the writer."""
-    run: _builtins.str
-    """Who writes: the same in all processes of one life of the job."""
     def __init__(
         self,
         *,
         series: _builtins.str = ...,
-        number: _builtins.int = ...,
-        run: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "run", b"run", "series", b"series"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["series", b"series"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AbortNumberRequest: _TypeAlias = AbortNumberRequest  # noqa: Y015
+Global___DescribeSeriesRequest: _TypeAlias = DescribeSeriesRequest  # noqa: Y015
 
 @_typing.final
-class AbortNumberResponse(_message.Message):
+class SeriesView(_message.Message):
+    """A series: the last number that is committed, and its last transaction."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
+    SERIES_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    series: _builtins.str
+    committed: _builtins.int
+    """The last number that is committed; null if none is."""
+    number: _builtins.int
+    """That of the last transaction."""
+    run: _builtins.str
+    transaction: _builtins.str
+    state: _builtins.str
     def __init__(
         self,
+        *,
+        series: _builtins.str = ...,
+        committed: _builtins.int | None = ...,
+        number: _builtins.int = ...,
+        run: _builtins.str = ...,
+        transaction: _builtins.str = ...,
+        state: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_committed", b"_committed", "committed", b"committed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_committed", b"_committed", "committed", b"committed", "number", b"number", "run", b"run", "series", b"series", "state", b"state", "transaction", b"transaction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__committed: _TypeAlias = _typing.Literal["committed"]  # noqa: Y015
+    _WhichOneofArgType__committed: _TypeAlias = _typing.Literal["_committed", b"_committed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__committed) -> _WhichOneofReturnType__committed | None: ...
 
-Global___AbortNumberResponse: _TypeAlias = AbortNumberResponse  # noqa: Y015
+Global___SeriesView: _TypeAlias = SeriesView  # noqa: Y015

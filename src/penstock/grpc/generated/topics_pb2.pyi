@@ -21,6 +21,313 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class AddPartitionsRequest(_message.Message):
+    """Grow a topic. Messages stay where they are; new ones of a key may go to another partition than before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    partition_count: _builtins.int
+    """How many it is to have in all; more than it has now. 1 to 10000."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        partition_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partition_count", b"partition_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddPartitionsRequest: _TypeAlias = AddPartitionsRequest  # noqa: Y015
+
+@_typing.final
+class CreateTopicRequest(_message.Message):
+    """Create a topic; what is left out takes the cluster's default."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ConfigsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
+    CONFIGS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    partition_count: _builtins.int
+    """1 to 10000."""
+    replication_factor: _builtins.int
+    """1 to 32767."""
+    validate_only: _builtins.bool
+    """Only check whether it could be created; the answer has no partitions then."""
+    @_builtins.property
+    def configs(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Topic settings under Kafka's names, such as retention.ms."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        partition_count: _builtins.int | None = ...,
+        replication_factor: _builtins.int | None = ...,
+        configs: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition_count", b"_partition_count", "_replication_factor", b"_replication_factor", "partition_count", b"partition_count", "replication_factor", b"replication_factor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition_count", b"_partition_count", "_replication_factor", b"_replication_factor", "configs", b"configs", "name", b"name", "partition_count", b"partition_count", "replication_factor", b"replication_factor", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__partition_count: _TypeAlias = _typing.Literal["partition_count"]  # noqa: Y015
+    _WhichOneofArgType__partition_count: _TypeAlias = _typing.Literal["_partition_count", b"_partition_count"]  # noqa: Y015
+    _WhichOneofReturnType__replication_factor: _TypeAlias = _typing.Literal["replication_factor"]  # noqa: Y015
+    _WhichOneofArgType__replication_factor: _TypeAlias = _typing.Literal["_replication_factor", b"_replication_factor"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition_count) -> _WhichOneofReturnType__partition_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replication_factor) -> _WhichOneofReturnType__replication_factor | None: ...
+
+Global___CreateTopicRequest: _TypeAlias = CreateTopicRequest  # noqa: Y015
+
+@_typing.final
+class DeleteTopicRequest(_message.Message):
+    """Delete a topic and everything in it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteTopicRequest: _TypeAlias = DeleteTopicRequest  # noqa: Y015
+
+@_typing.final
+class DeleteTopicResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteTopicResponse: _TypeAlias = DeleteTopicResponse  # noqa: Y015
+
+@_typing.final
+class GetTopicRequest(_message.Message):
+    """One topic with its partitions and settings."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTopicRequest: _TypeAlias = GetTopicRequest  # noqa: Y015
+
+@_typing.final
+class ListTopicsRequest(_message.Message):
+    """Every topic, by name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    INCLUDE_INTERNAL_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """How many at most; without it, all. 1 to 1000."""
+    page_token: _builtins.str
+    """`next` of the page before."""
+    include_internal: _builtins.bool
+    """Whether to show the broker's own topics."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        include_internal: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_internal", b"include_internal", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTopicsRequest: _TypeAlias = ListTopicsRequest  # noqa: Y015
+
+@_typing.final
+class ListTopicsResponse(_message.Message):
+    """Some topics. `next_page_token` is what to give as `after` for those behind them; empty if there are none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]: ...
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[Global___Topic] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTopicsResponse: _TypeAlias = ListTopicsResponse  # noqa: Y015
+
+@_typing.final
+class LostRecords(_message.Message):
+    """Offsets from `first_offset` up to before `next_offset`: their records were damaged on every replica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    first_offset: _builtins.int
+    next_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        first_offset: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "next_offset", b"next_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LostRecords: _TypeAlias = LostRecords  # noqa: Y015
+
+@_typing.final
+class Partition(_message.Message):
+    """A partition: who leads it (-1 if nobody), who has it, and what it holds; null if its leader does not answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    IN_SYNC_FIELD_NUMBER: _builtins.int
+    ADDING_FIELD_NUMBER: _builtins.int
+    REMOVING_FIELD_NUMBER: _builtins.int
+    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    leader: _builtins.int
+    leader_epoch: _builtins.int
+    log_start_offset: _builtins.int
+    high_watermark: _builtins.int
+    size_bytes: _builtins.int
+    segments: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def in_sync(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def adding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def removing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___LostRecords]:
+        """What no replica has any more; readers go past it."""
+
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        leader: _builtins.int | None = ...,
+        leader_epoch: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+        in_sync: _abc.Iterable[_builtins.int] | None = ...,
+        adding: _abc.Iterable[_builtins.int] | None = ...,
+        removing: _abc.Iterable[_builtins.int] | None = ...,
+        log_start_offset: _builtins.int | None = ...,
+        high_watermark: _builtins.int | None = ...,
+        size_bytes: _builtins.int | None = ...,
+        segments: _builtins.int | None = ...,
+        lost: _abc.Iterable[Global___LostRecords] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_leader", b"_leader", "_log_start_offset", b"_log_start_offset", "_segments", b"_segments", "_size_bytes", b"_size_bytes", "high_watermark", b"high_watermark", "leader", b"leader", "log_start_offset", b"log_start_offset", "segments", b"segments", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_leader", b"_leader", "_log_start_offset", b"_log_start_offset", "_segments", b"_segments", "_size_bytes", b"_size_bytes", "adding", b"adding", "high_watermark", b"high_watermark", "in_sync", b"in_sync", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start_offset", b"log_start_offset", "lost", b"lost", "partition", b"partition", "removing", b"removing", "replicas", b"replicas", "segments", b"segments", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
+    _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
+    _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
+    _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
+    _WhichOneofReturnType__log_start_offset: _TypeAlias = _typing.Literal["log_start_offset"]  # noqa: Y015
+    _WhichOneofArgType__log_start_offset: _TypeAlias = _typing.Literal["_log_start_offset", b"_log_start_offset"]  # noqa: Y015
+    _WhichOneofReturnType__segments: _TypeAlias = _typing.Literal["segments"]  # noqa: Y015
+    _WhichOneofArgType__segments: _TypeAlias = _typing.Literal["_segments", b"_segments"]  # noqa: Y015
+    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__high_watermark) -> _WhichOneofReturnType__high_watermark | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_start_offset) -> _WhichOneofReturnType__log_start_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__segments) -> _WhichOneofReturnType__segments | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
+
+Global___Partition: _TypeAlias = Partition  # noqa: Y015
+
+@_typing.final
 class Topic(_message.Message):
     """A topic in a list, as far as its leaders answer. `message_count` counts offsets, so compaction can make it too high."""
 
@@ -112,252 +419,6 @@ class Topic(_message.Message):
 Global___Topic: _TypeAlias = Topic  # noqa: Y015
 
 @_typing.final
-class Partition(_message.Message):
-    """A partition: who leads it (-1 if nobody), who has it, and what it holds; null if its leader does not answer."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PARTITION_FIELD_NUMBER: _builtins.int
-    LEADER_FIELD_NUMBER: _builtins.int
-    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
-    REPLICAS_FIELD_NUMBER: _builtins.int
-    IN_SYNC_FIELD_NUMBER: _builtins.int
-    ADDING_FIELD_NUMBER: _builtins.int
-    REMOVING_FIELD_NUMBER: _builtins.int
-    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
-    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
-    SIZE_BYTES_FIELD_NUMBER: _builtins.int
-    SEGMENTS_FIELD_NUMBER: _builtins.int
-    LOST_FIELD_NUMBER: _builtins.int
-    partition: _builtins.int
-    leader: _builtins.int
-    leader_epoch: _builtins.int
-    log_start_offset: _builtins.int
-    high_watermark: _builtins.int
-    size_bytes: _builtins.int
-    segments: _builtins.int
-    @_builtins.property
-    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def in_sync(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def adding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def removing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
-    def lost(self) -> _containers.RepeatedCompositeFieldContainer[Global___LostRecords]:
-        """What no replica has any more; readers go past it."""
-
-    def __init__(
-        self,
-        *,
-        partition: _builtins.int = ...,
-        leader: _builtins.int | None = ...,
-        leader_epoch: _builtins.int = ...,
-        replicas: _abc.Iterable[_builtins.int] | None = ...,
-        in_sync: _abc.Iterable[_builtins.int] | None = ...,
-        adding: _abc.Iterable[_builtins.int] | None = ...,
-        removing: _abc.Iterable[_builtins.int] | None = ...,
-        log_start_offset: _builtins.int | None = ...,
-        high_watermark: _builtins.int | None = ...,
-        size_bytes: _builtins.int | None = ...,
-        segments: _builtins.int | None = ...,
-        lost: _abc.Iterable[Global___LostRecords] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_leader", b"_leader", "_log_start_offset", b"_log_start_offset", "_segments", b"_segments", "_size_bytes", b"_size_bytes", "high_watermark", b"high_watermark", "leader", b"leader", "log_start_offset", b"log_start_offset", "segments", b"segments", "size_bytes", b"size_bytes"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_leader", b"_leader", "_log_start_offset", b"_log_start_offset", "_segments", b"_segments", "_size_bytes", b"_size_bytes", "adding", b"adding", "high_watermark", b"high_watermark", "in_sync", b"in_sync", "leader", b"leader", "leader_epoch", b"leader_epoch", "log_start_offset", b"log_start_offset", "lost", b"lost", "partition", b"partition", "removing", b"removing", "replicas", b"replicas", "segments", b"segments", "size_bytes", b"size_bytes"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
-    _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
-    _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
-    _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
-    _WhichOneofReturnType__log_start_offset: _TypeAlias = _typing.Literal["log_start_offset"]  # noqa: Y015
-    _WhichOneofArgType__log_start_offset: _TypeAlias = _typing.Literal["_log_start_offset", b"_log_start_offset"]  # noqa: Y015
-    _WhichOneofReturnType__segments: _TypeAlias = _typing.Literal["segments"]  # noqa: Y015
-    _WhichOneofArgType__segments: _TypeAlias = _typing.Literal["_segments", b"_segments"]  # noqa: Y015
-    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
-    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__high_watermark) -> _WhichOneofReturnType__high_watermark | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_start_offset) -> _WhichOneofReturnType__log_start_offset | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__segments) -> _WhichOneofReturnType__segments | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
-
-Global___Partition: _TypeAlias = Partition  # noqa: Y015
-
-@_typing.final
-class LostRecords(_message.Message):
-    """Offsets from `first_offset` up to before `next_offset`: their records were damaged on every replica."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
-    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
-    first_offset: _builtins.int
-    next_offset: _builtins.int
-    def __init__(
-        self,
-        *,
-        first_offset: _builtins.int = ...,
-        next_offset: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "next_offset", b"next_offset"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___LostRecords: _TypeAlias = LostRecords  # noqa: Y015
-
-@_typing.final
-class CreateTopicRequest(_message.Message):
-    """Create a topic; what is left out takes the cluster's default."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class ConfigsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    NAME_FIELD_NUMBER: _builtins.int
-    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
-    REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
-    CONFIGS_FIELD_NUMBER: _builtins.int
-    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    partition_count: _builtins.int
-    """1 to 10000."""
-    replication_factor: _builtins.int
-    """1 to 32767."""
-    validate_only: _builtins.bool
-    """Only check whether it could be created; the answer has no partitions then."""
-    @_builtins.property
-    def configs(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Topic settings under Kafka's names, such as retention.ms."""
-
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        partition_count: _builtins.int | None = ...,
-        replication_factor: _builtins.int | None = ...,
-        configs: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        validate_only: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_partition_count", b"_partition_count", "_replication_factor", b"_replication_factor", "partition_count", b"partition_count", "replication_factor", b"replication_factor"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_partition_count", b"_partition_count", "_replication_factor", b"_replication_factor", "configs", b"configs", "name", b"name", "partition_count", b"partition_count", "replication_factor", b"replication_factor", "validate_only", b"validate_only"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__partition_count: _TypeAlias = _typing.Literal["partition_count"]  # noqa: Y015
-    _WhichOneofArgType__partition_count: _TypeAlias = _typing.Literal["_partition_count", b"_partition_count"]  # noqa: Y015
-    _WhichOneofReturnType__replication_factor: _TypeAlias = _typing.Literal["replication_factor"]  # noqa: Y015
-    _WhichOneofArgType__replication_factor: _TypeAlias = _typing.Literal["_replication_factor", b"_replication_factor"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__partition_count) -> _WhichOneofReturnType__partition_count | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__replication_factor) -> _WhichOneofReturnType__replication_factor | None: ...
-
-Global___CreateTopicRequest: _TypeAlias = CreateTopicRequest  # noqa: Y015
-
-@_typing.final
-class GetTopicRequest(_message.Message):
-    """One topic with its partitions and settings."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetTopicRequest: _TypeAlias = GetTopicRequest  # noqa: Y015
-
-@_typing.final
-class ListTopicsRequest(_message.Message):
-    """Every topic, by name."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PAGE_SIZE_FIELD_NUMBER: _builtins.int
-    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    INCLUDE_INTERNAL_FIELD_NUMBER: _builtins.int
-    page_size: _builtins.int
-    """How many at most; without it, all. 1 to 1000."""
-    page_token: _builtins.str
-    """`next` of the page before."""
-    include_internal: _builtins.bool
-    """Whether to show the broker's own topics."""
-    def __init__(
-        self,
-        *,
-        page_size: _builtins.int = ...,
-        page_token: _builtins.str = ...,
-        include_internal: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_internal", b"include_internal", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListTopicsRequest: _TypeAlias = ListTopicsRequest  # noqa: Y015
-
-@_typing.final
-class ListTopicsResponse(_message.Message):
-    """Some topics. `next_page_token` is what to give as `after` for those behind them; empty if there are none."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPICS_FIELD_NUMBER: _builtins.int
-    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    next_page_token: _builtins.str
-    @_builtins.property
-    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]: ...
-    def __init__(
-        self,
-        *,
-        topics: _abc.Iterable[Global___Topic] | None = ...,
-        next_page_token: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "topics", b"topics"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListTopicsResponse: _TypeAlias = ListTopicsResponse  # noqa: Y015
-
-@_typing.final
 class UpdateTopicRequest(_message.Message):
     """Set and unset settings of a topic: all of them, or none if one is wrong."""
 
@@ -407,64 +468,3 @@ class UpdateTopicRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateTopicRequest: _TypeAlias = UpdateTopicRequest  # noqa: Y015
-
-@_typing.final
-class DeleteTopicRequest(_message.Message):
-    """Delete a topic and everything in it."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeleteTopicRequest: _TypeAlias = DeleteTopicRequest  # noqa: Y015
-
-@_typing.final
-class DeleteTopicResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeleteTopicResponse: _TypeAlias = DeleteTopicResponse  # noqa: Y015
-
-@_typing.final
-class AddPartitionsRequest(_message.Message):
-    """Grow a topic. Messages stay where they are; new ones of a key may go to another partition than before."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: _builtins.int
-    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    partition_count: _builtins.int
-    """How many it is to have in all; more than it has now. 1 to 10000."""
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        partition_count: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partition_count", b"partition_count"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AddPartitionsRequest: _TypeAlias = AddPartitionsRequest  # noqa: Y015

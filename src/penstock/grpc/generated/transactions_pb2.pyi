@@ -50,6 +50,71 @@ TRANSACTION_STATE_EMPTY: TransactionState.ValueType  # 6
 Global___TransactionState: _TypeAlias = TransactionState  # noqa: Y015
 
 @_typing.final
+class AbortTransactionRequest(_message.Message):
+    """Abort a transaction of either kind; the producer of a Kafka transaction is fenced by it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    transaction: _builtins.str
+    kind: _builtins.str
+    """Which one, should a transaction of each kind have this id."""
+    def __init__(
+        self,
+        *,
+        transaction: _builtins.str = ...,
+        kind: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kind", b"_kind", "kind", b"kind"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kind", b"_kind", "kind", b"kind", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__kind: _TypeAlias = _typing.Literal["kind"]  # noqa: Y015
+    _WhichOneofArgType__kind: _TypeAlias = _typing.Literal["_kind", b"_kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kind) -> _WhichOneofReturnType__kind | None: ...
+
+Global___AbortTransactionRequest: _TypeAlias = AbortTransactionRequest  # noqa: Y015
+
+@_typing.final
+class AckInTransactionRequest(_message.Message):
+    """Ack messages of a queue group with the commit of a joint transaction: until then they are nobody else's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    RECEIPTS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    WRITER_FIELD_NUMBER: _builtins.int
+    transaction: _builtins.str
+    group: _builtins.str
+    writer: _builtins.str
+    @_builtins.property
+    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        transaction: _builtins.str = ...,
+        receipts: _abc.Iterable[_builtins.str] | None = ...,
+        group: _builtins.str | None = ...,
+        writer: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_writer", b"_writer", "group", b"group", "writer", b"writer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_writer", b"_writer", "group", b"group", "receipts", b"receipts", "transaction", b"transaction", "writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    _WhichOneofReturnType__writer: _TypeAlias = _typing.Literal["writer"]  # noqa: Y015
+    _WhichOneofArgType__writer: _TypeAlias = _typing.Literal["_writer", b"_writer"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__writer) -> _WhichOneofReturnType__writer | None: ...
+
+Global___AckInTransactionRequest: _TypeAlias = AckInTransactionRequest  # noqa: Y015
+
+@_typing.final
 class BeginTransactionRequest(_message.Message):
     """Open a joint transaction, into which any number of writers can publish."""
 
@@ -72,62 +137,6 @@ class BeginTransactionRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BeginTransactionRequest: _TypeAlias = BeginTransactionRequest  # noqa: Y015
-
-@_typing.final
-class TransactionLease(_message.Message):
-    """A joint transaction that is open, and until when at least."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TRANSACTION_FIELD_NUMBER: _builtins.int
-    TIMEOUT_FIELD_NUMBER: _builtins.int
-    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
-    transaction: _builtins.str
-    @_builtins.property
-    def timeout(self) -> _duration_pb2.Duration: ...
-    @_builtins.property
-    def expire_time(self) -> _timestamp_pb2.Timestamp: ...
-    def __init__(
-        self,
-        *,
-        transaction: _builtins.str = ...,
-        timeout: _duration_pb2.Duration | None = ...,
-        expire_time: _timestamp_pb2.Timestamp | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "timeout", b"timeout"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "timeout", b"timeout", "transaction", b"transaction"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___TransactionLease: _TypeAlias = TransactionLease  # noqa: Y015
-
-@_typing.final
-class ExtendTransactionRequest(_message.Message):
-    """Let the time of a joint transaction start anew."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TRANSACTION_FIELD_NUMBER: _builtins.int
-    TIMEOUT_FIELD_NUMBER: _builtins.int
-    transaction: _builtins.str
-    @_builtins.property
-    def timeout(self) -> _duration_pb2.Duration:
-        """Another timeout from now on; default: as it was."""
-
-    def __init__(
-        self,
-        *,
-        transaction: _builtins.str = ...,
-        timeout: _duration_pb2.Duration | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout", "transaction", b"transaction"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ExtendTransactionRequest: _TypeAlias = ExtendTransactionRequest  # noqa: Y015
 
 @_typing.final
 class CommitTransactionRequest(_message.Message):
@@ -160,67 +169,31 @@ class CommitTransactionRequest(_message.Message):
 Global___CommitTransactionRequest: _TypeAlias = CommitTransactionRequest  # noqa: Y015
 
 @_typing.final
-class AbortTransactionRequest(_message.Message):
-    """Abort a transaction of either kind; the producer of a Kafka transaction is fenced by it."""
+class ExtendTransactionRequest(_message.Message):
+    """Let the time of a joint transaction start anew."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TRANSACTION_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
     transaction: _builtins.str
-    kind: _builtins.str
-    """Which one, should a transaction of each kind have this id."""
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """Another timeout from now on; default: as it was."""
+
     def __init__(
         self,
         *,
         transaction: _builtins.str = ...,
-        kind: _builtins.str | None = ...,
+        timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_kind", b"_kind", "kind", b"kind"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kind", b"_kind", "kind", b"kind", "transaction", b"transaction"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__kind: _TypeAlias = _typing.Literal["kind"]  # noqa: Y015
-    _WhichOneofArgType__kind: _TypeAlias = _typing.Literal["_kind", b"_kind"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__kind) -> _WhichOneofReturnType__kind | None: ...
-
-Global___AbortTransactionRequest: _TypeAlias = AbortTransactionRequest  # noqa: Y015
-
-@_typing.final
-class TransactionEnd(_message.Message):
-    """How a transaction ended: whose messages are seen now, and whose never will be."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TRANSACTION_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    COMMITTED_WRITERS_FIELD_NUMBER: _builtins.int
-    ABORTED_WRITERS_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    transaction: _builtins.str
-    state: Global___TransactionState.ValueType
-    reason: _builtins.str
-    """Why it was aborted: client, timeout, fenced or admin."""
-    @_builtins.property
-    def committed_writers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
-    def aborted_writers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        transaction: _builtins.str = ...,
-        state: Global___TransactionState.ValueType = ...,
-        committed_writers: _abc.Iterable[_builtins.str] | None = ...,
-        aborted_writers: _abc.Iterable[_builtins.str] | None = ...,
-        reason: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_writers", b"aborted_writers", "committed_writers", b"committed_writers", "reason", b"reason", "state", b"state", "transaction", b"transaction"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout", "transaction", b"transaction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TransactionEnd: _TypeAlias = TransactionEnd  # noqa: Y015
+Global___ExtendTransactionRequest: _TypeAlias = ExtendTransactionRequest  # noqa: Y015
 
 @_typing.final
 class GetTransactionRequest(_message.Message):
@@ -248,6 +221,47 @@ class GetTransactionRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kind) -> _WhichOneofReturnType__kind | None: ...
 
 Global___GetTransactionRequest: _TypeAlias = GetTransactionRequest  # noqa: Y015
+
+@_typing.final
+class ListTransactionsRequest(_message.Message):
+    """Transactions of both kinds, the last one begun first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    """Only those in this state."""
+    kind: _builtins.str
+    """Only joint ones, or only those of Kafka producers."""
+    limit: _builtins.int
+    """How many at most. 1 to 10000; unset is 1000."""
+    def __init__(
+        self,
+        *,
+        state: _builtins.str | None = ...,
+        kind: _builtins.str | None = ...,
+        limit: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kind", b"_kind", "_limit", b"_limit", "_state", b"_state", "kind", b"kind", "limit", b"limit", "state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kind", b"_kind", "_limit", b"_limit", "_state", b"_state", "kind", b"kind", "limit", b"limit", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__kind: _TypeAlias = _typing.Literal["kind"]  # noqa: Y015
+    _WhichOneofArgType__kind: _TypeAlias = _typing.Literal["_kind", b"_kind"]  # noqa: Y015
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__state: _TypeAlias = _typing.Literal["state"]  # noqa: Y015
+    _WhichOneofArgType__state: _TypeAlias = _typing.Literal["_state", b"_state"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kind) -> _WhichOneofReturnType__kind | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__state) -> _WhichOneofReturnType__state | None: ...
+
+Global___ListTransactionsRequest: _TypeAlias = ListTransactionsRequest  # noqa: Y015
 
 @_typing.final
 class Transaction(_message.Message):
@@ -328,116 +342,69 @@ class Transaction(_message.Message):
 Global___Transaction: _TypeAlias = Transaction  # noqa: Y015
 
 @_typing.final
-class TransactionWriter(_message.Message):
-    """A writer of a joint transaction. `next_sequence` is null if it does not number its calls."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    WRITER_FIELD_NUMBER: _builtins.int
-    NEXT_SEQUENCE_FIELD_NUMBER: _builtins.int
-    PRODUCER_ID_FIELD_NUMBER: _builtins.int
-    PARTITIONS_FIELD_NUMBER: _builtins.int
-    writer: _builtins.str
-    next_sequence: _builtins.int
-    producer_id: _builtins.int
-    @_builtins.property
-    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartition]: ...
-    def __init__(
-        self,
-        *,
-        writer: _builtins.str = ...,
-        next_sequence: _builtins.int | None = ...,
-        producer_id: _builtins.int = ...,
-        partitions: _abc.Iterable[_groups_pb2.TopicPartition] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_sequence", b"_next_sequence", "next_sequence", b"next_sequence"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_sequence", b"_next_sequence", "next_sequence", b"next_sequence", "partitions", b"partitions", "producer_id", b"producer_id", "writer", b"writer"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__next_sequence: _TypeAlias = _typing.Literal["next_sequence"]  # noqa: Y015
-    _WhichOneofArgType__next_sequence: _TypeAlias = _typing.Literal["_next_sequence", b"_next_sequence"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_sequence) -> _WhichOneofReturnType__next_sequence | None: ...
-
-Global___TransactionWriter: _TypeAlias = TransactionWriter  # noqa: Y015
-
-@_typing.final
-class AckInTransactionRequest(_message.Message):
-    """Ack messages of a queue group with the commit of a joint transaction: until then they are nobody else's."""
+class TransactionEnd(_message.Message):
+    """How a transaction ended: whose messages are seen now, and whose never will be."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TRANSACTION_FIELD_NUMBER: _builtins.int
-    RECEIPTS_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
-    WRITER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    COMMITTED_WRITERS_FIELD_NUMBER: _builtins.int
+    ABORTED_WRITERS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     transaction: _builtins.str
-    group: _builtins.str
-    writer: _builtins.str
+    state: Global___TransactionState.ValueType
+    reason: _builtins.str
+    """Why it was aborted: client, timeout, fenced or admin."""
     @_builtins.property
-    def receipts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def committed_writers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def aborted_writers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         transaction: _builtins.str = ...,
-        receipts: _abc.Iterable[_builtins.str] | None = ...,
-        group: _builtins.str | None = ...,
-        writer: _builtins.str | None = ...,
+        state: Global___TransactionState.ValueType = ...,
+        committed_writers: _abc.Iterable[_builtins.str] | None = ...,
+        aborted_writers: _abc.Iterable[_builtins.str] | None = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_writer", b"_writer", "group", b"group", "writer", b"writer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_group", b"_group", "_writer", b"_writer", "group", b"group", "receipts", b"receipts", "transaction", b"transaction", "writer", b"writer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_writers", b"aborted_writers", "committed_writers", b"committed_writers", "reason", b"reason", "state", b"state", "transaction", b"transaction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
-    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
-    _WhichOneofReturnType__writer: _TypeAlias = _typing.Literal["writer"]  # noqa: Y015
-    _WhichOneofArgType__writer: _TypeAlias = _typing.Literal["_writer", b"_writer"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__writer) -> _WhichOneofReturnType__writer | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___AckInTransactionRequest: _TypeAlias = AckInTransactionRequest  # noqa: Y015
+Global___TransactionEnd: _TypeAlias = TransactionEnd  # noqa: Y015
 
 @_typing.final
-class ListTransactionsRequest(_message.Message):
-    """Transactions of both kinds, the last one begun first."""
+class TransactionLease(_message.Message):
+    """A joint transaction that is open, and until when at least."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    STATE_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
-    LIMIT_FIELD_NUMBER: _builtins.int
-    state: _builtins.str
-    """Only those in this state."""
-    kind: _builtins.str
-    """Only joint ones, or only those of Kafka producers."""
-    limit: _builtins.int
-    """How many at most. 1 to 10000; unset is 1000."""
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    transaction: _builtins.str
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
-        state: _builtins.str | None = ...,
-        kind: _builtins.str | None = ...,
-        limit: _builtins.int | None = ...,
+        transaction: _builtins.str = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_kind", b"_kind", "_limit", b"_limit", "_state", b"_state", "kind", b"kind", "limit", b"limit", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kind", b"_kind", "_limit", b"_limit", "_state", b"_state", "kind", b"kind", "limit", b"limit", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "timeout", b"timeout", "transaction", b"transaction"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__kind: _TypeAlias = _typing.Literal["kind"]  # noqa: Y015
-    _WhichOneofArgType__kind: _TypeAlias = _typing.Literal["_kind", b"_kind"]  # noqa: Y015
-    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
-    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
-    _WhichOneofReturnType__state: _TypeAlias = _typing.Literal["state"]  # noqa: Y015
-    _WhichOneofArgType__state: _TypeAlias = _typing.Literal["_state", b"_state"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__kind) -> _WhichOneofReturnType__kind | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__state) -> _WhichOneofReturnType__state | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListTransactionsRequest: _TypeAlias = ListTransactionsRequest  # noqa: Y015
+Global___TransactionLease: _TypeAlias = TransactionLease  # noqa: Y015
 
 @_typing.final
 class TransactionList(_message.Message):
@@ -509,3 +476,36 @@ class TransactionView(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
 
 Global___TransactionView: _TypeAlias = TransactionView  # noqa: Y015
+
+@_typing.final
+class TransactionWriter(_message.Message):
+    """A writer of a joint transaction. `next_sequence` is null if it does not number its calls."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WRITER_FIELD_NUMBER: _builtins.int
+    NEXT_SEQUENCE_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    writer: _builtins.str
+    next_sequence: _builtins.int
+    producer_id: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartition]: ...
+    def __init__(
+        self,
+        *,
+        writer: _builtins.str = ...,
+        next_sequence: _builtins.int | None = ...,
+        producer_id: _builtins.int = ...,
+        partitions: _abc.Iterable[_groups_pb2.TopicPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_sequence", b"_next_sequence", "next_sequence", b"next_sequence"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_sequence", b"_next_sequence", "next_sequence", b"next_sequence", "partitions", b"partitions", "producer_id", b"producer_id", "writer", b"writer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__next_sequence: _TypeAlias = _typing.Literal["next_sequence"]  # noqa: Y015
+    _WhichOneofArgType__next_sequence: _TypeAlias = _typing.Literal["_next_sequence", b"_next_sequence"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_sequence) -> _WhichOneofReturnType__next_sequence | None: ...
+
+Global___TransactionWriter: _TypeAlias = TransactionWriter  # noqa: Y015
