@@ -20,10 +20,12 @@ from grpc_tools import protoc
 
 from penstock.api.table import OPERATIONS
 from penstock.grpc.definitions import Lock, definitions_of
+from penstock.grpc.reference import page_of
 from penstock.grpc.shapes import rpcs_of
 
 DEFINITIONS: Final = Path(__file__).resolve().parent
 TARGET: Final = DEFINITIONS.parent / "src" / "penstock" / "grpc" / "generated"
+PAGE: Final = DEFINITIONS.parent / "docs" / "reference" / "operations.md"
 LOCK: Final = DEFINITIONS / "penstock" / "v1" / "numbers.lock"
 _PLUGINS: Final = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
 _PACKAGE: Final = "penstock.grpc.generated"
@@ -31,10 +33,11 @@ _INIT: Final = '"""Made from `proto/` by `./dev proto`; not to be edited."""\n'
 
 
 def define() -> dict[Path, str]:
-    """The definitions and the lock as they should be."""
+    """The definitions, the lock and the page of the reference as they should be."""
     lock = Lock.of(LOCK.read_text())
     texts = definitions_of(rpcs_of(OPERATIONS), lock)
-    return {LOCK.with_name(name): text for name, text in texts.items()} | {LOCK: lock.text()}
+    made = {LOCK.with_name(name): text for name, text in texts.items()}
+    return {**made, LOCK: lock.text(), PAGE: page_of(OPERATIONS)}
 
 
 def generate(into: Path) -> None:

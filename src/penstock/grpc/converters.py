@@ -231,7 +231,7 @@ def _take(field: FieldDescriptor, leaf: Leaf, place: At, path: str, *, is_answer
                 _at(plain, within)[key] = found if read is None else read(found)
 
         return take_given
-    is_always = leaf.is_required and field.cpp_type not in (
+    is_always = (leaf.is_required or (is_answer and path != "" and leaf.kind is Kind.INT)) and field.cpp_type not in (
         FieldDescriptor.CPPTYPE_STRING,
         FieldDescriptor.CPPTYPE_ENUM,
     )
@@ -288,13 +288,24 @@ def _take_payload(name: str, leaf: Leaf, *, is_answer: bool) -> Take:
     def take(message: Any, plain: Plain) -> None:
         into = _at(plain, within)
         if message.HasField(name):
-            into[twin] = getattr(message, name)
+            data = getattr(message, name)
+            if is_answer and not is_raw and (text := _text_of(data)) is not None:
+                into[key] = text
+            else:
+                into[twin] = data
         elif is_raw:
             into[key] = _NULL
         elif is_answer:
             into[key] = None
 
     return take
+
+
+def _text_of(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _take_headers(name: str, leaf: Leaf) -> Take:

@@ -33,7 +33,7 @@ _FITTING: Final = {
 }
 # Messages and enums that no operation names alone.
 _HEADER: Final = {"name": "1 string", "value": "2 optional bytes"}
-_TITLES: Final = {"message": "Messages, and what every service says about them."}
+_COMMON: Final = "Messages, and what every service says about them."
 
 
 class BreakingChange(Exception):
@@ -185,7 +185,8 @@ class _Writer:
             if "." not in name:
                 body += ["", *self._text(name)]
         imports = [f'import "{each}";' for each in self._imports(file, messages)]
-        title = _TITLES.get(file) or _first_part(import_module(f"penstock.api.{file}").__doc__)
+        modules = [rpc.request.__module__ for rpc in rpcs if not rpc.is_stream]
+        title = _first_part(import_module(modules[0]).__doc__) if modules else _COMMON
         head = [*_comment(title), "// Made from the table of operations by `./dev proto`; not to be edited."]
         head += ['syntax = "proto3";', "", f"package {PACKAGE};", *([""] if imports else []), *imports]
         return "\n".join((*head, *body)) + "\n"
