@@ -126,6 +126,7 @@ VOLATILE = {
         "generation",
         "fired_total",
     ),
+    *("dying", "acked_ahead", "waiting", "dead_letters"),  # a rejected message is on its way
     *("type", "title", "status_code", "moves", "lateness", "firing", "pending", "near", "far", "client_id", "poll"),
 }
 
@@ -157,6 +158,7 @@ OF_ALL = {
     *(topics.ListTopics, queues.ListQueues, groups.ListGroups, transactions.ListTransactions, pipelines.ListPipelines),
     *(cluster.Rebalance, cluster.ElectLeaders, cluster.DescribeCluster, cluster.DescribeMembers, cluster.ListNodes),
     *(health.DescribeFigures, health.DescribeHealth, schedules.CountSchedules, health.ScrubNow, health.DescribeScrub),
+    queues.PeekQueueGroup,  # a rejected message is on its way
     groups.PollGroup,  # how many messages come at once is not said
 }
 

@@ -12,9 +12,9 @@ from penstock.grpc.shapes import Rpc, rpcs_of, service_name
 
 _HEAD: Final = f"""# Operations
 
-Made from the table of operations (`penstock.api`) by `./dev proto`. Each operation is a request type of the Python client
-(`client.call(Request(...))`), a route of [REST](rest.md) and, unless it says why not, a method of [gRPC](grpc.md) in package
-`{PACKAGE}`. Limits, defaults and errors are the same everywhere.
+Made from the table of operations (`penstock.api`) by `./dev proto`. Each operation is a request type of the Python
+client (`client.call(Request(...))`), a route of [REST](rest.md) and, unless it says why not, a method of
+[gRPC](grpc.md) in package `{PACKAGE}`. Limits, defaults and errors are the same everywhere.
 """
 
 

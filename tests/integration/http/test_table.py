@@ -77,7 +77,7 @@ def sample(schema: Json) -> Any:
         case "boolean":
             return False
         case "array":
-            return [sample(schema["items"])] * schema.get("minItems", 0)
+            return [sample(_item(schema))] * schema.get("minItems", 0)
         case "object":
             named = {name: sample(schema["properties"][name]) for name in schema.get("required", ())}
             return {**named, "started_at": "2026-01-01T00:00:00"} if "started_at" in named else named
@@ -107,11 +107,17 @@ def outside(schema: Json) -> Iterator[Any]:
     if "enum" in schema and None not in schema["enum"]:
         yield "no such word"
     if "minItems" in schema:
-        yield [sample(schema["items"])] * (schema["minItems"] - 1)
+        yield [sample(_item(schema))] * (schema["minItems"] - 1)
     if "maxItems" in schema:
-        yield [sample(schema["items"])] * (schema["maxItems"] + 1)
+        yield [sample(_item(schema))] * (schema["maxItems"] + 1)
     if schema.get("type") == "array":
-        yield from ([value] for value in outside(schema["items"]))
+        yield from ([value] for value in outside(_item(schema)))
+
+
+def _item(schema: Json) -> Json:
+    """What an array holds, which a tuple says of each place."""
+    found: Json = schema["items"] or schema["prefixItems"][0]
+    return found
 
 
 def body_of(described: Json) -> Json | None:
