@@ -1,4 +1,6 @@
-"""Python code from the protocol definitions: `./dev proto` writes it anew, and a test proves that it is up to date.
+"""The protocol definitions from the table of operations, and Python code from these: `./dev proto` writes both anew.
+
+A test proves that they are up to date. What earlier clients could not live with is refused; `numbers.lock` remembers.
 
 The definitions call their package ``penstock.v1``; in Python the modules live in `penstock.grpc.generated`, so the
 imports among them are rewritten.
@@ -16,11 +18,26 @@ from typing import Final
 
 from grpc_tools import protoc
 
+from penstock.api.table import OPERATIONS
+from penstock.grpc.definitions import Lock, definitions_of
+from penstock.grpc.reference import page_of
+from penstock.grpc.shapes import rpcs_of
+
 DEFINITIONS: Final = Path(__file__).resolve().parent
 TARGET: Final = DEFINITIONS.parent / "src" / "penstock" / "grpc" / "generated"
+PAGE: Final = DEFINITIONS.parent / "docs" / "reference" / "operations.md"
+LOCK: Final = DEFINITIONS / "penstock" / "v1" / "numbers.lock"
 _PLUGINS: Final = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
 _PACKAGE: Final = "penstock.grpc.generated"
 _INIT: Final = '"""Made from `proto/` by `./dev proto`; not to be edited."""\n'
+
+
+def define() -> dict[Path, str]:
+    """The definitions, the lock and the page of the reference as they should be."""
+    lock = Lock.of(LOCK.read_text())
+    texts = definitions_of(rpcs_of(OPERATIONS), lock)
+    made = {LOCK.with_name(name): text for name, text in texts.items()}
+    return {**made, LOCK: lock.text(), PAGE: page_of(OPERATIONS)}
 
 
 def generate(into: Path) -> None:
@@ -40,7 +57,8 @@ def generate(into: Path) -> None:
         ]
         if protoc.main(arguments) != 0:
             raise SystemExit("protoc refuses the definitions; see above.")
-        into.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(into, ignore_errors=True)
+        into.mkdir(parents=True)
         for made in sorted(Path(scratch).rglob("*.py*")):
             if _is_wanted(made):
                 (into / made.name).write_text(_rewritten(made.read_text()))
@@ -61,5 +79,6 @@ def _rewritten(text: str) -> str:
 
 
 if __name__ == "__main__":
-    shutil.rmtree(TARGET, ignore_errors=True)
+    for path, text in define().items():
+        path.write_text(text)
     generate(TARGET)

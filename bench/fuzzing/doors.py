@@ -42,9 +42,10 @@ class Case(NamedTuple):
 @contextlib.asynccontextmanager
 async def doors(broker: Broker) -> AsyncIterator[tuple[int, int]]:
     """The ports of the HTTP and of the gRPC door of a broker."""
+    services = Services.of(broker)
     http, rpc = (
-        HttpServer(Services.of(broker), HttpConfig(port=0)),
-        GrpcServer(broker, GrpcConfig(port=0, stop_timeout_ms=100)),
+        HttpServer(services, HttpConfig(port=0)),
+        GrpcServer(services, GrpcConfig(port=0, stop_timeout_ms=100)),
     )
     await http.start()
     try:

@@ -27,24 +27,11 @@ _CHANGE: Final = (Action.READ.of(Resource.TOPIC, "topic"), Action.WRITE.of(Resou
 _SEND: Final = (*_CHANGE, Action.WRITE.of(Resource.TOPIC, "target"))
 _LOOK_ERRORS: Final = (errors.UnknownTopic, errors.InvalidRequest, errors.CorruptRecords, errors.NotLeader)
 _JOB_ERRORS: Final = (errors.RedriveNotFound, errors.InvalidRequest, errors.NotCoordinator)
+_NOT_IN_QUERY: Final = frozenset({"places"})  # a query has no lists
 DeadGroup = Annotated[
     Annotated[str, Meta(max_length=limits.NAME_CHARS_MAX)] | None,
     Meta(description="The queue group that they died in; needed where it has a dead-letter topic of its own."),
 ]
-
-
-class FilterFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which dead letters are meant: those that all of this is true of."""
-
-    group: Annotated[str | None, _GROUP] = None
-    reason: Annotated[str | None, _REASON] = None
-    reason_contains: Annotated[str | None, _CONTAINS] = None
-    key: Annotated[str | None, _KEY] = None
-    since: Annotated[Instant | None, _SINCE] = None
-    until: Annotated[Instant | None, _UNTIL] = None
-    origin_partition: Annotated[PartitionIndex | None, _FROM_PARTITION] = None
-    first_offset: Annotated[Offset | None, _FIRST] = None
-    last_offset: Annotated[Offset | None, _LAST] = None
 
 
 class DeadLetterPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,10 +41,19 @@ class DeadLetterPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     offset: Offset
 
 
-class RedriveFilter(FilterFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which dead letters to send back: those that all of this is true of."""
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters are meant: those that all of this is true of."""
 
+    group: Annotated[str | None, _GROUP] = None
+    reason: Annotated[str | None, _REASON] = None
+    reason_contains: Annotated[str | None, _CONTAINS] = None
+    key: Annotated[str | None, _KEY] = None
     key_base64: Annotated[bytes | None, Meta(description="A key that is not text.")] = None
+    since: Annotated[Instant | None, _SINCE] = None
+    until: Annotated[Instant | None, _UNTIL] = None
+    origin_partition: Annotated[PartitionIndex | None, _FROM_PARTITION] = None
+    first_offset: Annotated[Offset | None, _FIRST] = None
+    last_offset: Annotated[Offset | None, _LAST] = None
     places: Annotated[
         Annotated[list[DeadLetterPlace], Meta(min_length=1, max_length=limits.DEAD_LETTERS_NAMED_MAX)] | None,
         Meta(description="Only these, by partition and offset among the dead letters."),
@@ -76,6 +72,7 @@ class OriginView(msgspec.Struct, frozen=True, kw_only=True):
 class DeadLetterView(MessageView, frozen=True, kw_only=True):
     """A dead letter: the message as it was, at its place among the dead letters, where it came from and why it died."""
 
+    topic: Annotated[str, Meta(description="The dead-letter topic.")]
     partition: int
     group: str | None
     reason: str | None
@@ -126,7 +123,7 @@ class RedriveView(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: str
     state: str
     by: str
-    filter: RedriveFilter
+    filter: DeadLetterFilter
     target: str | None
     rate: float | None
     limit: int | None
@@ -167,8 +164,15 @@ class RedriveReport(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: RedrivePlan | UnsetType = UNSET
 
 
-@operation("GET /v1/queues/{topic}/dead-letters", tag="queues", needs=_LOOK, repeat=Repeat.SAFE, errors=_LOOK_ERRORS)
-class ListDeadLetters(FilterFields, Request[DeadLetterPage], frozen=True, kw_only=True):
+@operation(
+    "GET /v1/queues/{topic}/dead-letters",
+    tag="queues",
+    needs=_LOOK,
+    repeat=Repeat.SAFE,
+    errors=_LOOK_ERRORS,
+    omits=_NOT_IN_QUERY,
+)
+class ListDeadLetters(DeadLetterFilter, Request[DeadLetterPage], frozen=True, kw_only=True):
     """List dead letters of a topic by partition and offset, page by page."""
 
     topic: TopicName
@@ -178,9 +182,14 @@ class ListDeadLetters(FilterFields, Request[DeadLetterPage], frozen=True, kw_onl
 
 
 @operation(
-    "GET /v1/queues/{topic}/dead-letters/reasons", tag="queues", needs=_LOOK, repeat=Repeat.SAFE, errors=_LOOK_ERRORS
+    "GET /v1/queues/{topic}/dead-letters/reasons",
+    tag="queues",
+    needs=_LOOK,
+    repeat=Repeat.SAFE,
+    errors=_LOOK_ERRORS,
+    omits=_NOT_IN_QUERY,
 )
-class ListDeadLetterReasons(FilterFields, Request[ReasonList], frozen=True, kw_only=True):
+class ListDeadLetterReasons(DeadLetterFilter, Request[ReasonList], frozen=True, kw_only=True):
     """Tell what dead letters of a topic died of: how many, when the first and the last, and one of them."""
 
     topic: TopicName
@@ -231,7 +240,7 @@ class Redrive(Request[RedriveReport], frozen=True, kw_only=True):
     """
 
     topic: TopicName
-    filter: RedriveFilter = RedriveFilter()
+    filter: DeadLetterFilter = DeadLetterFilter()
     dry_run: Annotated[bool, Meta(description="Only tell what would be sent.")] = False
     rate: Annotated[
         Annotated[float, Meta(gt=0, le=limits.REDRIVE_RATE_MAX)] | None,

@@ -145,14 +145,16 @@ class JoinGroup(Request[MembershipView], frozen=True, kw_only=True):
     needs=_OFFSETS,
     repeat=Repeat.SAME,
     errors=(*_MEMBER_ERRORS, errors.OffsetOutOfRange),
-    where=_AT_COORDINATOR,
+    where=_AT_NEW_COORDINATOR,
     body_max=limits.SMALL_BODY_BYTES_MAX,
 )
 class CommitGroup(Request[CommittedView], frozen=True, kw_only=True):
-    """Commit offsets of a member: those named, or everything that it polled so far."""
+    """Commit offsets: of a member those named, or everything that it polled so far; or of a group without members."""
 
     group: GroupId
-    member_id: MemberId
+    member_id: Annotated[
+        MemberId | None, Meta(description="Without it, for a group that has no members, and `offsets` is needed.")
+    ] = None
     offsets: Annotated[list[CommitItem], Meta(min_length=1, max_length=limits.OFFSETS_COMMITTED_MAX)] | None = None
     generation: Generation = None
     last_poll: LastPoll = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 HeaderText = dict[str, str | list[str | None] | None]
 HeaderBytes = dict[str, bytes | list[bytes | None] | None]
+HeaderPairs = list[tuple[str, bytes | None]]
 Priority = Annotated[
     str | None,
     Meta(
@@ -61,6 +63,10 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     value_base64: Annotated[bytes | None, Meta(description="A value that is not text.")] = None
     headers: Annotated[HeaderText, Meta(description="Name to text, or to a list of texts where a name repeats.")] = {}
     headers_base64: Annotated[HeaderBytes, Meta(description="Headers whose values are not text.")] = {}
+    headers_in_order: Annotated[
+        HeaderPairs,
+        Meta(description="Name and value (base64) of each; where there are some, the other two do not count."),
+    ] = []
     partition: Annotated[PartitionIndex | None, Meta(description="Without it the partitioner chooses.")] = None
     timestamp: Annotated[Instant | None, Meta(description="When it happened; without it, now.")] = None
     priority: Priority = None
@@ -113,6 +119,9 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     value_base64: bytes | UnsetType = UNSET
     headers: HeaderText = {}
     headers_base64: HeaderBytes | UnsetType = UNSET
+    headers_in_order: Annotated[
+        HeaderPairs | UnsetType, Meta(description="All headers, where the other two cannot tell their order.")
+    ] = UNSET
     priority: Annotated[str | UnsetType, Meta(description="Where it is not normal.")] = UNSET
 
 
@@ -330,6 +339,7 @@ def view_of(record: Record) -> MessageView:
         value_base64=value_base64,
         headers=texts,
         headers_base64=binaries or UNSET,
+        headers_in_order=list(record.headers) if (binaries and texts) or _is_mixed(record.headers) else UNSET,
         priority=_priority_of(record.headers) if record.headers else UNSET,
     )
 
@@ -344,7 +354,9 @@ def bytes_of(view: Any, name: str) -> bytes | None:
 
 
 def header_pairs_of(view: Any) -> Headers:
-    """The headers of a message as JSON shows it; where names repeat, the order between different names is lost."""
+    """The headers of a message as JSON shows it, in their order."""
+    if view.headers_in_order:
+        return tuple(view.headers_in_order)
     pairs: list[tuple[str, bytes | None]] = []
     for name, text in view.headers.items():
         texts = text if isinstance(text, list) else [text]
@@ -352,6 +364,12 @@ def header_pairs_of(view: Any) -> Headers:
     for name, data in (view.headers_base64 or {}).items():
         pairs += [(name, item) for item in (data if isinstance(data, list) else [data])]
     return tuple(pairs)
+
+
+def _is_mixed(headers: Headers) -> bool:
+    """Whether a name comes again after another one, so that a list for each name does not tell their order."""
+    names = [name for name, _ in headers]
+    return len(set(names)) < len(names) and len(set(names)) < 1 + sum(a != b for a, b in pairwise(names))
 
 
 def _priority_of(headers: Headers) -> str | UnsetType:

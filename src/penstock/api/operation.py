@@ -204,6 +204,7 @@ class Row(TypedDict, total=False):
     is_early: bool
     admits: Admits
     also_at: tuple[Route, ...]
+    omits: frozenset[str]
 
 
 TABLE: Final[dict[type[Request[Any]], Operation]] = {}
@@ -224,7 +225,7 @@ def _row(kind: type[Request[Any]], route: str, row: Row) -> Operation:
     said: dict[str, Any] = dict(row)
     name = said.pop("name", "") or _WORD.sub("_", kind.__name__).lower()
     summary = " ".join((kind.__doc__ or "").split())
-    needs, also_at = said.pop("needs"), said.pop("also_at", ())
+    needs, also_at, omits = said.pop("needs"), said.pop("also_at", ()), said.pop("omits", frozenset())
     (answers,) = (get_args(base)[0] for base in kind.__orig_bases__ if get_args(base))  # type: ignore[attr-defined]
     forms = get_args(answers) or (answers,)
     if type(None) in forms:
@@ -233,7 +234,7 @@ def _row(kind: type[Request[Any]], route: str, row: Row) -> Operation:
         name=name,
         request=kind,
         answer=next((form for form in forms if form not in (Packed, type(None))), None),
-        routes=(Route(method, path, name, summary), *also_at),
+        routes=(Route(method, path, name, summary, omits), *also_at),
         summary=summary,
         has_packed=Packed in forms,
         needs=needs if isinstance(needs, tuple) else (needs,),

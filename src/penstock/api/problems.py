@@ -78,6 +78,7 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.RedriveRunning: 409,
     errors.PipelineNotFound: 404,
     errors.PipelineReplaced: 409,
+    errors.InvalidLake: 409,
     errors.ScheduleNotFound: 404,
     errors.ScheduleBeingFired: 409,
     errors.ScheduleExists: 409,

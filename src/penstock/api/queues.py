@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta, UnsetType
 from penstock import errors
 from penstock.api import limits
 from penstock.api.limits import DEFAULT_GROUP, GroupName, Instant, Receipts, TopicName
-from penstock.api.messages import MessageView
-from penstock.api.operation import Action, Packed, Repeat, Request, Resource, Route, operation
+from penstock.api.messages import TICKET_HEADERS, MessageView, Transaction, Writer
+from penstock.api.operation import Action, Header, Keeper, Packed, Repeat, Request, Resource, Route, Where, operation
 from penstock.api.problems import Problem
 
 DONE: Final = "done"
@@ -110,8 +110,8 @@ def is_some_left(answer: ReceiptResults) -> bool:
 class Receive(Request[Received | Packed], frozen=True, kw_only=True):
     """Receive messages under a lease, waiting for the first up to `wait_ms`; what is not acked in time comes again.
 
-    Receipts in `ack` are acked first; if one of them is not, nothing is received, and a 207 tells why. Messages that
-    cannot be unpacked go to the dead letters.
+    Receipts in `ack` are acked first; if one of them is not, nothing is received, and the answer tells why. Messages
+    that cannot be unpacked go to the dead letters.
     """
 
     topic: TopicName
@@ -154,6 +154,11 @@ def _by_group(verb: str, summary: str) -> Route:
     needs=_SETTLE,
     repeat=Repeat.SAME,
     errors=(*_QUEUE_ERRORS, errors.GroupError),
+    where=Where(Keeper.TRANSACTION, "transaction"),
+    headers={
+        "transaction": Header("Penstock-Transaction", "The joint transaction whose commit has the acks hold."),
+        "writer": TICKET_HEADERS["writer"],
+    },
     also={207: is_some_left},
     also_at=(_by_group("ack", "Be done with messages of a queue group, of any topics."),),
 )
@@ -163,6 +168,8 @@ class Ack(Request[ReceiptResults], frozen=True, kw_only=True):
     topic: TopicName | None = None
     receipts: Receipts
     group: GroupName = DEFAULT_GROUP
+    transaction: Transaction = None
+    writer: Writer = None
 
 
 @operation(
@@ -315,12 +322,13 @@ class ListQueues(Request[QueueList], frozen=True, kw_only=True):
     tag="queues",
     needs=Action.DESCRIBE.of(Resource.TOPIC, "topic"),
     repeat=Repeat.SAFE,
-    errors=(errors.UnknownTopic, errors.NotLeader),
+    errors=(errors.UnknownTopic, errors.GroupNotFound, errors.NotLeader),
 )
 class DescribeQueue(Request[QueueView], frozen=True, kw_only=True):
     """A topic's queue groups: what is ready, in flight and waiting, by group and partition and in all."""
 
     topic: TopicName
+    group: Annotated[str | None, Meta(description="Only this group; without it, all of the topic.")] = None
 
 
 @operation(
@@ -350,7 +358,7 @@ class DescribeQueueGroup(Request[QueueGroupView], frozen=True, kw_only=True):
     """One queue group of a topic."""
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
 
 
 @operation(
@@ -369,7 +377,7 @@ class DeclareQueueGroup(Request[QueueGroupView], frozen=True, kw_only=True):
     """
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
     start: limits.StartPoint = None
     since: limits.Since = None
     settings: Annotated[
@@ -389,7 +397,7 @@ class ForgetQueueGroup(Request[None], frozen=True, kw_only=True):
     """Forget a queue group and where it was."""
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
 
 
 @operation(
@@ -405,7 +413,7 @@ class PauseQueueGroup(Request[QueueGroupView], frozen=True, kw_only=True):
     """Hand out nothing more; what is in flight can be acked all the same."""
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
     reason: Annotated[str, Meta(max_length=limits.REASON_CHARS_MAX)] = ""
 
 
@@ -420,7 +428,7 @@ class ResumeQueueGroup(Request[QueueGroupView], frozen=True, kw_only=True):
     """Hand out messages again."""
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
 
 
 @operation(
@@ -438,7 +446,7 @@ class SeekQueueGroup(Request[QueueGroupView], frozen=True, kw_only=True):
     """
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
     to: limits.StartPoint = None
     since: limits.Since = None
 
@@ -454,7 +462,7 @@ class PeekQueueGroup(Request[PeekedMessages], frozen=True, kw_only=True):
     """Look at the first messages that are not done; nobody receives them by that."""
 
     topic: TopicName
-    group: GroupName
+    group: GroupName = DEFAULT_GROUP
     max: Annotated[int, Meta(ge=1, le=limits.PEEK_MAX, description="How many messages at most.")] = 10
 
 
@@ -465,6 +473,7 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
     """One lane. `ready` can be handed out now, as far as messages were looked at."""
 
     lane: str
+    weight: Annotated[int, Meta(description="Its share of what is handed out, next to those of the others.")]
     ready: int
     in_flight: int
     served: Annotated[int, Meta(description="Deliveries since the partition's leader leads it.")]

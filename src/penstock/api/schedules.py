@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from penstock import errors
 from penstock.api import limits
 from penstock.api.limits import Instant, PartitionIndex, TopicName
-from penstock.api.messages import HeaderBytes, HeaderText, Priority
+from penstock.api.messages import HeaderBytes, HeaderPairs, HeaderText, Priority
 from penstock.api.operation import Action, Admits, Repeat, Request, Resource, operation
 
 ScheduleState = Literal["pending", "failed"]
@@ -49,6 +49,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     state: ScheduleState
     reason: Annotated[str | UnsetType, Meta(description="Why it failed.")] = UNSET
     every_ms: int | UnsetType = UNSET
+    first: Annotated[Instant | UnsetType | None, Meta(description="From when on it is counted.")] = UNSET
     cron: str | UnsetType = UNSET
     time_zone: str | UnsetType = UNSET
     missed: MissedName | UnsetType = UNSET
@@ -62,6 +63,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     value_base64: bytes | UnsetType = UNSET
     headers: HeaderText = {}
     headers_base64: HeaderBytes | UnsetType = UNSET
+    headers_in_order: HeaderPairs | UnsetType = UNSET
 
 
 class CancelResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +119,7 @@ class NewSchedule(ScheduleTime, frozen=True, kw_only=True):
     value_base64: bytes | None = None
     headers: HeaderText = {}
     headers_base64: HeaderBytes = {}
+    headers_in_order: HeaderPairs = []
     partition: Annotated[PartitionIndex | None, Meta(description="Without it the key chooses, when it comes.")] = None
     priority: Priority = None
     id: Annotated[
@@ -205,6 +208,26 @@ class TellTimes(Request[NextTimes], frozen=True, kw_only=True):
     cron: Annotated[str, Meta(description="A cron expression.")]
     time_zone: Annotated[str, Meta(description="Whose clock it goes by.")] = "UTC"
     count: Annotated[int, Meta(ge=1, le=limits.SCHEDULE_TIMES_MAX, description="How many times to tell.")] = 5
+
+
+class CancelledSchedules(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of each schedule, in the order of their ids. `too_late`: it is being fired."""
+
+    fates: list[Literal["cancelled", "not_found", "too_late"]]
+
+
+@operation(
+    "POST /v1/schedules/cancel",
+    tag="schedules",
+    needs=Action.DELETE.of(Resource.SCHEDULE),
+    repeat=Repeat.SAME,
+    errors=(errors.NotLeader, errors.DiskFull),
+    body_max=limits.SMALL_BODY_BYTES_MAX,
+)
+class CancelSchedules(Request[CancelledSchedules], frozen=True, kw_only=True):
+    """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=limits.SCHEDULES_CANCELLED_MAX)]
 
 
 @operation(

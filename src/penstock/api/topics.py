@@ -72,7 +72,10 @@ class TopicDetail(TopicView, frozen=True, kw_only=True):
 
 
 class TopicList(msgspec.Struct, frozen=True, kw_only=True):
+    """Some topics. `next` is what to give as `after` for those behind them; empty if there are none."""
+
     topics: list[TopicView]
+    next: str = ""
 
 
 @operation(
@@ -85,6 +88,10 @@ class ListTopics(Request[TopicList], frozen=True, kw_only=True):
     """Every topic, by name."""
 
     include_internal: Annotated[bool, Meta(description="Whether to show the broker's own topics.")] = False
+    limit: Annotated[
+        Annotated[int, Meta(ge=1, le=limits.PAGE_MAX)] | None, Meta(description="How many at most; without it, all.")
+    ] = None
+    after: Annotated[str, Meta(description="`next` of the page before.")] = ""
 
 
 @operation(
@@ -104,6 +111,9 @@ class CreateTopic(Request[TopicDetail], frozen=True, kw_only=True):
     partitions: PartitionCount | None = None
     replication_factor: Annotated[int, Meta(ge=1, le=limits.REPLICATION_FACTOR_MAX)] | None = None
     configs: Configs = {}
+    validate_only: Annotated[
+        bool, Meta(description="Only check whether it could be created; the answer has no partitions then.")
+    ] = False
 
 
 @operation(

@@ -13,9 +13,9 @@ import msgspec
 
 from penstock.api import limits
 from penstock.api.dead_letters import (
+    DeadLetterFilter,
     DeadLetterView,
     ListDeadLetters,
-    RedriveFilter,
     RedrivePlan,
     RedriveReport,
     RedriveView,
@@ -266,7 +266,7 @@ class QueueCalls(Generic[Leased]):
         return answer.dry_run
 
     async def _redrive(self, reason: str | None, **more: Any) -> RedriveReport:
-        which = RedriveFilter(group=self.group, reason=reason)
+        which = DeadLetterFilter(group=self.group, reason=reason)
         return await self._transport.call(RedriveDeadLetters(topic=self.topic, filter=which, **more), can_repeat=True)
 
     async def _settle(

@@ -133,7 +133,7 @@ class Node:
         # The library is large: only a node with a gRPC door loads it, and before anything runs.
         from penstock.doors.grpc.server import GrpcServer
 
-        return GrpcServer(self.broker, grpc_config(self.settings, address), self._certificates)
+        return GrpcServer(self.services, grpc_config(self.settings, address), self._certificates)
 
     async def _look_at_certificates(self) -> None:
         """Read them again when they change: they expire, and a node should not have to restart for it."""

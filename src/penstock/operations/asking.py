@@ -301,6 +301,10 @@ class RemoteCaller(Caller):
     def is_forwarded(self) -> bool:
         return True
 
+    @property
+    def is_gone(self) -> bool:
+        return self.gone.is_set()
+
     def milliseconds_left(self, at_most: int) -> int:
         return max(min(at_most, round(1000 * (self._deadline - self._clock.monotonic()))), 0)
 

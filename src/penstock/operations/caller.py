@@ -73,6 +73,11 @@ class Caller:
         return False
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the client is known to have gone away."""
+        return False
+
+    @property
     def answer_bytes_max(self) -> int:
         """How many bytes of messages an answer may hold."""
         return _ANSWER_BYTES_MAX

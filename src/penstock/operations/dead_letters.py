@@ -11,10 +11,10 @@ import msgspec
 
 from penstock.api.dead_letters import (
     CancelRedrive,
+    DeadLetterFilter,
     DeadLetterPage,
     DeadLetterPlace,
     DeadLetterView,
-    FilterFields,
     GetDeadLetter,
     GetRedrive,
     ListDeadLetterReasons,
@@ -24,7 +24,6 @@ from penstock.api.dead_letters import (
     ReasonList,
     ReasonView,
     Redrive,
-    RedriveFilter,
     RedriveList,
     RedrivePlan,
     RedriveReport,
@@ -34,7 +33,8 @@ from penstock.api.messages import instant, to_ms, view_of
 from penstock.errors import InvalidField, RedriveNotFound
 from penstock.features.dead_letters.dead_letters import DeadMessagePage, ReasonGroups, RedrivePreview
 from penstock.features.dead_letters.letters import DeadMessage
-from penstock.features.redrives.records import DeadLetterFilter, RedriveJob
+from penstock.features.redrives.records import DeadLetterFilter as StoredFilter
+from penstock.features.redrives.records import RedriveJob
 from penstock.operations.caller import Caller
 from penstock.operations.services import Services
 from penstock.operations.serving import serves
@@ -79,7 +79,7 @@ async def redrive(services: Services, request: Redrive, caller: Caller) -> Redri
     job = await letters.redrive(
         request.topic, wanted, by=by, target=request.target, rate=request.rate, limit=request.limit
     )
-    deadline = clock.monotonic() + request.wait_ms / 1000
+    deadline = clock.monotonic() + caller.milliseconds_left(request.wait_ms) / 1000
     while not job.state.is_over and clock.monotonic() < deadline and not caller.stopping.is_set():
         await asyncio.sleep(_LOOK_SECONDS)
         job = await _find(services, request.topic, job.id, wanted.group)
@@ -110,26 +110,21 @@ async def _find(services: Services, topic: str, job_id: str, group: str | None) 
     raise RedriveNotFound(f"There is no redrive {job_id!r} of {topic!r}, or it ended too long ago.")
 
 
-def filter_of(fields: FilterFields) -> DeadLetterFilter:
+def filter_of(fields: DeadLetterFilter) -> StoredFilter:
     """The broker's filter."""
-    key = None if fields.key is None else fields.key.encode()
-    places: list[tuple[int, int]] | None = None
-    if isinstance(fields, RedriveFilter):
-        if fields.key_base64 is not None and key is not None:
-            raise InvalidField("Give key or key_base64, not both.", is_parameter=True)
-        key = fields.key_base64 if key is None else key
-        places = None if fields.places is None else [(each.partition, each.offset) for each in fields.places]
-    return DeadLetterFilter(
+    if fields.key_base64 is not None and fields.key is not None:
+        raise InvalidField("Give key or key_base64, not both.", is_parameter=True)
+    return StoredFilter(
         group=fields.group,
         reason=fields.reason,
         reason_contains=fields.reason_contains,
-        key=key,
+        key=fields.key_base64 if fields.key is None else fields.key.encode(),
         since_ms=_ms(fields.since),
         until_ms=_ms(fields.until),
         partition=fields.origin_partition,
         first_offset=fields.first_offset,
         last_offset=fields.last_offset,
-        places=places,
+        places=None if fields.places is None else [(each.partition, each.offset) for each in fields.places],
     )
 
 
@@ -144,6 +139,7 @@ def _letter_view(message: DeadMessage) -> DeadLetterView:
     origin = message.origin
     return DeadLetterView(
         **msgspec.structs.asdict(view_of(message.message)),
+        topic=message.topic,
         partition=message.partition,
         group=origin.group,
         reason=origin.reason,
@@ -223,7 +219,7 @@ def _redrive_view(job: RedriveJob) -> RedriveView:
     )
 
 
-def _filter_view(asked: DeadLetterFilter) -> RedriveFilter:
+def _filter_view(asked: StoredFilter) -> DeadLetterFilter:
     key, key_base64 = None, asked.key
     if asked.key is not None:
         try:
@@ -231,7 +227,7 @@ def _filter_view(asked: DeadLetterFilter) -> RedriveFilter:
         except UnicodeDecodeError:
             pass
     places = asked.places
-    return RedriveFilter(
+    return DeadLetterFilter(
         group=asked.group,
         reason=asked.reason,
         reason_contains=asked.reason_contains,

@@ -36,6 +36,7 @@ from penstock.api.groups import (
     PartitionEnds,
     PolledView,
     PollGroup,
+    ReportedOffset,
     ReportedView,
     ReportOffsets,
     ResetGroup,
@@ -88,7 +89,8 @@ async def join_group(services: Services, request: JoinGroup, caller: Caller) -> 
         reset=request.auto_offset_reset,
         commits_itself=request.auto_commit,
     )
-    joining = services.hosted.join(request.group, wish, request.member_id or "", request.wait_ms / 1000)
+    wait_seconds = caller.milliseconds_left(request.wait_ms) / 1000
+    joining = services.hosted.join(request.group, wish, request.member_id or "", wait_seconds)
     async with Waiting(caller, joining) as waiting:
         return MembershipView(**_standing(request.group, await waiting.result()))
 
@@ -99,11 +101,11 @@ async def poll_group(services: Services, request: PollGroup, caller: Caller) -> 
     with services.hosted.using(request.group, request.member_id) as member:
         # A member's id is no secret, and its topics are named only where it joined.
         require_topics(services, caller, AclAction.READ, member.seat.wish.topics, "poll_group")
-        wait_seconds, is_raw = request.wait_ms / 1000, caller.wants_packed
+        wait_seconds, is_raw = caller.milliseconds_left(request.wait_ms) / 1000, caller.wants_packed
         polling = member.poll(request.max_messages, max_bytes, wait_seconds, request.last_poll, is_raw=is_raw)
         async with Waiting(caller, polling) as waiting:
             polled = await waiting.result()
-            if waiting.is_client_gone:
+            if waiting.is_client_gone or caller.is_gone:
                 member.take_back(polled)
     if is_raw:
         return _packed(request.group, polled)
@@ -112,7 +114,7 @@ async def poll_group(services: Services, request: PollGroup, caller: Caller) -> 
 
 
 @serves(CommitGroup)
-async def commit_group(services: Services, request: CommitGroup, _caller: Caller) -> CommittedView:
+async def commit_group(services: Services, request: CommitGroup, caller: Caller) -> CommittedView:
     offsets = None
     if request.offsets is not None:
         if request.last_poll is not None:
@@ -120,6 +122,14 @@ async def commit_group(services: Services, request: CommitGroup, _caller: Caller
         if len({(item.topic, item.partition) for item in request.offsets}) < len(request.offsets):
             raise InvalidRequest("Each partition can be committed once in a call.")
         offsets = [OffsetToCommit(item.topic, item.partition, item.offset, item.metadata) for item in request.offsets]
+    if request.member_id is None:
+        if request.offsets is None:
+            raise InvalidRequest("Without a `member_id` nothing is known to have been polled: name `offsets`.")
+        if request.generation is not None:
+            raise InvalidRequest("A `generation` goes with a `member_id`.")
+        reports = [ReportedOffset(**asdict(item)) for item in request.offsets]
+        await report_offsets(services, ReportOffsets(group=request.group, offsets=reports), caller)
+        return CommittedView(offsets=request.offsets)
     with services.hosted.using(request.group, request.member_id) as member:
         committed = await member.commit(offsets, request.generation, request.last_poll)
     return CommittedView(offsets=[CommitItem(**offset._asdict()) for offset in committed])
@@ -292,10 +302,11 @@ def _view(services: Services, group: AnyGroup, progress: list[Progress]) -> Grou
 async def find_offsets(services: Services, request: FindOffsets, caller: Caller) -> OffsetsAnswer:
     if not request.topics and request.pattern is None:
         raise InvalidRequest("Name `topics`, or give a `pattern`.")
-    if request.wait_ms and request.known:
+    wait_ms = caller.milliseconds_left(request.wait_ms)
+    if wait_ms and request.known:
         known = {(position.topic, position.partition): position.offset for position in request.known}
         if not await _is_behind(services, request, known):
-            async with Waiting(caller, services.partitions.await_more(known, request.wait_ms)) as waiting:
+            async with Waiting(caller, services.partitions.await_more(known, wait_ms)) as waiting:
                 await waiting.result()
     return await _offsets(services, request)
 

@@ -147,7 +147,9 @@ async def create_producer(services: Services, _request: CreateProducer, _caller:
 
 def message_of(request: NewMessage, now_ms: int, where: str = "$") -> OutgoingMessage:
     """The broker's message; ``where`` names the request's place in the body, for errors."""
-    headers = _headers_of(request) if request.headers or request.headers_base64 else ()
+    headers: Headers = tuple(request.headers_in_order)
+    if not headers and (request.headers or request.headers_base64):
+        headers = _headers_of(request)
     if request.priority is not None:
         headers = prioritized(headers, request.priority, where)
     due_ms = None
@@ -261,8 +263,9 @@ def _page_of(topic: str, partition: int, result: ReadResult) -> MessagesPage:
 async def read(services: Services, request: Read, caller: Caller) -> MessagesPage:
     start: Start = request.offset if request.since is None else Since(to_ms(request.since))
     result = await _read(services, request, caller, start, wait_ms=0)
-    if not result.messages and request.timeout_ms:
-        waited = _read(services, request, caller, result.next_offset, request.timeout_ms)
+    wait_ms = caller.milliseconds_left(request.timeout_ms)
+    if not result.messages and wait_ms:
+        waited = _read(services, request, caller, result.next_offset, wait_ms)
         async with Waiting(caller, waited) as waiting:
             result = await waiting.result_or(result)
     return await show_beside(result.messages, partial(_page_of, request.topic, request.partition, result))

@@ -56,7 +56,7 @@ from penstock.api.queues import (
     SeekQueueGroup,
 )
 from penstock.consensus.queue_config import Lanes
-from penstock.errors import GroupNotFound, InvalidRequest, PenstockError
+from penstock.errors import ClientGone, GroupNotFound, InvalidField, InvalidRequest, NotCoordinator, PenstockError
 from penstock.features.queues.core.messages import ReceiptOutcome
 from penstock.features.queues.leases import (
     LeasedRecord,
@@ -103,8 +103,13 @@ async def receive(services: Services, request: Receive, caller: Caller) -> Recei
             raise_if_unanswered(verdicts)
             return Received(messages=[], acked=acked)
     if caller.wants_packed:
-        return packed_leases(leases or await _receive(services, request, caller, request.wait_ms))
+        return packed_leases(
+            leases or await _receive(services, request, caller, caller.milliseconds_left(request.wait_ms))
+        )
     messages = await message_views(await _receive_readable(services, request, caller, leases))
+    if caller.is_gone:
+        await give_back(queues, request.group, [message.receipt for message in messages])
+        raise ClientGone("The client went away before its answer was there.")
     return Received(messages=messages, acked=acked) if acked else Received(messages=messages)
 
 
@@ -138,7 +143,7 @@ async def _receive_readable(
     client waits for.
     """
     clock = services.clock
-    deadline = clock.monotonic() + request.wait_ms / 1000
+    deadline = clock.monotonic() + caller.milliseconds_left(request.wait_ms) / 1000
     while True:
         left_ms = max(round(1000 * (deadline - clock.monotonic())), 0)
         leases = leases or await _receive(services, request, caller, left_ms)
@@ -170,7 +175,12 @@ async def _receive(services: Services, request: Receive, caller: Caller, wait_ms
         return leases
     waited = queues.receive(request.topic, request.group, **wanted, wait_ms=wait_ms)
     async with Waiting(caller, waited) as waiting:
-        leases = await waiting.result()
+        try:
+            leases = await waiting.result()
+        except NotCoordinator:
+            if not caller.stopping.is_set():
+                raise
+            return []  # single calls are answered while the node stops
         if leases and waiting.is_client_gone:
             await give_back_leases(queues, request.group, leases)
     return leases
@@ -181,7 +191,12 @@ async def _receive(services: Services, request: Receive, caller: Caller, wait_ms
 
 @serves(Ack)
 async def ack(services: Services, request: Ack, caller: Caller) -> ReceiptResults:
-    verdicts = await services.queues.ack(request.group, request.receipts, topic=request.topic)
+    entry: dict[str, str] = {}
+    if request.transaction is not None:
+        entry = {"transaction": request.transaction, "writer": request.writer or limits.DEFAULT_WRITER}
+    elif request.writer is not None:
+        raise InvalidField("A writer means nothing without a transaction.", is_parameter=True)
+    verdicts = await services.queues.ack(request.group, request.receipts, topic=request.topic, **entry)
     return results_or_raise(verdicts, caller)
 
 
@@ -257,7 +272,7 @@ async def list_queues(services: Services, _request: ListQueues, _caller: Caller)
 
 @serves(DescribeQueue)
 async def describe_queue(services: Services, request: DescribeQueue, _caller: Caller) -> QueueView:
-    stats = await services.queues.stats(request.topic)
+    stats = await services.queues.stats(request.topic, request.group)
     now_ms = services.clock.now_ms()
     groups = [group_view(each, now_ms) for each in sorted(stats, key=lambda each: each.group)]
     dead = await still_dead(services, request.topic)
@@ -479,10 +494,12 @@ def _lane_group_view(stats: GroupStats, now_ms: int) -> LaneGroupView:
         boost_ms=settings.lane_boost_ms,
         fair_by=settings.fair_by,
         unseen=sum(part.unseen for part in stats.partitions),
-        lanes=[lane_view(each, now_ms) for each in added(stats)],
+        lanes=[lane_view(each, settings.lane_weights, now_ms) for each in added(stats)],
         partitions=[
             LanePartitionView(
-                partition=part.partition, unseen=part.unseen, lanes=[lane_view(each, now_ms) for each in part.lanes]
+                partition=part.partition,
+                unseen=part.unseen,
+                lanes=[lane_view(each, settings.lane_weights, now_ms) for each in part.lanes],
             )
             for part in stats.partitions
             if is_on
@@ -510,9 +527,10 @@ def _sum(lanes: Sequence[LaneStats]) -> LaneStats:
     )
 
 
-def lane_view(lane: LaneStats, now_ms: int) -> LaneView:
+def lane_view(lane: LaneStats, weights: Sequence[int], now_ms: int) -> LaneView:
     return LaneView(
         lane=lane.lane,
+        weight=weights[PRIORITIES.index(lane.lane)],
         ready=lane.ready,
         in_flight=lane.in_flight,
         served=lane.served,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -14,8 +14,10 @@ from penstock.api.messages import NewMessage, instant, view_of
 from penstock.api.schedules import (
     AddedSchedule,
     AddSchedule,
+    CancelledSchedules,
     CancelResult,
     CancelSchedule,
+    CancelSchedules,
     CountSchedules,
     GetSchedule,
     LatenessBucket,
@@ -47,6 +49,11 @@ from penstock.partitions.beside import show_beside
 from penstock.records import Record
 
 _MEANINGLESS_MS: Final = 0
+_FATES: Final[dict[ScheduleOutcome, Literal["cancelled", "not_found", "too_late"]]] = {
+    ScheduleOutcome.DONE: "cancelled",
+    ScheduleOutcome.NOT_FOUND: "not_found",
+    ScheduleOutcome.TOO_LATE: "too_late",
+}
 _STATES: Final = {ScheduleStatus.PENDING: "pending", ScheduleStatus.FAILED: "failed"}
 
 
@@ -110,6 +117,12 @@ async def cancel_schedule(services: Services, request: CancelSchedule, _caller: 
     raise_unless_done(request.schedule, fate)
 
 
+@serves(CancelSchedules)
+async def cancel_schedules(services: Services, request: CancelSchedules, _caller: Caller) -> CancelledSchedules:
+    fates = await services.schedules.cancel(request.ids)
+    return CancelledSchedules(fates=[_FATES[fate] for fate in fates])
+
+
 def raise_unless_done(schedule_id: str, fate: ScheduleOutcome) -> None:
     """Say why a schedule was not cancelled."""
     if fate is ScheduleOutcome.NOT_FOUND:
@@ -160,6 +173,7 @@ def new_of(request: NewSchedule, now_ms: int) -> ScheduleRequest:
         value_base64=request.value_base64,
         headers=request.headers,
         headers_base64=request.headers_base64,
+        headers_in_order=request.headers_in_order,
         partition=request.partition,
         priority=request.priority,
     )
@@ -199,6 +213,7 @@ def schedule_view(schedule: StoredSchedule) -> ScheduleView:
         value_base64=view.value_base64,
         headers=view.headers,
         headers_base64=view.headers_base64,
+        headers_in_order=view.headers_in_order,
         **_rule_view(schedule),
     )
 
@@ -208,7 +223,7 @@ def _rule_view(schedule: StoredSchedule) -> dict[str, Any]:
     if rule is None:
         return {}
     if isinstance(rule, Every):
-        return {"every_ms": rule.every_ms, "missed": schedule.missed.value}
+        return {"every_ms": rule.every_ms, "first": instant(rule.anchor_ms), "missed": schedule.missed.value}
     return {"cron": rule.text, "time_zone": rule.zone, "missed": schedule.missed.value}
 
 

@@ -35,9 +35,16 @@ from penstock.partitions.access import Extent, Where
 @serves(ListTopics)
 async def list_topics(services: Services, request: ListTopics, _caller: Caller) -> TopicList:
     known = sorted(services.metadata.topics.values(), key=lambda topic: topic.name)
-    shown = [topic for topic in known if request.include_internal or not is_internal(topic.name)]
-    extents = await _extents(services, shown)
-    return TopicList(topics=[_view(topic, extents) for topic in shown])
+    shown = [
+        topic
+        for topic in known
+        if topic.name > request.after and (request.include_internal or not is_internal(topic.name))
+    ]
+    page = shown[: request.limit]
+    extents = await _extents(services, page)
+    return TopicList(
+        topics=[_view(topic, extents) for topic in page], next=page[-1].name if len(shown) > len(page) else ""
+    )
 
 
 @serves(CreateTopic)
@@ -49,9 +56,26 @@ async def create_topic(services: Services, request: CreateTopic, _caller: Caller
         replication_factor=request.replication_factor,
         configs={name: _setting_text(value) for name, value in request.configs.items()},
     )
-    topic = await services.topics.create(spec)
-    assert topic is not None
+    topic = await services.topics.create(spec, validate_only=request.validate_only)
+    if topic is None:
+        return _checked_only(spec)
     return await _detail(services, topic)
+
+
+def _checked_only(spec: TopicSpec) -> TopicDetail:
+    """A topic that could be created, and is not."""
+    return TopicDetail(
+        name=spec.name,
+        topic_id="",
+        partitions=spec.partitions or 0,
+        replication_factor=spec.replication_factor or 0,
+        is_internal=False,
+        messages=0,
+        size_bytes=0,
+        configs=dict(spec.configs),
+        settings={},
+        partition_details=[],
+    )
 
 
 @serves(DescribeTopic)

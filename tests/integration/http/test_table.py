@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 import msgspec
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_tools import protoc
 from msgspec import Meta
+from tests.support.grpc_calls import GrpcCalls, GrpcRefusal
 
 from penstock.api.operation import TABLE, Action, Repeat, Request, Resource, operation
 from penstock.api.table import OPERATIONS
+from penstock.client.calls import answer_of, call_of
+from penstock.doors.grpc.config import GrpcConfig
+from penstock.doors.grpc.server import GrpcServer
 from penstock.doors.rest.app import build_app
 from penstock.doors.rest.description import describe
 from penstock.doors.rest.pages import PAGES
+from penstock.grpc.definitions import Lock, definitions_of
+from penstock.grpc.reference import page_of
+from penstock.grpc.shapes import rpcs_of
 from penstock.operations.caller import Caller
 from penstock.operations.services import Services
 from penstock.operations.serving import serves
 
 from .conftest import DoorInThread
 
+ROOT = Path(__file__).parents[3]
 Json = dict[str, Any]
 DESCRIPTION: Json = msgspec.json.decode(msgspec.json.encode(describe(OPERATIONS, [page.described for page in PAGES])))
 # What refuses a value for being outside its limits; where a name is stated as a pattern, what looks for it may.
@@ -64,7 +77,7 @@ def sample(schema: Json) -> Any:
         case "boolean":
             return False
         case "array":
-            return [sample(schema["items"])] * schema.get("minItems", 0)
+            return [sample(_item(schema))] * schema.get("minItems", 0)
         case "object":
             named = {name: sample(schema["properties"][name]) for name in schema.get("required", ())}
             return {**named, "started_at": "2026-01-01T00:00:00"} if "started_at" in named else named
@@ -94,11 +107,17 @@ def outside(schema: Json) -> Iterator[Any]:
     if "enum" in schema and None not in schema["enum"]:
         yield "no such word"
     if "minItems" in schema:
-        yield [sample(schema["items"])] * (schema["minItems"] - 1)
+        yield [sample(_item(schema))] * (schema["minItems"] - 1)
     if "maxItems" in schema:
-        yield [sample(schema["items"])] * (schema["maxItems"] + 1)
+        yield [sample(_item(schema))] * (schema["maxItems"] + 1)
     if schema.get("type") == "array":
-        yield from ([value] for value in outside(schema["items"]))
+        yield from ([value] for value in outside(_item(schema)))
+
+
+def _item(schema: Json) -> Json:
+    """What an array holds, which a tuple says of each place."""
+    found: Json = schema["items"] or schema["prefixItems"][0]
+    return found
 
 
 def body_of(described: Json) -> Json | None:
@@ -221,7 +240,24 @@ async def greet(services: Services, request: Greet, _caller: Caller) -> Greeting
     return Greeting(text=" ".join(["hello", *[request.name] * request.times]), node_id=services.node_id)
 
 
-def test_an_operation_is_in_rest_and_in_the_description_by_one_declaration(door: DoorInThread) -> None:
+def private_pool(lock: Lock, folder: Path) -> DescriptorPool:
+    """The definitions with the new operation in them, as a client has them that was made from these."""
+    texts = definitions_of(rpcs_of([*OPERATIONS, TABLE[Greet]]), lock)
+    for name, text in texts.items():
+        path = folder / "penstock" / "v1" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    paths = [f"--proto_path={folder}", f"--proto_path={files('grpc_tools') / '_proto'}"]
+    made = [f"--descriptor_set_out={folder / 'set'}", "--include_imports"]
+    assert protoc.main(["protoc", *paths, *made, *(f"penstock/v1/{name}" for name in texts)]) == 0
+    pool = DescriptorPool()
+    for each in FileDescriptorSet.FromString((folder / "set").read_bytes()).file:
+        pool.Add(each)
+    return pool
+
+
+def test_an_operation_is_everywhere_by_one_declaration(door: DoorInThread, tmp_path: Path) -> None:
+    """In REST, OpenAPI, the definitions and the door of gRPC, the client, and the page of the reference."""
     declared = [*OPERATIONS, TABLE[Greet]]
     app = build_app(door.server._door, declared, PAGES, door.server._socket)
 
@@ -238,3 +274,31 @@ def test_an_operation_is_in_rest_and_in_the_description_by_one_declaration(door:
     assert (described["operationId"], described["summary"]) == ("greet", "Say hello.")
     body = described["requestBody"]["content"]["application/json"]["schema"]
     assert body == {"$ref": "#/components/schemas/GreetBody"}
+
+    asked = call_of(Greet(name="you", times=2))
+    assert (asked.method, asked.target, asked.body) == ("POST", "/v1/greetings/you", b'{"times":2}')
+    assert answer_of(Greet(name="you"), 201, answer.content) == Greeting(text="hello you you", node_id=1)
+
+    lock = Lock.of((ROOT / "proto" / "penstock" / "v1" / "numbers.lock").read_bytes())
+    pool = private_pool(lock, tmp_path)
+    assert lock.methods["TestTable.Greet"] == "GreetRequest -> Greeting"
+    assert (
+        "// Say hello.\n  rpc Greet(GreetRequest) returns (Greeting);"
+        in (tmp_path / "penstock" / "v1" / "test_table.proto").read_text()
+    )
+
+    async def opened() -> GrpcServer:
+        server = GrpcServer(door.server._door.services, GrpcConfig(port=0, stop_timeout_ms=100), declared, pool)
+        await server.start()
+        return server
+
+    server = door.run(opened())
+    calls = GrpcCalls(server.port, declared, pool)
+    try:
+        assert calls.call(Greet(name="you", times=2)) == Greeting(text="hello you you", node_id=1)
+        with pytest.raises(GrpcRefusal, match=r"times: Expected `int` <= 3"):
+            calls.call(Greet(name="you", times=4))
+    finally:
+        calls.close()
+        door.run(server.stop())
+    assert "| `Greet` | `POST /v1/greetings/{name}` | Say hello. |" in page_of(declared)

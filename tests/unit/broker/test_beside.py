@@ -17,16 +17,15 @@ from tests.support.virtual_time import run_in_real_time
 from websockets.asyncio.client import connect
 
 from penstock.api import messages as api_messages
-from penstock.doors.grpc import messages
+from penstock.api.messages import header_pairs_of
 from penstock.doors.grpc.config import GrpcConfig
-from penstock.doors.grpc.messages import headers_view
 from penstock.doors.grpc.server import GrpcServer
 from penstock.doors.rest import HttpConfig, HttpServer
 from penstock.features.dead_letters.letters import retrieve
 from penstock.features.messages.reading import read_messages
 from penstock.features.queues.leases import unpack_beside
+from penstock.grpc import converters
 from penstock.grpc.generated import queues_pb2
-from penstock.grpc.generated.message_pb2 import Header
 from penstock.grpc.generated.messages_pb2 import ReadRequest
 from penstock.grpc.generated.messages_pb2_grpc import MessagesStub
 from penstock.grpc.generated.queues_pb2_grpc import QueuesStub
@@ -130,14 +129,14 @@ def test_leases_are_unpacked_beside_the_loop(looks: Looks) -> None:
 def test_a_receive_over_grpc_is_unpacked_and_packed_beside_the_loop(
     looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def noting_view(headers: Headers) -> list[Header]:
+    def noting_pairs(view: Any) -> Headers:
         looks.note("view")
-        return headers_view(headers)
+        return header_pairs_of(view)
 
-    monkeypatch.setattr(messages, "headers_view", noting_view)
+    monkeypatch.setattr(converters, "header_pairs_of", noting_pairs)
 
     async def story(house: QueueHouse) -> None:
-        server = GrpcServer(house.broker, GrpcConfig(port=0))
+        server = GrpcServer(Services.of(house.broker), GrpcConfig(port=0))
         await server.start()
         try:
             options = (("grpc.max_receive_message_length", -1),)

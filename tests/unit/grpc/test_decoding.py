@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.doors.grpc.decoding import parse
-from penstock.doors.grpc.statuses import InvalidArgument
+from penstock.grpc.converters import InvalidArgument
 from penstock.grpc.generated.messages_pb2 import PublishBatchRequest
 from penstock.grpc.generated.queues_pb2 import AckRequest, SubscribeRequest
 from penstock.grpc.generated.topics_pb2 import CreateTopicRequest

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from penstock.api.messages import instant
+from penstock.api.problems import problem_of
+from penstock.api.queues import QueueMessage, ReceiptResult
 from penstock.doors.grpc.holdings import Holdings
 from penstock.errors import NotLeader
-from penstock.features.queues.core.messages import ReceiptOutcome, ReceiptPart
-from penstock.features.queues.leases import LeasedRecord, SettledReceipt
 
 NONCE, LATER = "1" + "0" * 16, "2" + "0" * 16
 
@@ -14,12 +15,20 @@ def receipt(offset: int | str, nonce: str = NONCE, count: int = 1, partition: in
     return f"t:{partition}:{offset}:{count}:{nonce}"
 
 
-def message(offset: int, nonce: str = NONCE, count: int = 1, until_ms: int = 100) -> LeasedRecord:
-    return LeasedRecord(receipt(offset, nonce, count), "t", 0, offset, None, b"", (), 0, count, until_ms)
+def message(offset: int, nonce: str = NONCE, count: int = 1, until_ms: int = 100) -> QueueMessage:
+    return QueueMessage(
+        receipt=receipt(offset, nonce, count),
+        topic="t",
+        partition=0,
+        offset=offset,
+        timestamp=None,
+        delivery_count=count,
+        lease_until=instant(until_ms),
+    )
 
 
-def done(text: str, fate: ReceiptOutcome = ReceiptOutcome.DONE) -> SettledReceipt:
-    return SettledReceipt(text, (ReceiptPart(0, 0, fate),))
+def done(text: str, status: str = "done") -> ReceiptResult:
+    return ReceiptResult(receipt=text, status=status)
 
 
 def test_what_is_settled_is_held_no_more() -> None:
@@ -46,7 +55,12 @@ def test_a_huge_range_is_no_work() -> None:
 def test_what_nothing_is_known_of_is_held_still() -> None:
     holdings = Holdings()
     holdings.add([message(1)], 0)
-    holdings.settled([SettledReceipt(receipt(1), (), NotLeader("moved")), SettledReceipt("nonsense")])
+    holdings.settled(
+        [
+            ReceiptResult(receipt=receipt(1), status="failed", error=problem_of(NotLeader("moved"), "")),
+            ReceiptResult(receipt="nonsense", status="malformed"),
+        ]
+    )
     assert len(holdings) == 1
 
 
@@ -54,7 +68,7 @@ def test_an_old_receipt_does_not_settle_a_later_delivery() -> None:
     holdings = Holdings()
     holdings.add([message(1)], 0)
     holdings.add([message(1, LATER, 2)], 0)
-    holdings.settled([done(receipt(1), ReceiptOutcome.REDELIVERED)])
+    holdings.settled([done(receipt(1), "redelivered")])
     assert holdings.receipts() == [receipt(1, LATER, 2)]
 
 

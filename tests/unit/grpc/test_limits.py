@@ -21,6 +21,7 @@ from penstock.grpc.generated.queues_pb2 import SubscribeRequest, Subscription
 from penstock.grpc.generated.queues_pb2_grpc import QueuesStub
 from penstock.grpc.generated.topics_pb2 import ListTopicsRequest
 from penstock.grpc.generated.topics_pb2_grpc import TopicsStub
+from penstock.operations.services import Services
 
 LIST, SUBSCRIBE = b"/penstock.v1.Topics/ListTopics", b"/penstock.v1.Queues/Subscribe"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -128,7 +129,7 @@ def at_site(story: Callable[[Site], Coroutine[Any, Any, None]], **limits: int) -
     async def housed() -> None:
         async with QueueHouse() as house:
             await house.topic()
-            server = GrpcServer(house.broker, GrpcConfig(port=0, stop_timeout_ms=100, **limits))
+            server = GrpcServer(Services.of(house.broker), GrpcConfig(port=0, stop_timeout_ms=100, **limits))
             await server.start()
             try:
                 await story(Site(server))

@@ -8,7 +8,7 @@ import pytest
 from grpc import StatusCode
 
 from penstock import errors
-from penstock.doors.grpc.statuses import CODES, NodeStopping, code_of, error_of, status_of
+from penstock.doors.grpc.statuses import CODES, NodeStopping, code_of, status_of
 from penstock.errors import PenstockError
 
 KINDS = errors.ALL
@@ -66,8 +66,3 @@ def test_a_bug_is_logged_and_told_without_its_inside(caplog: pytest.LogCaptureFi
     assert status.code is StatusCode.INTERNAL
     assert "secret" not in status.details
     assert "/penstock.v1.Topics/GetTopic" in caplog.text
-
-
-def test_an_error_is_part_of_an_answer_with_its_code() -> None:
-    told = error_of(errors.NotEnoughReplicas("Two are needed."))
-    assert (told.code, told.message, told.retriable) == ("not_enough_replicas", "Two are needed.", True)

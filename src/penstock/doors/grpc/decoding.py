@@ -1,7 +1,6 @@
 """Requests from the wire, and what to say of those that cannot be read.
 
-Requests are parsed here and not by the library, so that one that is broken is refused with the name of the field, and
-one that another node has to answer can be handed on as it came.
+Requests are parsed here and not by the library, so that one that is broken is refused with the name of the field.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from penstock.doors.grpc.statuses import InvalidArgument
+from penstock.grpc.converters import InvalidArgument
 
 M = TypeVar("M", bound=Message)
 

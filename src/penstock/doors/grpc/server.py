@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import grpc.aio
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2_grpc
 
-from penstock.broker.broker import Broker
+from penstock.api.operation import Operation
+from penstock.api.table import OPERATIONS
+from penstock.doors.grpc.binder import Conversation, handlers_of
 from penstock.doors.grpc.config import GrpcConfig
 from penstock.doors.grpc.door import Door
 from penstock.doors.grpc.health import SERVICE as HEALTH
 from penstock.doors.grpc.health import Health
+from penstock.doors.grpc.publishing import publish_stream
+from penstock.doors.grpc.reading import read
 from penstock.doors.grpc.reflection import serve_reflection
-from penstock.doors.grpc.services import SERVICES, handlers
+from penstock.doors.grpc.subscription import subscribe
 from penstock.errors import StartupError
+from penstock.grpc.definitions import PACKAGE
+from penstock.grpc.pool import generated_pool
+from penstock.grpc.shapes import rpcs_of, service_name
 from penstock.network.certificates import Certificates, KeyMaterial
+from penstock.operations.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -25,18 +35,32 @@ __all__ = ["GrpcConfig", "GrpcServer"]
 
 _ANY_HOST: Final = {"", "*", "0.0.0.0", "::"}
 _FAREWELL_SECONDS: Final = 3.0
-_NAMES: Final = tuple(service.full_name for service, _ in SERVICES)
+_STREAMS: Final[Mapping[str, Conversation]] = {
+    "PublishStream": publish_stream,
+    "Read": read,
+    "Subscribe": subscribe,
+}
 
 
 class GrpcServer:
     """The door itself: `start` binds and serves, `stop` lets calls under way finish for a while."""
 
-    def __init__(self, broker: Broker, config: GrpcConfig, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        config: GrpcConfig,
+        certificates: Certificates | None = None,
+        operations: Sequence[Operation] = OPERATIONS,
+        pool: DescriptorPool | None = None,
+    ) -> None:
         self._config = config
         self._certificates = certificates
-        self._door = Door(broker, config)
+        self._door = Door(services, config)
         self._server: grpc.aio.Server | None = None
-        self._health = Health(_NAMES)
+        self._rpcs = rpcs_of(operations)
+        self._pool = pool or generated_pool()
+        self._names = tuple(dict.fromkeys(f"{PACKAGE}.{service_name(rpc.service)}" for rpc in self._rpcs))
+        self._health = Health(self._names)
         self.port = config.port  # the one that was given, where 0 was asked for
 
     @property
@@ -46,9 +70,9 @@ class GrpcServer:
     async def start(self) -> None:
         """Listen, and return when calls are taken; `StartupError` if the address cannot be had."""
         server = grpc.aio.server(options=_options(self._config), maximum_concurrent_rpcs=self._config.calls_max)
-        server.add_generic_rpc_handlers(tuple(handlers(self._door)))
+        server.add_generic_rpc_handlers(tuple(handlers_of(self._door, self._rpcs, _STREAMS, self._pool)))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        serve_reflection(server, [*_NAMES, HEALTH])
+        serve_reflection(server, [*self._names, HEALTH])
         self.port = _bind(server, self._config, self._certificates)
         await server.start()
         self._server = server
@@ -78,8 +102,6 @@ class GrpcServer:
         server, self._server = self._server, None
         await server.stop(self._config.stop_timeout_ms / 1000)
         await self._door.end_conversations()
-        self._door.hosted.stop()
-        await self._door.upstreams.close()
 
 
 def _options(config: GrpcConfig) -> tuple[tuple[str, int], ...]:

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 from grpc import StatusCode
 
 from penstock import errors
-from penstock.errors import InvalidField, PenstockError
-from penstock.grpc.generated.message_pb2 import Error
+from penstock.errors import PenstockError
 
 log = logging.getLogger(__name__)
 
@@ -20,27 +19,11 @@ ERROR_TRAILER: Final = "penstock-error"
 RETRIABLE_TRAILER: Final = "penstock-retriable"
 
 
-InvalidArgument = InvalidField
-
-
 class NodeStopping(PenstockError):
     """The node is stopping; another node, or this one in a moment, goes on."""
 
     code = "node_stopping"
     retriable = True
-
-
-class Refusal(PenstockError):
-    """What another node answered to a call that was handed on to it."""
-
-    def __init__(self, status: Status) -> None:
-        super().__init__(status.details)
-        self.status = status
-
-    @property
-    def view(self) -> Error:
-        """The same as part of an answer."""
-        return Error(code=self.status.error, message=self.status.details, retriable=self.status.is_retriable)
 
 
 class Status(NamedTuple):
@@ -116,15 +99,8 @@ def code_of(error: PenstockError) -> StatusCode:
 
 def status_of(error: Exception, method: str) -> Status:
     """Any error as the end of a call. One that is not ours is a bug: it is logged and told without its inside."""
-    if isinstance(error, Refusal):
-        return error.status
     if isinstance(error, PenstockError):
         return Status(code_of(error), error.message, error.code, error.retriable)
     log.error("A call of %s met a bug.", method, exc_info=error)
     details = "Something went wrong inside the node; its log says more."
     return Status(StatusCode.INTERNAL, details, PenstockError.code, is_retriable=False)
-
-
-def error_of(error: PenstockError) -> Error:
-    """An error as part of an answer."""
-    return Error(code=error.code, message=error.message, retriable=error.retriable)

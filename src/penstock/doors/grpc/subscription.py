@@ -9,24 +9,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
 
-from penstock.doors.grpc.call import Call
+from google.protobuf.message import Message
+
+from penstock.api.limits import INT32_MAX
+from penstock.api.operation import Request
+from penstock.api.problems import problem_of
+from penstock.api.queues import (
+    Ack,
+    Extend,
+    Nack,
+    QueueMessage,
+    ReceiptResult,
+    ReceiptResults,
+    Receive,
+    Received,
+    Reject,
+    Release,
+)
+from penstock.doors.grpc.caller import GrpcCaller
 from penstock.doors.grpc.door import Door
-from penstock.doors.grpc.fields import INT32_MAX, group_of, needed, receipts_of, whole
 from penstock.doors.grpc.holdings import Holdings
-from penstock.doors.grpc.messages import leased_view, views_of
 from penstock.doors.grpc.patience import Patience
-from penstock.doors.grpc.receiving import Wanted, abandon, ask, give_back, messages_in, release
-from penstock.doors.grpc.settling import delay_of, entry_of, results_of, timeout_of
-from penstock.doors.grpc.statuses import InvalidArgument, NodeStopping, error_of
+from penstock.doors.grpc.statuses import NodeStopping
 from penstock.errors import PenstockError
-from penstock.features.queues.leases import LeasedRecord, SettledReceipt
-from penstock.grpc.generated import queues_pb2
-from penstock.grpc.generated.queues_pb2 import SubscribeRequest, SubscribeResponse
+from penstock.grpc.converters import InvalidArgument, convert, decode, plain_of
+from penstock.grpc.streams import (
+    Delivery,
+    Settled,
+    Subscribed,
+    SubscribeRequest,
+    SubscribeResponse,
+    Subscription,
+)
+from penstock.operations.table import server_of
 
 log = logging.getLogger(__name__)
 
@@ -34,21 +53,26 @@ BROKEN: Final = "The consumer's stream broke."
 
 _WAIT_MS: Final = 30_000
 _MESSAGES_AT_ONCE: Final = 1_000
-_BYTES: Final = 1024 * 1024
-_BYTES_MAX: Final = 64 * 1024 * 1024
 # Answers that wait to be sent, and requests to settle that wait for an answer; then no more are read.
 _UNSENT_MAX: Final = 64
 _UNSETTLED_MAX: Final = 64
+_SETTLING: Final[dict[str, type[Request[ReceiptResults]]]] = {
+    "ack": Ack,
+    "nack": Nack,
+    "reject": Reject,
+    "extend": Extend,
+}
 
 
 async def subscribe(
-    door: Door, _call: Call, requests: AsyncIterator[SubscribeRequest]
+    door: Door, caller: GrpcCaller, requests: AsyncIterator[Message]
 ) -> AsyncGenerator[SubscribeResponse, None]:
-    first = await _first(door, requests)
-    wanted = _wanted(door, first)
-    stream = _Stream(door, wanted, whole(first.credits, "subscription.credits"), requests)
-    door.broker.metadata.topic(wanted.topic)
-    yield SubscribeResponse(subscribed=queues_pb2.Subscribed(consumer=wanted.consumer))
+    wanted = await _first(door, requests)
+    caller.allow_bytes(wanted.max_bytes)
+    consumer = wanted.consumer or f"grpc-{door.broker.surroundings.new_id().hex}"
+    stream = _Stream(door, caller, wanted, consumer, requests)
+    door.services.metadata.topic(wanted.topic)
+    yield SubscribeResponse(subscribed=Subscribed(consumer=consumer))
     try:
         async for response in stream.responses():
             yield response
@@ -56,41 +80,34 @@ async def subscribe(
         await stream.close()
 
 
-async def _first(door: Door, requests: AsyncIterator[SubscribeRequest]) -> queues_pb2.Subscription:
+async def _first(door: Door, requests: AsyncIterator[Message]) -> Subscription:
     with suppress(TimeoutError):
         async with asyncio.timeout(door.config.first_request_timeout_ms / 1000):
             async for request in requests:
                 if request.WhichOneof("request") == "subscription":
-                    return request.subscription
+                    first = decode(SubscribeRequest, request).subscription
+                    assert first is not None, "it is the one that is set"
+                    return first
                 break
     raise InvalidArgument("subscription is missing: the first request of the stream has to be one.")
-
-
-def _wanted(door: Door, first: queues_pb2.Subscription) -> Wanted:
-    return Wanted(
-        topic=needed(first.topic, "subscription.topic"),
-        group=group_of(first.group),
-        consumer=first.consumer or f"grpc-{door.broker.surroundings.new_id().hex}",
-        max_messages=_MESSAGES_AT_ONCE,
-        max_bytes=whole(first.max_bytes, "subscription.max_bytes", low=1, high=_BYTES_MAX, default=_BYTES),
-        visibility_timeout_ms=timeout_of(first, "subscription."),
-    )
 
 
 class _Stream:
     """One subscription from its first request on."""
 
     def __init__(
-        self, door: Door, wanted: Wanted, credits_given: int, requests: AsyncIterator[SubscribeRequest]
+        self, door: Door, caller: GrpcCaller, wanted: Subscription, consumer: str, requests: AsyncIterator[Message]
     ) -> None:
         self._door = door
+        self._caller = caller
         self._wanted = wanted
+        self._consumer = consumer
         self._requests = requests
-        self._credits = credits_given
+        self._credits = wanted.credits
         self._has_credits = asyncio.Event()
         self._holdings = Holdings()
-        self._patience = Patience(door.broker.clock)
-        self._unsent: asyncio.Queue[SubscribeResponse | list[LeasedRecord]] = asyncio.Queue(_UNSENT_MAX)
+        self._patience = Patience(door.services.clock)
+        self._unsent: asyncio.Queue[SubscribeResponse] = asyncio.Queue(_UNSENT_MAX)
         self._room = asyncio.Semaphore(_UNSETTLED_MAX)
         self._settling: set[asyncio.Task[None]] = set()
         self._is_finished = False  # the client has closed its side
@@ -111,64 +128,66 @@ class _Stream:
                 if not taking.done():
                     taking.cancel()
             if taking.done() and not taking.cancelled():
-                yield await self._sent(taking.result())
+                response = taking.result()
+                if response.delivery is not None:  # held from the moment on when they are handed over to be sent
+                    self._holdings.add(response.delivery.messages, self._door.services.clock.now_ms())
+                yield response
                 continue
             if reading.done():
                 reading.result()
                 break
-            if delivering.done():
-                delivering.result()
-            raise NodeStopping("This node is stopping. Subscribe again at another one, or at this one in a moment.")
+            if self._door.stopping.is_set():
+                raise NodeStopping("This node is stopping. Subscribe again at another one, or at this one in a moment.")
+            delivering.result()
         self._is_finished = True
-        delivering.cancel()
+        self._caller.gone.set()
         while self._settling or not self._unsent.empty():
             if self._unsent.empty():
                 await asyncio.wait(tuple(self._settling), return_when=asyncio.FIRST_COMPLETED)
                 continue
             response = self._unsent.get_nowait()
-            if isinstance(response, SubscribeResponse):
+            if response.delivery is None:
                 yield response
             else:
-                give_back(self._door, self._wanted, response)
-
-    async def _sent(self, response: SubscribeResponse | list[LeasedRecord]) -> SubscribeResponse:
-        """Messages are held from the moment on when they are handed over to be sent."""
-        if isinstance(response, SubscribeResponse):
-            return response
-        self._holdings.add(response, self._door.broker.clock.now_ms())
-        return SubscribeResponse(delivery=queues_pb2.Delivery(messages=await views_of(leased_view, response)))
+                await self._give_back(response.delivery.messages)
 
     # -- messages out -------------------------------------------------------------------------------------------------
 
     async def _deliver(self) -> None:
-        while True:
+        while not self._caller.gone.is_set() and not self._door.stopping.is_set():
             if self._credits <= 0:
                 self._has_credits.clear()
                 await self._has_credits.wait()
             try:
                 messages = await self._receive()
             except PenstockError as error:
+                if self._caller.gone.is_set():
+                    return
                 await self._patience.bear(error)
                 continue
             self._patience.renew()
-            if messages:
-                self._credits -= len(messages)
-                try:
-                    await self._unsent.put(messages)
-                except asyncio.CancelledError:
-                    give_back(self._door, self._wanted, messages)
-                    raise
+            if not messages:
+                continue
+            self._credits -= len(messages)
+            try:
+                await self._unsent.put(SubscribeResponse(delivery=Delivery(messages=messages)))
+            except asyncio.CancelledError:
+                self._door.finish(self._give_back(messages))
+                raise
 
-    async def _receive(self) -> list[LeasedRecord]:
-        limit = min(self._credits, _MESSAGES_AT_ONCE)
-        wanted = replace(self._wanted, max_messages=limit)
-        asking = ask(self._door, wanted, _WAIT_MS)
-        try:
-            await asyncio.wait((asking,))
-        except asyncio.CancelledError:
-            abandon(self._door, wanted, asking)
-            raise
-        return await messages_in(self._door, wanted, asking.result())
+    async def _receive(self) -> list[QueueMessage]:
+        wanted = self._wanted
+        request = Receive(
+            topic=wanted.topic,
+            group=wanted.group,
+            consumer=self._consumer,
+            max=min(self._credits, _MESSAGES_AT_ONCE),
+            max_bytes=wanted.max_bytes,
+            wait_ms=_WAIT_MS,
+            visibility_timeout_ms=wanted.visibility_timeout_ms,
+        )
+        answer: Received = await server_of(Receive)(self._door.services, request, self._caller)
+        return answer.messages
 
     # -- requests in --------------------------------------------------------------------------------------------------
 
@@ -176,7 +195,9 @@ class _Stream:
         async for request in self._requests:
             kind = request.WhichOneof("request")
             if kind == "credits":
-                self._credits = min(self._credits + whole(request.credits.count, "credits.count", low=1), INT32_MAX)
+                given = decode(SubscribeRequest, request).credits
+                assert given is not None, "it is the one that is set"
+                self._credits = min(self._credits + given.count, INT32_MAX)
                 self._has_credits.set()
             elif kind == "subscription":
                 raise InvalidArgument("subscription: only the first request of a stream is one.")
@@ -184,7 +205,7 @@ class _Stream:
                 raise InvalidArgument("request is missing: give credits, ack, nack, reject or extend.")
             else:
                 await self._room.acquire()
-                task = asyncio.create_task(self._settle(request))
+                task = asyncio.create_task(self._settle(kind, request))
                 self._settling.add(task)
                 task.add_done_callback(self._settled)
 
@@ -192,62 +213,70 @@ class _Stream:
         self._settling.discard(task)
         self._room.release()
 
-    async def _settle(self, request: SubscribeRequest) -> None:
+    async def _settle(self, kind: str, request: Message) -> None:
+        number: int = getattr(request, "id")  # noqa: B009
         try:
-            verdicts = await self._verdicts(request)
-            answer = queues_pb2.Settled(id=request.id, results=results_of(verdicts))
+            answer = Settled(id=number, results=await self._results(kind, request))
         except PenstockError as error:
-            answer = queues_pb2.Settled(id=request.id, error=error_of(error))
+            answer = Settled(id=number, error=problem_of(error, self._caller.instance))
         except Exception:
             log.exception("A request of a subscription met a bug.")
-            answer = queues_pb2.Settled(id=request.id, error=error_of(PenstockError("Something went wrong inside.")))
+            answer = Settled(id=number, error=problem_of(PenstockError("Something went wrong inside."), ""))
         await self._unsent.put(SubscribeResponse(settled=answer))
 
-    async def _verdicts(self, request: SubscribeRequest) -> Sequence[SettledReceipt]:
-        queues, group, topic = self._door.broker.queues, self._wanted.group, self._wanted.topic
-        kind = request.WhichOneof("request")
-        asking: Coroutine[Any, Any, list[SettledReceipt]]
+    async def _results(self, kind: str, request: Message) -> list[ReceiptResult]:
+        said = plain_of(SubscribeRequest, request)[kind]
+        operation = _SETTLING[kind]
+        wanted = convert(operation, {**said, "topic": self._wanted.topic, "group": self._wanted.group}, f"{kind}.")
+        answer: ReceiptResults = await server_of(operation)(self._door.services, wanted, self._caller)
         if kind == "extend":
-            receipts = receipts_of(request.extend.receipts, "extend.receipts")
-            timeout_ms = timeout_of(request.extend, "extend.")
-            verdicts = await queues.extend(group, receipts, topic=topic, visibility_timeout_ms=timeout_ms)
-            self._holdings.extended(verdicts, self._door.broker.clock.now_ms())
-            return verdicts
-        if kind == "ack":
-            receipts, entry = receipts_of(request.ack.receipts, "ack.receipts"), entry_of(request.ack)
-            asking = queues.ack(group, receipts, topic=topic, **entry)
-            if entry:
-                return await asking  # held until the transaction ends, whichever way
-        elif kind == "nack":
-            receipts, delay_ms = receipts_of(request.nack.receipts, "nack.receipts"), delay_of(request.nack)
-            asking = queues.nack(group, receipts, topic=topic, delay_ms=delay_ms, reason=request.nack.reason)
-        else:
-            receipts = receipts_of(request.reject.receipts, "reject.receipts")
-            asking = queues.reject(group, receipts, topic=topic, reason=request.reject.reason)
-        verdicts = await asking
-        self._holdings.settled(verdicts)
-        return verdicts
+            self._holdings.extended(answer.results, self._door.services.clock.now_ms())
+        elif "transaction" not in said:  # else they are held until the transaction ends, whichever way
+            self._holdings.settled(answer.results)
+        return answer.results
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """End everything, and give back what is held."""
-        for task in (*self._tasks, *self._settling):
-            task.cancel()
-        self._door.errand(self._give_back((*self._tasks, *self._settling)))
+        self._caller.gone.set()
+        self._has_credits.set()
+        self._door.finish(self._end())
 
-    async def _give_back(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        await asyncio.gather(*tasks, return_exceptions=True)
-        while not self._unsent.empty():
-            response = self._unsent.get_nowait()
-            if not isinstance(response, SubscribeResponse):
-                give_back(self._door, self._wanted, response)
+    async def _end(self) -> None:
+        reading, delivering, stopping = self._tasks or (None, None, None)
+        for task in (reading, stopping, *self._settling):
+            if task is not None:
+                task.cancel()
+        if delivering is not None:  # it ends by itself, for its client is gone; what it got by then is given back
+            while not delivering.done():
+                await asyncio.wait((delivering,), timeout=0.05)
+                await self._give_back_unsent()
+        await asyncio.gather(*self._tasks, *self._settling, return_exceptions=True)
+        await self._give_back_unsent()
         receipts = self._holdings.receipts()
         if not receipts:
             return
         if self._is_finished:
-            await release(self._door, self._wanted, receipts)
+            await self._release(receipts)
             return
-        group, topic = self._wanted.group, self._wanted.topic
+        nack = Nack(topic=self._wanted.topic, group=self._wanted.group, receipts=receipts, delay_ms=0, reason=BROKEN)
         with suppress(PenstockError):  # then the leases end by themselves
-            await self._door.broker.queues.nack(group, receipts, topic=topic, delay_ms=0, reason=BROKEN)
+            await server_of(Nack)(self._door.services, nack, self._caller)
+
+    async def _give_back_unsent(self) -> None:
+        while not self._unsent.empty():
+            response = self._unsent.get_nowait()
+            if response.delivery is not None:
+                await self._give_back(response.delivery.messages)
+
+    async def _give_back(self, messages: Sequence[QueueMessage]) -> None:
+        """Have messages that nobody saw delivered to somebody else at once, as if they never had been."""
+        await self._release([message.receipt for message in messages])
+
+    async def _release(self, receipts: list[str]) -> None:
+        release = Release(topic=self._wanted.topic, group=self._wanted.group, receipts=receipts)
+        try:
+            await server_of(Release)(self._door.services, release, self._caller)
+        except PenstockError as error:
+            log.warning("%d messages could not be given back; their leases end by themselves: %s", len(receipts), error)

@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from penstock.grpc.generated import message_pb2 as penstock_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/v1/dead_letters.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19penstock/v1/message.proto\"\xe8\x02\n\nDeadLetter\x12+\n\x07message\x18\x01 \x01(\x0b\x32\x1a.penstock.v1.StoredMessage\x12\x14\n\x0corigin_topic\x18\x02 \x01(\t\x12\x1d\n\x10origin_partition\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x1a\n\rorigin_offset\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x34\n\x10origin_timestamp\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05group\x18\x06 \x01(\t\x12\x12\n\x05tries\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12-\n\tdead_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bis_redriven\x18\n \x01(\x08\x42\x13\n\x11_origin_partitionB\x10\n\x0e_origin_offsetB\x08\n\x06_tries\"\xc6\x03\n\x10\x44\x65\x61\x64LetterFilter\x12\x12\n\x05group\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06reason\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x1c\n\x0freason_contains\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x10\n\x03key\x18\x04 \x01(\x0cH\x03\x88\x01\x01\x12)\n\x05since\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1d\n\x10origin_partition\x18\x07 \x01(\x05H\x04\x88\x01\x01\x12 \n\x13\x66irst_origin_offset\x18\x08 \x01(\x03H\x05\x88\x01\x01\x12\x1f\n\x12last_origin_offset\x18\t \x01(\x03H\x06\x88\x01\x01\x12,\n\x06places\x18\n \x03(\x0b\x32\x1c.penstock.v1.DeadLetterPlaceB\x08\n\x06_groupB\t\n\x07_reasonB\x12\n\x10_reason_containsB\x06\n\x04_keyB\x13\n\x11_origin_partitionB\x16\n\x14_first_origin_offsetB\x15\n\x13_last_origin_offset\"4\n\x0f\x44\x65\x61\x64LetterPlace\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\x97\x01\n\x16ListDeadLettersRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12-\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x1d.penstock.v1.DeadLetterFilter\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x18\n\x10include_redriven\x18\x05 \x01(\x08\"\x9c\x01\n\x17ListDeadLettersResponse\x12\x19\n\x11\x64\x65\x61\x64_letter_topic\x18\x01 \x01(\t\x12-\n\x0c\x64\x65\x61\x64_letters\x18\x02 \x03(\x0b\x32\x17.penstock.v1.DeadLetter\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x12\x0f\n\x07scanned\x18\x04 \x01(\x03\x12\r\n\x05total\x18\x05 \x01(\x03\"H\n\x14GetDeadLetterRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"R\n\x12ListReasonsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12-\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x1d.penstock.v1.DeadLetterFilter\"\xc1\x01\n\x10\x44\x65\x61\x64LetterReason\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x15\n\rmessage_count\x18\x02 \x01(\x03\x12.\n\nfirst_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tlast_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x06sample\x18\x05 \x01(\x0b\x32\x17.penstock.v1.DeadLetter\"\x95\x01\n\x13ListReasonsResponse\x12\x19\n\x11\x64\x65\x61\x64_letter_topic\x18\x01 \x01(\t\x12.\n\x07reasons\x18\x02 \x03(\x0b\x32\x1d.penstock.v1.DeadLetterReason\x12\x0f\n\x07scanned\x18\x03 \x01(\x03\x12\r\n\x05total\x18\x04 \x01(\x03\x12\x13\n\x0bis_complete\x18\x05 \x01(\x08\"\xbf\x01\n\x0eRedriveRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12-\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x1d.penstock.v1.DeadLetterFilter\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x11\n\x04rate\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05limit\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x14\n\x0crequested_by\x18\x06 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x07 \x01(\x08\x42\x07\n\x05_rateB\x08\n\x06_limit\"r\n\x0fRedriveResponse\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x17.penstock.v1.RedriveJobH\x00\x12+\n\trehearsal\x18\x02 \x01(\x0b\x32\x16.penstock.v1.RehearsalH\x00\x42\n\n\x08response\"\xcf\x01\n\tRehearsal\x12\x0f\n\x07matched\x18\x01 \x01(\x03\x12\x0f\n\x07scanned\x18\x02 \x01(\x03\x12\x34\n\x07targets\x18\x03 \x03(\x0b\x32#.penstock.v1.Rehearsal.TargetsEntry\x12\x10\n\x08stranded\x18\x04 \x01(\x03\x12(\n\x07samples\x18\x05 \x03(\x0b\x32\x17.penstock.v1.DeadLetter\x1a.\n\x0cTargetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xe9\x02\n\nRedriveJob\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x19\n\x11\x64\x65\x61\x64_letter_topic\x18\x03 \x01(\t\x12\x14\n\x0crequested_by\x18\x04 \x01(\t\x12\x0e\n\x06target\x18\x05 \x01(\t\x12\x11\n\x04rate\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05limit\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12(\n\x05state\x18\x08 \x01(\x0e\x32\x19.penstock.v1.RedriveState\x12.\n\nbegin_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07scanned\x18\x0b \x01(\x03\x12\r\n\x05moved\x18\x0c \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\r \x01(\x03\x12\r\n\x05\x65rror\x18\x0e \x01(\tB\x07\n\x05_rateB\x08\n\x06_limit\"$\n\x13ListRedrivesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"A\n\x14ListRedrivesResponse\x12)\n\x08redrives\x18\x01 \x03(\x0b\x32\x17.penstock.v1.RedriveJob\"1\n\x14\x43\x61ncelRedriveRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t*\x9b\x01\n\x0cRedriveState\x12\x1d\n\x19REDRIVE_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REDRIVE_STATE_RUNNING\x10\x01\x12\x1c\n\x18REDRIVE_STATE_CANCELLING\x10\x02\x12\x16\n\x12REDRIVE_STATE_DONE\x10\x03\x12\x1b\n\x17REDRIVE_STATE_CANCELLED\x10\x04\x32\xf2\x03\n\x0b\x44\x65\x61\x64Letters\x12\\\n\x0fListDeadLetters\x12#.penstock.v1.ListDeadLettersRequest\x1a$.penstock.v1.ListDeadLettersResponse\x12K\n\rGetDeadLetter\x12!.penstock.v1.GetDeadLetterRequest\x1a\x17.penstock.v1.DeadLetter\x12P\n\x0bListReasons\x12\x1f.penstock.v1.ListReasonsRequest\x1a .penstock.v1.ListReasonsResponse\x12\x44\n\x07Redrive\x12\x1b.penstock.v1.RedriveRequest\x1a\x1c.penstock.v1.RedriveResponse\x12S\n\x0cListRedrives\x12 .penstock.v1.ListRedrivesRequest\x1a!.penstock.v1.ListRedrivesResponse\x12K\n\rCancelRedrive\x12!.penstock.v1.CancelRedriveRequest\x1a\x17.penstock.v1.RedriveJobb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/v1/dead_letters.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19penstock/v1/message.proto\"O\n\x14\x43\x61ncelRedriveRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x12\n\x05group\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_group\"\x80\x03\n\nDeadLetter\x12+\n\x07message\x18\x01 \x01(\x0b\x32\x1a.penstock.v1.StoredMessage\x12\x14\n\x0corigin_topic\x18\x02 \x01(\t\x12\x1d\n\x10origin_partition\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x1a\n\rorigin_offset\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x34\n\x10origin_timestamp\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05group\x18\x06 \x01(\t\x12\x12\n\x05tries\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12-\n\tdead_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bis_redriven\x18\n \x01(\x08\x12\x16\n\x0etimes_redriven\x18\x0b \x01(\x03\x42\x13\n\x11_origin_partitionB\x10\n\x0e_origin_offsetB\x08\n\x06_tries\"\xc6\x03\n\x10\x44\x65\x61\x64LetterFilter\x12\x12\n\x05group\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06reason\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x1c\n\x0freason_contains\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x10\n\x03key\x18\x04 \x01(\x0cH\x03\x88\x01\x01\x12)\n\x05since\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1d\n\x10origin_partition\x18\x07 \x01(\x05H\x04\x88\x01\x01\x12 \n\x13\x66irst_origin_offset\x18\x08 \x01(\x03H\x05\x88\x01\x01\x12\x1f\n\x12last_origin_offset\x18\t \x01(\x03H\x06\x88\x01\x01\x12,\n\x06places\x18\n \x03(\x0b\x32\x1c.penstock.v1.DeadLetterPlaceB\x08\n\x06_groupB\t\n\x07_reasonB\x12\n\x10_reason_containsB\x06\n\x04_keyB\x13\n\x11_origin_partitionB\x16\n\x14_first_origin_offsetB\x15\n\x13_last_origin_offset\"4\n\x0f\x44\x65\x61\x64LetterPlace\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\xc1\x01\n\x10\x44\x65\x61\x64LetterReason\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x15\n\rmessage_count\x18\x02 \x01(\x03\x12.\n\nfirst_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tlast_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x06sample\x18\x05 \x01(\x0b\x32\x17.penstock.v1.DeadLetter\"f\n\x14GetDeadLetterRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x12\n\x05group\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_group\"L\n\x11GetRedriveRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x12\n\x05group\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_group\"\x97\x01\n\x16ListDeadLettersRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12-\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x1d.penstock.v1.DeadLetterFilter\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\x18\n\x10include_redriven\x18\x05 \x01(\x08\"\x9c\x01\n\x17ListDeadLettersResponse\x12\x19\n\x11\x64\x65\x61\x64_letter_topic\x18\x01 \x01(\t\x12-\n\x0c\x64\x65\x61\x64_letters\x18\x02 \x03(\x0b\x32\x17.penstock.v1.DeadLetter\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x12\x0f\n\x07scanned\x18\x04 \x01(\x03\x12\r\n\x05total\x18\x05 \x01(\x03\"R\n\x12ListReasonsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12-\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x1d.penstock.v1.DeadLetterFilter\"\x95\x01\n\x13ListReasonsResponse\x12\x19\n\x11\x64\x65\x61\x64_letter_topic\x18\x01 \x01(\t\x12.\n\x07reasons\x18\x02 \x03(\x0b\x32\x1d.penstock.v1.DeadLetterReason\x12\x0f\n\x07scanned\x18\x03 \x01(\x03\x12\r\n\x05total\x18\x04 \x01(\x03\x12\x13\n\x0bis_complete\x18\x05 \x01(\x08\"B\n\x13ListRedrivesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\x05group\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_group\"A\n\x14ListRedrivesResponse\x12)\n\x08redrives\x18\x01 \x03(\x0b\x32\x17.penstock.v1.RedriveJob\"\xa7\x03\n\nRedriveJob\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x19\n\x11\x64\x65\x61\x64_letter_topic\x18\x03 \x01(\t\x12\x14\n\x0crequested_by\x18\x04 \x01(\t\x12\x0e\n\x06target\x18\x05 \x01(\t\x12\x11\n\x04rate\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05limit\x18\x07 \x01(\x03H\x01\x88\x01\x01\x12(\n\x05state\x18\x08 \x01(\x0e\x32\x19.penstock.v1.RedriveState\x12.\n\nbegin_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07scanned\x18\x0b \x01(\x03\x12\r\n\x05moved\x18\x0c \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\r \x01(\x03\x12\r\n\x05\x65rror\x18\x0e \x01(\t\x12-\n\x06\x66ilter\x18\x0f \x01(\x0b\x32\x1d.penstock.v1.DeadLetterFilter\x12\r\n\x05total\x18\x10 \x01(\x03\x42\x07\n\x05_rateB\x08\n\x06_limit\"\xe8\x01\n\x0eRedriveRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12-\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x1d.penstock.v1.DeadLetterFilter\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x11\n\x04rate\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05limit\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x14\n\x0crequested_by\x18\x06 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x07 \x01(\x08\x12\'\n\x04wait\x18\x08 \x01(\x0b\x32\x19.google.protobuf.DurationB\x07\n\x05_rateB\x08\n\x06_limit\"r\n\x0fRedriveResponse\x12&\n\x03job\x18\x01 \x01(\x0b\x32\x17.penstock.v1.RedriveJobH\x00\x12+\n\trehearsal\x18\x02 \x01(\x0b\x32\x16.penstock.v1.RehearsalH\x00\x42\n\n\x08response\"\xff\x01\n\tRehearsal\x12\x0f\n\x07matched\x18\x01 \x01(\x03\x12\x0f\n\x07scanned\x18\x02 \x01(\x03\x12\x34\n\x07targets\x18\x03 \x03(\x0b\x32#.penstock.v1.Rehearsal.TargetsEntry\x12\x10\n\x08stranded\x18\x04 \x01(\x03\x12(\n\x07samples\x18\x05 \x03(\x0b\x32\x17.penstock.v1.DeadLetter\x12\x19\n\x11\x64\x65\x61\x64_letter_topic\x18\x06 \x01(\t\x12\x13\n\x0bis_complete\x18\x07 \x01(\x08\x1a.\n\x0cTargetsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01*\x9b\x01\n\x0cRedriveState\x12\x1d\n\x19REDRIVE_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REDRIVE_STATE_RUNNING\x10\x01\x12\x1c\n\x18REDRIVE_STATE_CANCELLING\x10\x02\x12\x16\n\x12REDRIVE_STATE_DONE\x10\x03\x12\x1b\n\x17REDRIVE_STATE_CANCELLED\x10\x04\x32\xb9\x04\n\x0b\x44\x65\x61\x64Letters\x12\\\n\x0fListDeadLetters\x12#.penstock.v1.ListDeadLettersRequest\x1a$.penstock.v1.ListDeadLettersResponse\x12P\n\x0bListReasons\x12\x1f.penstock.v1.ListReasonsRequest\x1a .penstock.v1.ListReasonsResponse\x12K\n\rGetDeadLetter\x12!.penstock.v1.GetDeadLetterRequest\x1a\x17.penstock.v1.DeadLetter\x12\x44\n\x07Redrive\x12\x1b.penstock.v1.RedriveRequest\x1a\x1c.penstock.v1.RedriveResponse\x12S\n\x0cListRedrives\x12 .penstock.v1.ListRedrivesRequest\x1a!.penstock.v1.ListRedrivesResponse\x12\x45\n\nGetRedrive\x12\x1e.penstock.v1.GetRedriveRequest\x1a\x17.penstock.v1.RedriveJob\x12K\n\rCancelRedrive\x12!.penstock.v1.CancelRedriveRequest\x1a\x17.penstock.v1.RedriveJobb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,42 +36,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REHEARSAL_TARGETSENTRY']._loaded_options = None
   _globals['_REHEARSAL_TARGETSENTRY']._serialized_options = b'8\001'
-  _globals['_REDRIVESTATE']._serialized_start=2841
-  _globals['_REDRIVESTATE']._serialized_end=2996
-  _globals['_DEADLETTER']._serialized_start=108
-  _globals['_DEADLETTER']._serialized_end=468
-  _globals['_DEADLETTERFILTER']._serialized_start=471
-  _globals['_DEADLETTERFILTER']._serialized_end=925
-  _globals['_DEADLETTERPLACE']._serialized_start=927
-  _globals['_DEADLETTERPLACE']._serialized_end=979
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=982
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=1133
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=1136
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=1292
-  _globals['_GETDEADLETTERREQUEST']._serialized_start=1294
-  _globals['_GETDEADLETTERREQUEST']._serialized_end=1366
-  _globals['_LISTREASONSREQUEST']._serialized_start=1368
-  _globals['_LISTREASONSREQUEST']._serialized_end=1450
-  _globals['_DEADLETTERREASON']._serialized_start=1453
-  _globals['_DEADLETTERREASON']._serialized_end=1646
-  _globals['_LISTREASONSRESPONSE']._serialized_start=1649
-  _globals['_LISTREASONSRESPONSE']._serialized_end=1798
-  _globals['_REDRIVEREQUEST']._serialized_start=1801
-  _globals['_REDRIVEREQUEST']._serialized_end=1992
-  _globals['_REDRIVERESPONSE']._serialized_start=1994
-  _globals['_REDRIVERESPONSE']._serialized_end=2108
-  _globals['_REHEARSAL']._serialized_start=2111
-  _globals['_REHEARSAL']._serialized_end=2318
-  _globals['_REHEARSAL_TARGETSENTRY']._serialized_start=2272
-  _globals['_REHEARSAL_TARGETSENTRY']._serialized_end=2318
-  _globals['_REDRIVEJOB']._serialized_start=2321
-  _globals['_REDRIVEJOB']._serialized_end=2682
-  _globals['_LISTREDRIVESREQUEST']._serialized_start=2684
-  _globals['_LISTREDRIVESREQUEST']._serialized_end=2720
-  _globals['_LISTREDRIVESRESPONSE']._serialized_start=2722
-  _globals['_LISTREDRIVESRESPONSE']._serialized_end=2787
-  _globals['_CANCELREDRIVEREQUEST']._serialized_start=2789
-  _globals['_CANCELREDRIVEREQUEST']._serialized_end=2838
-  _globals['_DEADLETTERS']._serialized_start=2999
-  _globals['_DEADLETTERS']._serialized_end=3497
+  _globals['_REDRIVESTATE']._serialized_start=3216
+  _globals['_REDRIVESTATE']._serialized_end=3371
+  _globals['_CANCELREDRIVEREQUEST']._serialized_start=139
+  _globals['_CANCELREDRIVEREQUEST']._serialized_end=218
+  _globals['_DEADLETTER']._serialized_start=221
+  _globals['_DEADLETTER']._serialized_end=605
+  _globals['_DEADLETTERFILTER']._serialized_start=608
+  _globals['_DEADLETTERFILTER']._serialized_end=1062
+  _globals['_DEADLETTERPLACE']._serialized_start=1064
+  _globals['_DEADLETTERPLACE']._serialized_end=1116
+  _globals['_DEADLETTERREASON']._serialized_start=1119
+  _globals['_DEADLETTERREASON']._serialized_end=1312
+  _globals['_GETDEADLETTERREQUEST']._serialized_start=1314
+  _globals['_GETDEADLETTERREQUEST']._serialized_end=1416
+  _globals['_GETREDRIVEREQUEST']._serialized_start=1418
+  _globals['_GETREDRIVEREQUEST']._serialized_end=1494
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=1497
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=1648
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=1651
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=1807
+  _globals['_LISTREASONSREQUEST']._serialized_start=1809
+  _globals['_LISTREASONSREQUEST']._serialized_end=1891
+  _globals['_LISTREASONSRESPONSE']._serialized_start=1894
+  _globals['_LISTREASONSRESPONSE']._serialized_end=2043
+  _globals['_LISTREDRIVESREQUEST']._serialized_start=2045
+  _globals['_LISTREDRIVESREQUEST']._serialized_end=2111
+  _globals['_LISTREDRIVESRESPONSE']._serialized_start=2113
+  _globals['_LISTREDRIVESRESPONSE']._serialized_end=2178
+  _globals['_REDRIVEJOB']._serialized_start=2181
+  _globals['_REDRIVEJOB']._serialized_end=2604
+  _globals['_REDRIVEREQUEST']._serialized_start=2607
+  _globals['_REDRIVEREQUEST']._serialized_end=2839
+  _globals['_REDRIVERESPONSE']._serialized_start=2841
+  _globals['_REDRIVERESPONSE']._serialized_end=2955
+  _globals['_REHEARSAL']._serialized_start=2958
+  _globals['_REHEARSAL']._serialized_end=3213
+  _globals['_REHEARSAL_TARGETSENTRY']._serialized_start=3167
+  _globals['_REHEARSAL_TARGETSENTRY']._serialized_end=3213
+  _globals['_DEADLETTERS']._serialized_start=3374
+  _globals['_DEADLETTERS']._serialized_end=3943
 # @@protoc_insertion_point(module_scope)

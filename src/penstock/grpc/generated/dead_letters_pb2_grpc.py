@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DeadLettersStub:
-    """The dead letters of a topic. `topic` is always the topic whose messages died, not the one that holds them.
+    """DeadLetters. Any node takes any call.
     """
 
     def __init__(self, channel):
@@ -40,15 +40,15 @@ class DeadLettersStub:
                 request_serializer=penstock_dot_v1_dot_dead__letters__pb2.ListDeadLettersRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_dead__letters__pb2.ListDeadLettersResponse.FromString,
                 _registered_method=True)
-        self.GetDeadLetter = channel.unary_unary(
-                '/penstock.v1.DeadLetters/GetDeadLetter',
-                request_serializer=penstock_dot_v1_dot_dead__letters__pb2.GetDeadLetterRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_dead__letters__pb2.DeadLetter.FromString,
-                _registered_method=True)
         self.ListReasons = channel.unary_unary(
                 '/penstock.v1.DeadLetters/ListReasons',
                 request_serializer=penstock_dot_v1_dot_dead__letters__pb2.ListReasonsRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_dead__letters__pb2.ListReasonsResponse.FromString,
+                _registered_method=True)
+        self.GetDeadLetter = channel.unary_unary(
+                '/penstock.v1.DeadLetters/GetDeadLetter',
+                request_serializer=penstock_dot_v1_dot_dead__letters__pb2.GetDeadLetterRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_dead__letters__pb2.DeadLetter.FromString,
                 _registered_method=True)
         self.Redrive = channel.unary_unary(
                 '/penstock.v1.DeadLetters/Redrive',
@@ -60,6 +60,11 @@ class DeadLettersStub:
                 request_serializer=penstock_dot_v1_dot_dead__letters__pb2.ListRedrivesRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_dead__letters__pb2.ListRedrivesResponse.FromString,
                 _registered_method=True)
+        self.GetRedrive = channel.unary_unary(
+                '/penstock.v1.DeadLetters/GetRedrive',
+                request_serializer=penstock_dot_v1_dot_dead__letters__pb2.GetRedriveRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_dead__letters__pb2.RedriveJob.FromString,
+                _registered_method=True)
         self.CancelRedrive = channel.unary_unary(
                 '/penstock.v1.DeadLetters/CancelRedrive',
                 request_serializer=penstock_dot_v1_dot_dead__letters__pb2.CancelRedriveRequest.SerializeToString,
@@ -68,46 +73,54 @@ class DeadLettersStub:
 
 
 class DeadLettersServicer:
-    """The dead letters of a topic. `topic` is always the topic whose messages died, not the one that holds them.
+    """DeadLetters. Any node takes any call.
     """
 
     def ListDeadLetters(self, request, context):
-        """Dead letters by partition and offset.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetDeadLetter(self, request, context):
-        """One dead letter by its place.
+        """List dead letters of a topic by partition and offset, page by page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListReasons(self, request, context):
-        """What dead letters died of, the most frequent first.
+        """Tell what dead letters of a topic died of: how many, when the first and the last, and one of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDeadLetter(self, request, context):
+        """Show one dead letter, by its partition and offset among the dead letters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Redrive(self, request, context):
-        """Begins to send dead letters back to where they came from, each once; or, as a dry run, tells what would be sent.
+        """Send dead letters back to where they came from, or tell what that would do. Without a filter, all that are there
+        now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRedrives(self, request, context):
-        """Redrives under way and those that ended, the oldest first.
+        """List what was sent back: who asked for it, when, which, how many, and what came of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRedrive(self, request, context):
+        """Show one redrive, and how far it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelRedrive(self, request, context):
-        """Stops a redrive; what it has begun is brought to its end first.
+        """Stop a redrive. What it has begun is brought to its end first; what was sent stays sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,15 +134,15 @@ def add_DeadLettersServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_v1_dot_dead__letters__pb2.ListDeadLettersRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_dead__letters__pb2.ListDeadLettersResponse.SerializeToString,
             ),
-            'GetDeadLetter': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetDeadLetter,
-                    request_deserializer=penstock_dot_v1_dot_dead__letters__pb2.GetDeadLetterRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_dead__letters__pb2.DeadLetter.SerializeToString,
-            ),
             'ListReasons': grpc.unary_unary_rpc_method_handler(
                     servicer.ListReasons,
                     request_deserializer=penstock_dot_v1_dot_dead__letters__pb2.ListReasonsRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_dead__letters__pb2.ListReasonsResponse.SerializeToString,
+            ),
+            'GetDeadLetter': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDeadLetter,
+                    request_deserializer=penstock_dot_v1_dot_dead__letters__pb2.GetDeadLetterRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_dead__letters__pb2.DeadLetter.SerializeToString,
             ),
             'Redrive': grpc.unary_unary_rpc_method_handler(
                     servicer.Redrive,
@@ -140,6 +153,11 @@ def add_DeadLettersServicer_to_server(servicer, server):
                     servicer.ListRedrives,
                     request_deserializer=penstock_dot_v1_dot_dead__letters__pb2.ListRedrivesRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_dead__letters__pb2.ListRedrivesResponse.SerializeToString,
+            ),
+            'GetRedrive': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRedrive,
+                    request_deserializer=penstock_dot_v1_dot_dead__letters__pb2.GetRedriveRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_dead__letters__pb2.RedriveJob.SerializeToString,
             ),
             'CancelRedrive': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelRedrive,
@@ -155,7 +173,7 @@ def add_DeadLettersServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DeadLetters:
-    """The dead letters of a topic. `topic` is always the topic whose messages died, not the one that holds them.
+    """DeadLetters. Any node takes any call.
     """
 
     @staticmethod
@@ -186,33 +204,6 @@ class DeadLetters:
             _registered_method=True)
 
     @staticmethod
-    def GetDeadLetter(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.DeadLetters/GetDeadLetter',
-            penstock_dot_v1_dot_dead__letters__pb2.GetDeadLetterRequest.SerializeToString,
-            penstock_dot_v1_dot_dead__letters__pb2.DeadLetter.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def ListReasons(request,
             target,
             options=(),
@@ -229,6 +220,33 @@ class DeadLetters:
             '/penstock.v1.DeadLetters/ListReasons',
             penstock_dot_v1_dot_dead__letters__pb2.ListReasonsRequest.SerializeToString,
             penstock_dot_v1_dot_dead__letters__pb2.ListReasonsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDeadLetter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.DeadLetters/GetDeadLetter',
+            penstock_dot_v1_dot_dead__letters__pb2.GetDeadLetterRequest.SerializeToString,
+            penstock_dot_v1_dot_dead__letters__pb2.DeadLetter.FromString,
             options,
             channel_credentials,
             insecure,
@@ -283,6 +301,33 @@ class DeadLetters:
             '/penstock.v1.DeadLetters/ListRedrives',
             penstock_dot_v1_dot_dead__letters__pb2.ListRedrivesRequest.SerializeToString,
             penstock_dot_v1_dot_dead__letters__pb2.ListRedrivesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRedrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.DeadLetters/GetRedrive',
+            penstock_dot_v1_dot_dead__letters__pb2.GetRedriveRequest.SerializeToString,
+            penstock_dot_v1_dot_dead__letters__pb2.RedriveJob.FromString,
             options,
             channel_credentials,
             insecure,

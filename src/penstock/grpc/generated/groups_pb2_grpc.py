@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class GroupsStub:
-    """Membership in consumer groups, and their offsets. A member is kept by the node that coordinates its group; every node
-    takes every call and hands it on.
+    """Groups. Any node takes any call.
     """
 
     def __init__(self, channel):
@@ -36,15 +35,15 @@ class GroupsStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.Join = channel.unary_unary(
-                '/penstock.v1.Groups/Join',
-                request_serializer=penstock_dot_v1_dot_groups__pb2.JoinRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_groups__pb2.Membership.FromString,
-                _registered_method=True)
         self.Poll = channel.unary_unary(
                 '/penstock.v1.Groups/Poll',
                 request_serializer=penstock_dot_v1_dot_groups__pb2.PollRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_groups__pb2.PollResponse.FromString,
+                _registered_method=True)
+        self.Join = channel.unary_unary(
+                '/penstock.v1.Groups/Join',
+                request_serializer=penstock_dot_v1_dot_groups__pb2.JoinRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_groups__pb2.Membership.FromString,
                 _registered_method=True)
         self.Commit = channel.unary_unary(
                 '/penstock.v1.Groups/Commit',
@@ -61,43 +60,128 @@ class GroupsStub:
                 request_serializer=penstock_dot_v1_dot_groups__pb2.LeaveRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_groups__pb2.LeaveResponse.FromString,
                 _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/penstock.v1.Groups/ListGroups',
+                request_serializer=penstock_dot_v1_dot_groups__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_groups__pb2.GroupList.FromString,
+                _registered_method=True)
+        self.DescribeGroup = channel.unary_unary(
+                '/penstock.v1.Groups/DescribeGroup',
+                request_serializer=penstock_dot_v1_dot_groups__pb2.DescribeGroupRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_groups__pb2.GroupDetail.FromString,
+                _registered_method=True)
+        self.DeleteConsumerGroup = channel.unary_unary(
+                '/penstock.v1.Groups/DeleteConsumerGroup',
+                request_serializer=penstock_dot_v1_dot_groups__pb2.DeleteConsumerGroupRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_groups__pb2.DeleteConsumerGroupResponse.FromString,
+                _registered_method=True)
+        self.ResetGroup = channel.unary_unary(
+                '/penstock.v1.Groups/ResetGroup',
+                request_serializer=penstock_dot_v1_dot_groups__pb2.ResetGroupRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_groups__pb2.ResetResult.FromString,
+                _registered_method=True)
+        self.DeleteGroupOffsets = channel.unary_unary(
+                '/penstock.v1.Groups/DeleteGroupOffsets',
+                request_serializer=penstock_dot_v1_dot_groups__pb2.DeleteGroupOffsetsRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_groups__pb2.DeletedOffsets.FromString,
+                _registered_method=True)
+        self.FindOffsets = channel.unary_unary(
+                '/penstock.v1.Groups/FindOffsets',
+                request_serializer=penstock_dot_v1_dot_groups__pb2.FindOffsetsRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_groups__pb2.OffsetsAnswer.FromString,
+                _registered_method=True)
+        self.ReportOffsets = channel.unary_unary(
+                '/penstock.v1.Groups/ReportOffsets',
+                request_serializer=penstock_dot_v1_dot_groups__pb2.ReportOffsetsRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_groups__pb2.ReportedView.FromString,
+                _registered_method=True)
 
 
 class GroupsServicer:
-    """Membership in consumer groups, and their offsets. A member is kept by the node that coordinates its group; every node
-    takes every call and hands it on.
+    """Groups. Any node takes any call.
     """
 
-    def Join(self, request, context):
-        """Becomes a member, and answers when the group has settled, or after `wait`.
+    def Poll(self, request, context):
+        """Get the next messages of a member's partitions, waiting for them up to `wait`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Poll(self, request, context):
-        """The next messages of a member's partitions.
+    def Join(self, request, context):
+        """Become a member of a group, and answer when it has settled, or after `wait`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Commit(self, request, context):
-        """Commits offsets: of a member, or of a group that has no members.
+        """Commit offsets: of a member those named, or everything that it polled so far; or of a group without members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Keeps a member's session going while it is busy.
+        """Keep a member's session going while it is busy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """Leaves, so that others take over at once.
+        """Leave a group, so that others take over the partitions at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroups(self, request, context):
+        """Every group, by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeGroup(self, request, context):
+        """One group with its members, offsets and lag.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteConsumerGroup(self, request, context):
+        """Forget a group without members, and its offsets.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetGroup(self, request, context):
+        """Move the offsets of a group without members. A group that is not there yet is begun, unless `create` is false.
+        Exactly one of `start.offset`, `start.since` and `shift` says where.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteGroupOffsets(self, request, context):
+        """Forget a group's offsets in a topic that none of its members read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindOffsets(self, request, context):
+        """Where topics begin and end, all of them in one call, by name or by pattern. With `wait`, the answer comes once
+        there is more than `known`, or in the end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportOffsets(self, request, context):
+        """Say how far a reader that plans its own work got: a group without members, with a lag.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,15 +190,15 @@ class GroupsServicer:
 
 def add_GroupsServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Join': grpc.unary_unary_rpc_method_handler(
-                    servicer.Join,
-                    request_deserializer=penstock_dot_v1_dot_groups__pb2.JoinRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_groups__pb2.Membership.SerializeToString,
-            ),
             'Poll': grpc.unary_unary_rpc_method_handler(
                     servicer.Poll,
                     request_deserializer=penstock_dot_v1_dot_groups__pb2.PollRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_groups__pb2.PollResponse.SerializeToString,
+            ),
+            'Join': grpc.unary_unary_rpc_method_handler(
+                    servicer.Join,
+                    request_deserializer=penstock_dot_v1_dot_groups__pb2.JoinRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_groups__pb2.Membership.SerializeToString,
             ),
             'Commit': grpc.unary_unary_rpc_method_handler(
                     servicer.Commit,
@@ -131,6 +215,41 @@ def add_GroupsServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_v1_dot_groups__pb2.LeaveRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_groups__pb2.LeaveResponse.SerializeToString,
             ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=penstock_dot_v1_dot_groups__pb2.ListGroupsRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_groups__pb2.GroupList.SerializeToString,
+            ),
+            'DescribeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroup,
+                    request_deserializer=penstock_dot_v1_dot_groups__pb2.DescribeGroupRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_groups__pb2.GroupDetail.SerializeToString,
+            ),
+            'DeleteConsumerGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteConsumerGroup,
+                    request_deserializer=penstock_dot_v1_dot_groups__pb2.DeleteConsumerGroupRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_groups__pb2.DeleteConsumerGroupResponse.SerializeToString,
+            ),
+            'ResetGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetGroup,
+                    request_deserializer=penstock_dot_v1_dot_groups__pb2.ResetGroupRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_groups__pb2.ResetResult.SerializeToString,
+            ),
+            'DeleteGroupOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroupOffsets,
+                    request_deserializer=penstock_dot_v1_dot_groups__pb2.DeleteGroupOffsetsRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_groups__pb2.DeletedOffsets.SerializeToString,
+            ),
+            'FindOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindOffsets,
+                    request_deserializer=penstock_dot_v1_dot_groups__pb2.FindOffsetsRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_groups__pb2.OffsetsAnswer.SerializeToString,
+            ),
+            'ReportOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportOffsets,
+                    request_deserializer=penstock_dot_v1_dot_groups__pb2.ReportOffsetsRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_groups__pb2.ReportedView.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'penstock.v1.Groups', rpc_method_handlers)
@@ -140,36 +259,8 @@ def add_GroupsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Groups:
-    """Membership in consumer groups, and their offsets. A member is kept by the node that coordinates its group; every node
-    takes every call and hands it on.
+    """Groups. Any node takes any call.
     """
-
-    @staticmethod
-    def Join(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.Groups/Join',
-            penstock_dot_v1_dot_groups__pb2.JoinRequest.SerializeToString,
-            penstock_dot_v1_dot_groups__pb2.Membership.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def Poll(request,
@@ -188,6 +279,33 @@ class Groups:
             '/penstock.v1.Groups/Poll',
             penstock_dot_v1_dot_groups__pb2.PollRequest.SerializeToString,
             penstock_dot_v1_dot_groups__pb2.PollResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Join(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Groups/Join',
+            penstock_dot_v1_dot_groups__pb2.JoinRequest.SerializeToString,
+            penstock_dot_v1_dot_groups__pb2.Membership.FromString,
             options,
             channel_credentials,
             insecure,
@@ -269,6 +387,195 @@ class Groups:
             '/penstock.v1.Groups/Leave',
             penstock_dot_v1_dot_groups__pb2.LeaveRequest.SerializeToString,
             penstock_dot_v1_dot_groups__pb2.LeaveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Groups/ListGroups',
+            penstock_dot_v1_dot_groups__pb2.ListGroupsRequest.SerializeToString,
+            penstock_dot_v1_dot_groups__pb2.GroupList.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Groups/DescribeGroup',
+            penstock_dot_v1_dot_groups__pb2.DescribeGroupRequest.SerializeToString,
+            penstock_dot_v1_dot_groups__pb2.GroupDetail.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteConsumerGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Groups/DeleteConsumerGroup',
+            penstock_dot_v1_dot_groups__pb2.DeleteConsumerGroupRequest.SerializeToString,
+            penstock_dot_v1_dot_groups__pb2.DeleteConsumerGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Groups/ResetGroup',
+            penstock_dot_v1_dot_groups__pb2.ResetGroupRequest.SerializeToString,
+            penstock_dot_v1_dot_groups__pb2.ResetResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroupOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Groups/DeleteGroupOffsets',
+            penstock_dot_v1_dot_groups__pb2.DeleteGroupOffsetsRequest.SerializeToString,
+            penstock_dot_v1_dot_groups__pb2.DeletedOffsets.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Groups/FindOffsets',
+            penstock_dot_v1_dot_groups__pb2.FindOffsetsRequest.SerializeToString,
+            penstock_dot_v1_dot_groups__pb2.OffsetsAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Groups/ReportOffsets',
+            penstock_dot_v1_dot_groups__pb2.ReportOffsetsRequest.SerializeToString,
+            penstock_dot_v1_dot_groups__pb2.ReportedView.FromString,
             options,
             channel_credentials,
             insecure,

@@ -22,36 +22,45 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from penstock.grpc.generated import message_pb2 as penstock_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apenstock/v1/messages.proto\x12\x0bpenstock.v1\x1a\x19penstock/v1/message.proto\"\x9a\x01\n\x0ePublishRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12%\n\x07message\x18\x02 \x01(\x0b\x32\x14.penstock.v1.Message\x12-\n\x0bpartitioner\x18\x03 \x01(\x0e\x32\x18.penstock.v1.Partitioner\x12#\n\x06ticket\x18\x04 \x01(\x0b\x32\x13.penstock.v1.Ticket\"j\n\x0fPublishResponse\x12%\n\x07receipt\x18\x01 \x01(\x0b\x32\x14.penstock.v1.Receipt\x12\x30\n\tscheduled\x18\x02 \x01(\x0b\x32\x1d.penstock.v1.ScheduledReceipt\"\xa0\x01\n\x13PublishBatchRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12&\n\x08messages\x18\x02 \x03(\x0b\x32\x14.penstock.v1.Message\x12-\n\x0bpartitioner\x18\x03 \x01(\x0e\x32\x18.penstock.v1.Partitioner\x12#\n\x06ticket\x18\x04 \x01(\x0b\x32\x13.penstock.v1.Ticket\"\x9b\x01\n\rPublishResult\x12\'\n\x07receipt\x18\x01 \x01(\x0b\x32\x14.penstock.v1.ReceiptH\x00\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.penstock.v1.ErrorH\x00\x12\x32\n\tscheduled\x18\x03 \x01(\x0b\x32\x1d.penstock.v1.ScheduledReceiptH\x00\x42\x08\n\x06result\"C\n\x14PublishBatchResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.penstock.v1.PublishResult\"\xad\x01\n\x14PublishStreamRequest\x12\n\n\x02id\x18\x01 \x01(\x03\x12\r\n\x05topic\x18\x02 \x01(\t\x12&\n\x08messages\x18\x03 \x03(\x0b\x32\x14.penstock.v1.Message\x12-\n\x0bpartitioner\x18\x04 \x01(\x0e\x32\x18.penstock.v1.Partitioner\x12#\n\x06ticket\x18\x05 \x01(\x0b\x32\x13.penstock.v1.Ticket\"s\n\x15PublishStreamResponse\x12\n\n\x02id\x18\x01 \x01(\x03\x12+\n\x07results\x18\x02 \x03(\x0b\x32\x1a.penstock.v1.PublishResult\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Error\"\x84\x01\n\x0bReadRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05start\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Start\x12\r\n\x05limit\x18\x04 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\x12\x11\n\tmax_bytes\x18\x06 \x01(\x05\"\x83\x01\n\x0cReadResponse\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.penstock.v1.StoredMessage\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x04 \x01(\x03*a\n\x0bPartitioner\x12\x1b\n\x17PARTITIONER_UNSPECIFIED\x10\x00\x12\x18\n\x14PARTITIONER_KEY_HASH\x10\x01\x12\x1b\n\x17PARTITIONER_ROUND_ROBIN\x10\x02\x32\xc0\x02\n\x08Messages\x12\x44\n\x07Publish\x12\x1b.penstock.v1.PublishRequest\x1a\x1c.penstock.v1.PublishResponse\x12S\n\x0cPublishBatch\x12 .penstock.v1.PublishBatchRequest\x1a!.penstock.v1.PublishBatchResponse\x12Z\n\rPublishStream\x12!.penstock.v1.PublishStreamRequest\x1a\".penstock.v1.PublishStreamResponse(\x01\x30\x01\x12=\n\x04Read\x12\x18.penstock.v1.ReadRequest\x1a\x19.penstock.v1.ReadResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apenstock/v1/messages.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19penstock/v1/message.proto\"\x17\n\x15\x43reateProducerRequest\"\xa5\x01\n\x0cMessagesPage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x03\x12,\n\x08messages\x18\x03 \x03(\x0b\x32\x1a.penstock.v1.StoredMessage\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x05 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x06 \x01(\x03\";\n\x0cProducerView\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x03\"\xa0\x01\n\x13PublishBatchRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12&\n\x08messages\x18\x02 \x03(\x0b\x32\x14.penstock.v1.Message\x12-\n\x0bpartitioner\x18\x03 \x01(\x0e\x32\x18.penstock.v1.Partitioner\x12#\n\x06ticket\x18\x04 \x01(\x0b\x32\x13.penstock.v1.Ticket\"f\n\x14PublishBatchResponse\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.penstock.v1.PublishResult\x12\x11\n\tpublished\x18\x02 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x03\"\x9a\x01\n\x0ePublishRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12%\n\x07message\x18\x02 \x01(\x0b\x32\x14.penstock.v1.Message\x12-\n\x0bpartitioner\x18\x03 \x01(\x0e\x32\x18.penstock.v1.Partitioner\x12#\n\x06ticket\x18\x04 \x01(\x0b\x32\x13.penstock.v1.Ticket\"j\n\x0fPublishResponse\x12%\n\x07receipt\x18\x01 \x01(\x0b\x32\x14.penstock.v1.Receipt\x12\x30\n\tscheduled\x18\x02 \x01(\x0b\x32\x1d.penstock.v1.ScheduledReceipt\"\x9b\x01\n\rPublishResult\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.penstock.v1.ErrorH\x00\x12\'\n\x07receipt\x18\x01 \x01(\x0b\x32\x14.penstock.v1.ReceiptH\x00\x12\x32\n\tscheduled\x18\x03 \x01(\x0b\x32\x1d.penstock.v1.ScheduledReceiptH\x00\x42\x08\n\x06result\"\xad\x01\n\x14PublishStreamRequest\x12\n\n\x02id\x18\x01 \x01(\x03\x12\r\n\x05topic\x18\x02 \x01(\t\x12&\n\x08messages\x18\x03 \x03(\x0b\x32\x14.penstock.v1.Message\x12-\n\x0bpartitioner\x18\x04 \x01(\x0e\x32\x18.penstock.v1.Partitioner\x12#\n\x06ticket\x18\x05 \x01(\x0b\x32\x13.penstock.v1.Ticket\"s\n\x15PublishStreamResponse\x12\n\n\x02id\x18\x01 \x01(\x03\x12+\n\x07results\x18\x02 \x03(\x0b\x32\x1a.penstock.v1.PublishResult\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Error\"\xa0\x01\n\x0fReadPageRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x03\x12!\n\x05start\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Start\x12\x12\n\x05limit\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12*\n\x07timeout\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x08\n\x06_limit\"\x84\x01\n\x0bReadRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05start\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Start\x12\r\n\x05limit\x18\x04 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x05 \x01(\x08\x12\x11\n\tmax_bytes\x18\x06 \x01(\x05\"\x83\x01\n\x0cReadResponse\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.penstock.v1.StoredMessage\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x04 \x01(\x03*a\n\x0bPartitioner\x12\x1b\n\x17PARTITIONER_UNSPECIFIED\x10\x00\x12\x18\n\x14PARTITIONER_KEY_HASH\x10\x01\x12\x1b\n\x17PARTITIONER_ROUND_ROBIN\x10\x02\x32\xd6\x03\n\x08Messages\x12\x44\n\x07Publish\x12\x1b.penstock.v1.PublishRequest\x1a\x1c.penstock.v1.PublishResponse\x12S\n\x0cPublishBatch\x12 .penstock.v1.PublishBatchRequest\x1a!.penstock.v1.PublishBatchResponse\x12\x43\n\x08ReadPage\x12\x1c.penstock.v1.ReadPageRequest\x1a\x19.penstock.v1.MessagesPage\x12O\n\x0e\x43reateProducer\x12\".penstock.v1.CreateProducerRequest\x1a\x19.penstock.v1.ProducerView\x12Z\n\rPublishStream\x12!.penstock.v1.PublishStreamRequest\x1a\".penstock.v1.PublishStreamResponse(\x01\x30\x01\x12=\n\x04Read\x12\x18.penstock.v1.ReadRequest\x1a\x19.penstock.v1.ReadResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.grpc.generated.messages_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PARTITIONER']._serialized_start=1287
-  _globals['_PARTITIONER']._serialized_end=1384
-  _globals['_PUBLISHREQUEST']._serialized_start=71
-  _globals['_PUBLISHREQUEST']._serialized_end=225
-  _globals['_PUBLISHRESPONSE']._serialized_start=227
-  _globals['_PUBLISHRESPONSE']._serialized_end=333
-  _globals['_PUBLISHBATCHREQUEST']._serialized_start=336
-  _globals['_PUBLISHBATCHREQUEST']._serialized_end=496
-  _globals['_PUBLISHRESULT']._serialized_start=499
-  _globals['_PUBLISHRESULT']._serialized_end=654
-  _globals['_PUBLISHBATCHRESPONSE']._serialized_start=656
-  _globals['_PUBLISHBATCHRESPONSE']._serialized_end=723
-  _globals['_PUBLISHSTREAMREQUEST']._serialized_start=726
-  _globals['_PUBLISHSTREAMREQUEST']._serialized_end=899
-  _globals['_PUBLISHSTREAMRESPONSE']._serialized_start=901
-  _globals['_PUBLISHSTREAMRESPONSE']._serialized_end=1016
-  _globals['_READREQUEST']._serialized_start=1019
-  _globals['_READREQUEST']._serialized_end=1151
-  _globals['_READRESPONSE']._serialized_start=1154
-  _globals['_READRESPONSE']._serialized_end=1285
-  _globals['_MESSAGES']._serialized_start=1387
-  _globals['_MESSAGES']._serialized_end=1707
+  _globals['_PARTITIONER']._serialized_start=1771
+  _globals['_PARTITIONER']._serialized_end=1868
+  _globals['_CREATEPRODUCERREQUEST']._serialized_start=102
+  _globals['_CREATEPRODUCERREQUEST']._serialized_end=125
+  _globals['_MESSAGESPAGE']._serialized_start=128
+  _globals['_MESSAGESPAGE']._serialized_end=293
+  _globals['_PRODUCERVIEW']._serialized_start=295
+  _globals['_PRODUCERVIEW']._serialized_end=354
+  _globals['_PUBLISHBATCHREQUEST']._serialized_start=357
+  _globals['_PUBLISHBATCHREQUEST']._serialized_end=517
+  _globals['_PUBLISHBATCHRESPONSE']._serialized_start=519
+  _globals['_PUBLISHBATCHRESPONSE']._serialized_end=621
+  _globals['_PUBLISHREQUEST']._serialized_start=624
+  _globals['_PUBLISHREQUEST']._serialized_end=778
+  _globals['_PUBLISHRESPONSE']._serialized_start=780
+  _globals['_PUBLISHRESPONSE']._serialized_end=886
+  _globals['_PUBLISHRESULT']._serialized_start=889
+  _globals['_PUBLISHRESULT']._serialized_end=1044
+  _globals['_PUBLISHSTREAMREQUEST']._serialized_start=1047
+  _globals['_PUBLISHSTREAMREQUEST']._serialized_end=1220
+  _globals['_PUBLISHSTREAMRESPONSE']._serialized_start=1222
+  _globals['_PUBLISHSTREAMRESPONSE']._serialized_end=1337
+  _globals['_READPAGEREQUEST']._serialized_start=1340
+  _globals['_READPAGEREQUEST']._serialized_end=1500
+  _globals['_READREQUEST']._serialized_start=1503
+  _globals['_READREQUEST']._serialized_end=1635
+  _globals['_READRESPONSE']._serialized_start=1638
+  _globals['_READRESPONSE']._serialized_end=1769
+  _globals['_MESSAGES']._serialized_start=1871
+  _globals['_MESSAGES']._serialized_end=2341
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class MessagesStub:
-    """Publishing, and reading without consuming. Any node takes any call; the partition's leader is found behind it.
+    """Messages. Any node takes any call.
     """
 
     def __init__(self, channel):
@@ -45,6 +45,16 @@ class MessagesStub:
                 request_serializer=penstock_dot_v1_dot_messages__pb2.PublishBatchRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_messages__pb2.PublishBatchResponse.FromString,
                 _registered_method=True)
+        self.ReadPage = channel.unary_unary(
+                '/penstock.v1.Messages/ReadPage',
+                request_serializer=penstock_dot_v1_dot_messages__pb2.ReadPageRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_messages__pb2.MessagesPage.FromString,
+                _registered_method=True)
+        self.CreateProducer = channel.unary_unary(
+                '/penstock.v1.Messages/CreateProducer',
+                request_serializer=penstock_dot_v1_dot_messages__pb2.CreateProducerRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_messages__pb2.ProducerView.FromString,
+                _registered_method=True)
         self.PublishStream = channel.stream_stream(
                 '/penstock.v1.Messages/PublishStream',
                 request_serializer=penstock_dot_v1_dot_messages__pb2.PublishStreamRequest.SerializeToString,
@@ -58,25 +68,38 @@ class MessagesStub:
 
 
 class MessagesServicer:
-    """Publishing, and reading without consuming. Any node takes any call; the partition's leader is found behind it.
+    """Messages. Any node takes any call.
     """
 
     def Publish(self, request, context):
-        """Publishes one message and answers when it is safe: committed, and with the default settings on disk.
+        """Publish one message and answer when it is safe.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PublishBatch(self, request, context):
-        """Publishes messages together and tells of each what became of it.
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadPage(self, request, context):
+        """Read committed messages of one partition; nothing is consumed by it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateProducer(self, request, context):
+        """Get an identity for idempotent batches: a producer id that nobody else has.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PublishStream(self, request_iterator, context):
-        """Publishes without waiting for each answer. Requests are written in the order in which they came, and each is
+        """Publish without waiting for each answer. Requests are written in the order in which they came, and each is
         answered, in that order, when its messages are safe.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -84,7 +107,7 @@ class MessagesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Read(self, request, context):
-        """Reads the committed messages of one partition; nothing is consumed by it.
+        """Read the committed messages of one partition; nothing is consumed by it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,6 +125,16 @@ def add_MessagesServicer_to_server(servicer, server):
                     servicer.PublishBatch,
                     request_deserializer=penstock_dot_v1_dot_messages__pb2.PublishBatchRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_messages__pb2.PublishBatchResponse.SerializeToString,
+            ),
+            'ReadPage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadPage,
+                    request_deserializer=penstock_dot_v1_dot_messages__pb2.ReadPageRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_messages__pb2.MessagesPage.SerializeToString,
+            ),
+            'CreateProducer': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateProducer,
+                    request_deserializer=penstock_dot_v1_dot_messages__pb2.CreateProducerRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_messages__pb2.ProducerView.SerializeToString,
             ),
             'PublishStream': grpc.stream_stream_rpc_method_handler(
                     servicer.PublishStream,
@@ -122,7 +155,7 @@ def add_MessagesServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Messages:
-    """Publishing, and reading without consuming. Any node takes any call; the partition's leader is found behind it.
+    """Messages. Any node takes any call.
     """
 
     @staticmethod
@@ -169,6 +202,60 @@ class Messages:
             '/penstock.v1.Messages/PublishBatch',
             penstock_dot_v1_dot_messages__pb2.PublishBatchRequest.SerializeToString,
             penstock_dot_v1_dot_messages__pb2.PublishBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadPage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Messages/ReadPage',
+            penstock_dot_v1_dot_messages__pb2.ReadPageRequest.SerializeToString,
+            penstock_dot_v1_dot_messages__pb2.MessagesPage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateProducer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Messages/CreateProducer',
+            penstock_dot_v1_dot_messages__pb2.CreateProducerRequest.SerializeToString,
+            penstock_dot_v1_dot_messages__pb2.ProducerView.FromString,
             options,
             channel_credentials,
             insecure,

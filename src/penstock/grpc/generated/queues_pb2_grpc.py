@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class QueuesStub:
-    """Queue groups. Any topic can be read as a queue; each group gets every message once, shared among its consumers.
-    Where a group is named, empty is "default". Any node takes any call.
+    """Queues. Any node takes any call.
     """
 
     def __init__(self, channel):
@@ -40,11 +39,6 @@ class QueuesStub:
                 '/penstock.v1.Queues/Receive',
                 request_serializer=penstock_dot_v1_dot_queues__pb2.ReceiveRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_queues__pb2.ReceiveResponse.FromString,
-                _registered_method=True)
-        self.Subscribe = channel.stream_stream(
-                '/penstock.v1.Queues/Subscribe',
-                request_serializer=penstock_dot_v1_dot_queues__pb2.SubscribeRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_queues__pb2.SubscribeResponse.FromString,
                 _registered_method=True)
         self.Ack = channel.unary_unary(
                 '/penstock.v1.Queues/Ack',
@@ -66,25 +60,40 @@ class QueuesStub:
                 request_serializer=penstock_dot_v1_dot_queues__pb2.ExtendRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_queues__pb2.SettleResponse.FromString,
                 _registered_method=True)
-        self.DeclareGroup = channel.unary_unary(
-                '/penstock.v1.Queues/DeclareGroup',
-                request_serializer=penstock_dot_v1_dot_queues__pb2.DeclareGroupRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_queues__pb2.DeclareGroupResponse.FromString,
+        self.Release = channel.unary_unary(
+                '/penstock.v1.Queues/Release',
+                request_serializer=penstock_dot_v1_dot_queues__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_queues__pb2.SettleResponse.FromString,
+                _registered_method=True)
+        self.ListQueues = channel.unary_unary(
+                '/penstock.v1.Queues/ListQueues',
+                request_serializer=penstock_dot_v1_dot_queues__pb2.ListQueuesRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_queues__pb2.QueueList.FromString,
                 _registered_method=True)
         self.GetStats = channel.unary_unary(
                 '/penstock.v1.Queues/GetStats',
                 request_serializer=penstock_dot_v1_dot_queues__pb2.GetStatsRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_queues__pb2.GetStatsResponse.FromString,
                 _registered_method=True)
-        self.GetLanes = channel.unary_unary(
-                '/penstock.v1.Queues/GetLanes',
-                request_serializer=penstock_dot_v1_dot_queues__pb2.GetLanesRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_queues__pb2.GetLanesResponse.FromString,
+        self.PurgeGroup = channel.unary_unary(
+                '/penstock.v1.Queues/PurgeGroup',
+                request_serializer=penstock_dot_v1_dot_queues__pb2.PurgeGroupRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_queues__pb2.PurgeGroupResponse.FromString,
                 _registered_method=True)
-        self.Peek = channel.unary_unary(
-                '/penstock.v1.Queues/Peek',
-                request_serializer=penstock_dot_v1_dot_queues__pb2.PeekRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_queues__pb2.PeekResponse.FromString,
+        self.DescribeQueueGroup = channel.unary_unary(
+                '/penstock.v1.Queues/DescribeQueueGroup',
+                request_serializer=penstock_dot_v1_dot_queues__pb2.DescribeQueueGroupRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_queues__pb2.GroupStats.FromString,
+                _registered_method=True)
+        self.DeclareGroup = channel.unary_unary(
+                '/penstock.v1.Queues/DeclareGroup',
+                request_serializer=penstock_dot_v1_dot_queues__pb2.DeclareGroupRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_queues__pb2.DeclareGroupResponse.FromString,
+                _registered_method=True)
+        self.DeleteGroup = channel.unary_unary(
+                '/penstock.v1.Queues/DeleteGroup',
+                request_serializer=penstock_dot_v1_dot_queues__pb2.DeleteGroupRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_queues__pb2.DeleteGroupResponse.FromString,
                 _registered_method=True)
         self.PauseGroup = channel.unary_unary(
                 '/penstock.v1.Queues/PauseGroup',
@@ -96,131 +105,159 @@ class QueuesStub:
                 request_serializer=penstock_dot_v1_dot_queues__pb2.ResumeGroupRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_queues__pb2.ResumeGroupResponse.FromString,
                 _registered_method=True)
-        self.PurgeGroup = channel.unary_unary(
-                '/penstock.v1.Queues/PurgeGroup',
-                request_serializer=penstock_dot_v1_dot_queues__pb2.PurgeGroupRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_queues__pb2.PurgeGroupResponse.FromString,
-                _registered_method=True)
         self.SeekGroup = channel.unary_unary(
                 '/penstock.v1.Queues/SeekGroup',
                 request_serializer=penstock_dot_v1_dot_queues__pb2.SeekGroupRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_queues__pb2.SeekGroupResponse.FromString,
                 _registered_method=True)
-        self.DeleteGroup = channel.unary_unary(
-                '/penstock.v1.Queues/DeleteGroup',
-                request_serializer=penstock_dot_v1_dot_queues__pb2.DeleteGroupRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_queues__pb2.DeleteGroupResponse.FromString,
+        self.Peek = channel.unary_unary(
+                '/penstock.v1.Queues/Peek',
+                request_serializer=penstock_dot_v1_dot_queues__pb2.PeekRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_queues__pb2.PeekResponse.FromString,
+                _registered_method=True)
+        self.GetLanes = channel.unary_unary(
+                '/penstock.v1.Queues/GetLanes',
+                request_serializer=penstock_dot_v1_dot_queues__pb2.GetLanesRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_queues__pb2.GetLanesResponse.FromString,
+                _registered_method=True)
+        self.Subscribe = channel.stream_stream(
+                '/penstock.v1.Queues/Subscribe',
+                request_serializer=penstock_dot_v1_dot_queues__pb2.SubscribeRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_queues__pb2.SubscribeResponse.FromString,
                 _registered_method=True)
 
 
 class QueuesServicer:
-    """Queue groups. Any topic can be read as a queue; each group gets every message once, shared among its consumers.
-    Where a group is named, empty is "default". Any node takes any call.
+    """Queues. Any node takes any call.
     """
 
     def Receive(self, request, context):
-        """Leases messages, waiting for the first one if there is none. What is not acked, nacked or rejected before its lease
-        ends is delivered again.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Subscribe(self, request_iterator, context):
-        """Leases messages as they come, as many as the client has given credits for. Answers to them go back on the same
-        stream. When the client closes its side, what it has not settled is given back and does not count as a try; when
-        the stream breaks or is cancelled, it is given back as well, but what was sent counts.
+        """Receive messages under a lease, waiting for the first up to `wait`; what is not acked in time comes again. Receipts
+        in `ack_receipts` are acked first; if one of them is not, nothing is received, and the answer tells why. Messages
+        that cannot be unpacked go to the dead letters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Ack(self, request, context):
-        """Messages are done and never come again.
+        """Be done with messages: they never come again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Nack(self, request, context):
-        """Messages failed: they are delivered again, after the group's backoff or a delay of one's own, or go to the dead
-        letters if that was the last try.
+        """Give messages back, to be delivered again after a delay; after the last try they go to the dead letters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Reject(self, request, context):
-        """Messages cannot be processed, now or ever: they go to the dead letters at once.
+        """Send messages to the dead letters at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Extend(self, request, context):
-        """Leases last longer, counted from now.
+        """Hold messages for so long from now on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def DeclareGroup(self, request, context):
-        """Begins a group where it is to begin, and gives it settings of its own.
+    def Release(self, request, context):
+        """Give back messages that nobody worked on: they are delivered at once, and this time did not count as a try.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQueues(self, request, context):
+        """Every topic that is read as a queue, and its queue groups.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStats(self, request, context):
-        """How many messages are in which state.
+        """A topic's queue groups: what is ready, in flight and waiting, by group and partition and in all.
         """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetLanes(self, request, context):
-        """How the lanes of groups stand: what waits in each, what is out, what was served.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Peek(self, request, context):
-        """Looks at messages that are not done, without leasing them.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def PauseGroup(self, request, context):
-        """Hands out nothing until it is resumed; what is in flight can be settled.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ResumeGroup(self, request, context):
-        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PurgeGroup(self, request, context):
-        """Is done with everything that is in the topic now.
+        """Be done with everything that is in the topic now, for one group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SeekGroup(self, request, context):
-        """Reads on from somewhere else, as if nothing had been delivered before; every lease ends.
+    def DescribeQueueGroup(self, request, context):
+        """One queue group of a topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeclareGroup(self, request, context):
+        """Begin a queue group, if it is not there, and give it settings of its own. It begins at the log's start unless one
+        of `start.offset` and `start.since` says otherwise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """Forgets the group; used again, it begins anew.
+        """Forget a queue group and where it was.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseGroup(self, request, context):
+        """Hand out nothing more; what is in flight can be acked all the same.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeGroup(self, request, context):
+        """Hand out messages again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SeekGroup(self, request, context):
+        """Read on from somewhere else, as if nothing had been delivered; every lease ends. Exactly one of `start.offset` and
+        `start.since` says where.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Peek(self, request, context):
+        """Look at the first messages that are not done; nobody receives them by that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLanes(self, request, context):
+        """The lanes of a topic's queue groups: ready, in flight, served and oldest, by lane and partition.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Subscribe(self, request_iterator, context):
+        """Lease messages as they come, as many as there are credits for, and settle them on the same stream. When the client
+        closes its side, what it has not settled is given back and does not count as a try; when the stream breaks, it is
+        given back as well, but what was sent counts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -233,11 +270,6 @@ def add_QueuesServicer_to_server(servicer, server):
                     servicer.Receive,
                     request_deserializer=penstock_dot_v1_dot_queues__pb2.ReceiveRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_queues__pb2.ReceiveResponse.SerializeToString,
-            ),
-            'Subscribe': grpc.stream_stream_rpc_method_handler(
-                    servicer.Subscribe,
-                    request_deserializer=penstock_dot_v1_dot_queues__pb2.SubscribeRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_queues__pb2.SubscribeResponse.SerializeToString,
             ),
             'Ack': grpc.unary_unary_rpc_method_handler(
                     servicer.Ack,
@@ -259,25 +291,40 @@ def add_QueuesServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_v1_dot_queues__pb2.ExtendRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_queues__pb2.SettleResponse.SerializeToString,
             ),
-            'DeclareGroup': grpc.unary_unary_rpc_method_handler(
-                    servicer.DeclareGroup,
-                    request_deserializer=penstock_dot_v1_dot_queues__pb2.DeclareGroupRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_queues__pb2.DeclareGroupResponse.SerializeToString,
+            'Release': grpc.unary_unary_rpc_method_handler(
+                    servicer.Release,
+                    request_deserializer=penstock_dot_v1_dot_queues__pb2.ReleaseRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_queues__pb2.SettleResponse.SerializeToString,
+            ),
+            'ListQueues': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQueues,
+                    request_deserializer=penstock_dot_v1_dot_queues__pb2.ListQueuesRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_queues__pb2.QueueList.SerializeToString,
             ),
             'GetStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStats,
                     request_deserializer=penstock_dot_v1_dot_queues__pb2.GetStatsRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_queues__pb2.GetStatsResponse.SerializeToString,
             ),
-            'GetLanes': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetLanes,
-                    request_deserializer=penstock_dot_v1_dot_queues__pb2.GetLanesRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_queues__pb2.GetLanesResponse.SerializeToString,
+            'PurgeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeGroup,
+                    request_deserializer=penstock_dot_v1_dot_queues__pb2.PurgeGroupRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_queues__pb2.PurgeGroupResponse.SerializeToString,
             ),
-            'Peek': grpc.unary_unary_rpc_method_handler(
-                    servicer.Peek,
-                    request_deserializer=penstock_dot_v1_dot_queues__pb2.PeekRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_queues__pb2.PeekResponse.SerializeToString,
+            'DescribeQueueGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeQueueGroup,
+                    request_deserializer=penstock_dot_v1_dot_queues__pb2.DescribeQueueGroupRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_queues__pb2.GroupStats.SerializeToString,
+            ),
+            'DeclareGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeclareGroup,
+                    request_deserializer=penstock_dot_v1_dot_queues__pb2.DeclareGroupRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_queues__pb2.DeclareGroupResponse.SerializeToString,
+            ),
+            'DeleteGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroup,
+                    request_deserializer=penstock_dot_v1_dot_queues__pb2.DeleteGroupRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_queues__pb2.DeleteGroupResponse.SerializeToString,
             ),
             'PauseGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.PauseGroup,
@@ -289,20 +336,25 @@ def add_QueuesServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_v1_dot_queues__pb2.ResumeGroupRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_queues__pb2.ResumeGroupResponse.SerializeToString,
             ),
-            'PurgeGroup': grpc.unary_unary_rpc_method_handler(
-                    servicer.PurgeGroup,
-                    request_deserializer=penstock_dot_v1_dot_queues__pb2.PurgeGroupRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_queues__pb2.PurgeGroupResponse.SerializeToString,
-            ),
             'SeekGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.SeekGroup,
                     request_deserializer=penstock_dot_v1_dot_queues__pb2.SeekGroupRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_queues__pb2.SeekGroupResponse.SerializeToString,
             ),
-            'DeleteGroup': grpc.unary_unary_rpc_method_handler(
-                    servicer.DeleteGroup,
-                    request_deserializer=penstock_dot_v1_dot_queues__pb2.DeleteGroupRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_queues__pb2.DeleteGroupResponse.SerializeToString,
+            'Peek': grpc.unary_unary_rpc_method_handler(
+                    servicer.Peek,
+                    request_deserializer=penstock_dot_v1_dot_queues__pb2.PeekRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_queues__pb2.PeekResponse.SerializeToString,
+            ),
+            'GetLanes': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLanes,
+                    request_deserializer=penstock_dot_v1_dot_queues__pb2.GetLanesRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_queues__pb2.GetLanesResponse.SerializeToString,
+            ),
+            'Subscribe': grpc.stream_stream_rpc_method_handler(
+                    servicer.Subscribe,
+                    request_deserializer=penstock_dot_v1_dot_queues__pb2.SubscribeRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_queues__pb2.SubscribeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -313,8 +365,7 @@ def add_QueuesServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Queues:
-    """Queue groups. Any topic can be read as a queue; each group gets every message once, shared among its consumers.
-    Where a group is named, empty is "default". Any node takes any call.
+    """Queues. Any node takes any call.
     """
 
     @staticmethod
@@ -334,33 +385,6 @@ class Queues:
             '/penstock.v1.Queues/Receive',
             penstock_dot_v1_dot_queues__pb2.ReceiveRequest.SerializeToString,
             penstock_dot_v1_dot_queues__pb2.ReceiveResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Subscribe(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/penstock.v1.Queues/Subscribe',
-            penstock_dot_v1_dot_queues__pb2.SubscribeRequest.SerializeToString,
-            penstock_dot_v1_dot_queues__pb2.SubscribeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -480,7 +504,7 @@ class Queues:
             _registered_method=True)
 
     @staticmethod
-    def DeclareGroup(request,
+    def Release(request,
             target,
             options=(),
             channel_credentials=None,
@@ -493,9 +517,36 @@ class Queues:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/penstock.v1.Queues/DeclareGroup',
-            penstock_dot_v1_dot_queues__pb2.DeclareGroupRequest.SerializeToString,
-            penstock_dot_v1_dot_queues__pb2.DeclareGroupResponse.FromString,
+            '/penstock.v1.Queues/Release',
+            penstock_dot_v1_dot_queues__pb2.ReleaseRequest.SerializeToString,
+            penstock_dot_v1_dot_queues__pb2.SettleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQueues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Queues/ListQueues',
+            penstock_dot_v1_dot_queues__pb2.ListQueuesRequest.SerializeToString,
+            penstock_dot_v1_dot_queues__pb2.QueueList.FromString,
             options,
             channel_credentials,
             insecure,
@@ -534,7 +585,7 @@ class Queues:
             _registered_method=True)
 
     @staticmethod
-    def GetLanes(request,
+    def PurgeGroup(request,
             target,
             options=(),
             channel_credentials=None,
@@ -547,9 +598,9 @@ class Queues:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/penstock.v1.Queues/GetLanes',
-            penstock_dot_v1_dot_queues__pb2.GetLanesRequest.SerializeToString,
-            penstock_dot_v1_dot_queues__pb2.GetLanesResponse.FromString,
+            '/penstock.v1.Queues/PurgeGroup',
+            penstock_dot_v1_dot_queues__pb2.PurgeGroupRequest.SerializeToString,
+            penstock_dot_v1_dot_queues__pb2.PurgeGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -561,7 +612,7 @@ class Queues:
             _registered_method=True)
 
     @staticmethod
-    def Peek(request,
+    def DescribeQueueGroup(request,
             target,
             options=(),
             channel_credentials=None,
@@ -574,9 +625,63 @@ class Queues:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/penstock.v1.Queues/Peek',
-            penstock_dot_v1_dot_queues__pb2.PeekRequest.SerializeToString,
-            penstock_dot_v1_dot_queues__pb2.PeekResponse.FromString,
+            '/penstock.v1.Queues/DescribeQueueGroup',
+            penstock_dot_v1_dot_queues__pb2.DescribeQueueGroupRequest.SerializeToString,
+            penstock_dot_v1_dot_queues__pb2.GroupStats.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeclareGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Queues/DeclareGroup',
+            penstock_dot_v1_dot_queues__pb2.DeclareGroupRequest.SerializeToString,
+            penstock_dot_v1_dot_queues__pb2.DeclareGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Queues/DeleteGroup',
+            penstock_dot_v1_dot_queues__pb2.DeleteGroupRequest.SerializeToString,
+            penstock_dot_v1_dot_queues__pb2.DeleteGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -642,33 +747,6 @@ class Queues:
             _registered_method=True)
 
     @staticmethod
-    def PurgeGroup(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.Queues/PurgeGroup',
-            penstock_dot_v1_dot_queues__pb2.PurgeGroupRequest.SerializeToString,
-            penstock_dot_v1_dot_queues__pb2.PurgeGroupResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def SeekGroup(request,
             target,
             options=(),
@@ -696,7 +774,7 @@ class Queues:
             _registered_method=True)
 
     @staticmethod
-    def DeleteGroup(request,
+    def Peek(request,
             target,
             options=(),
             channel_credentials=None,
@@ -709,9 +787,63 @@ class Queues:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/penstock.v1.Queues/DeleteGroup',
-            penstock_dot_v1_dot_queues__pb2.DeleteGroupRequest.SerializeToString,
-            penstock_dot_v1_dot_queues__pb2.DeleteGroupResponse.FromString,
+            '/penstock.v1.Queues/Peek',
+            penstock_dot_v1_dot_queues__pb2.PeekRequest.SerializeToString,
+            penstock_dot_v1_dot_queues__pb2.PeekResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLanes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Queues/GetLanes',
+            penstock_dot_v1_dot_queues__pb2.GetLanesRequest.SerializeToString,
+            penstock_dot_v1_dot_queues__pb2.GetLanesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Subscribe(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/penstock.v1.Queues/Subscribe',
+            penstock_dot_v1_dot_queues__pb2.SubscribeRequest.SerializeToString,
+            penstock_dot_v1_dot_queues__pb2.SubscribeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,51 +27,59 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from penstock.grpc.generated import message_pb2 as penstock_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpenstock/v1/schedules.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19penstock/v1/message.proto\"\xac\x01\n\x04When\x12(\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12*\n\x05\x64\x65lay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12#\n\x05\x65very\x18\x03 \x01(\x0b\x32\x12.penstock.v1.EveryH\x00\x12!\n\x04\x63ron\x18\x04 \x01(\x0b\x32\x11.penstock.v1.CronH\x00\x42\x06\n\x04when\"]\n\x05\x45very\x12)\n\x06period\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05\x66irst\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"-\n\x04\x43ron\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x11\n\ttime_zone\x18\x02 \x01(\t\"\xe0\x02\n\x08Schedule\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12%\n\x07message\x18\x03 \x01(\x0b\x32\x14.penstock.v1.Message\x12\'\n\x03\x64ue\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12#\n\x05\x65very\x18\x05 \x01(\x0b\x32\x12.penstock.v1.EveryH\x00\x12!\n\x04\x63ron\x18\x06 \x01(\x0b\x32\x11.penstock.v1.CronH\x00\x12#\n\x06missed\x18\x07 \x01(\x0e\x32\x13.penstock.v1.Missed\x12+\n\x07\x63reated\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04runs\x18\t \x01(\x03\x12)\n\x05state\x18\n \x01(\x0e\x32\x1a.penstock.v1.ScheduleState\x12\x0e\n\x06reason\x18\x0b \x01(\tB\x06\n\x04rule\"\x9c\x01\n\x12\x41\x64\x64ScheduleRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12%\n\x07message\x18\x02 \x01(\x0b\x32\x14.penstock.v1.Message\x12\x1f\n\x04when\x18\x03 \x01(\x0b\x32\x11.penstock.v1.When\x12\n\n\x02id\x18\x04 \x01(\t\x12#\n\x06missed\x18\x05 \x01(\x0e\x32\x13.penstock.v1.Missed\"N\n\x13\x41\x64\x64ScheduleResponse\x12\'\n\x08schedule\x18\x01 \x01(\x0b\x32\x15.penstock.v1.Schedule\x12\x0e\n\x06is_new\x18\x02 \x01(\x08\"w\n\x14ListSchedulesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.penstock.v1.ScheduleState\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"Z\n\x15ListSchedulesResponse\x12(\n\tschedules\x18\x01 \x03(\x0b\x32\x15.penstock.v1.Schedule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\" \n\x12GetScheduleRequest\x12\n\n\x02id\x18\x01 \x01(\t\"%\n\x16\x43\x61ncelSchedulesRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\"\xac\x01\n\x17\x43\x61ncelSchedulesResponse\x12\x38\n\x05\x66\x61tes\x18\x01 \x03(\x0e\x32).penstock.v1.CancelSchedulesResponse.Fate\"W\n\x04\x46\x61te\x12\x14\n\x10\x46\x41TE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x46\x41TE_CANCELLED\x10\x01\x12\x12\n\x0e\x46\x41TE_NOT_FOUND\x10\x02\x12\x11\n\rFATE_TOO_LATE\x10\x03\"@\n\x11RescheduleRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x1f\n\x04when\x18\x02 \x01(\x0b\x32\x11.penstock.v1.When\" \n\x12RunScheduleRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x19\n\x17GetScheduleStatsRequest\"\x92\x02\n\rScheduleStats\x12\x0f\n\x07pending\x18\x01 \x01(\x03\x12\x0c\n\x04near\x18\x02 \x01(\x03\x12\x0b\n\x03\x66\x61r\x18\x03 \x01(\x03\x12\x0b\n\x03\x64ue\x18\x04 \x01(\x03\x12\x0e\n\x06\x66iring\x18\x05 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x06 \x01(\x03\x12\x13\n\x0b\x66ired_total\x18\x07 \x01(\x03\x12\x17\n\x0f\x63\x61ncelled_total\x18\x08 \x01(\x03\x12;\n\x08lateness\x18\t \x03(\x0b\x32).penstock.v1.ScheduleStats.LatenessBucket\x1a=\n\x0eLatenessBucket\x12\x12\n\x05le_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x42\x08\n\x06_le_ms*R\n\x06Missed\x12\x16\n\x12MISSED_UNSPECIFIED\x10\x00\x12\x0f\n\x0bMISSED_ONCE\x10\x01\x12\x0e\n\nMISSED_ALL\x10\x02\x12\x0f\n\x0bMISSED_SKIP\x10\x03*f\n\rScheduleState\x12\x1e\n\x1aSCHEDULE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16SCHEDULE_STATE_PENDING\x10\x01\x12\x19\n\x15SCHEDULE_STATE_FAILED\x10\x02\x32\xbc\x04\n\tSchedules\x12P\n\x0b\x41\x64\x64Schedule\x12\x1f.penstock.v1.AddScheduleRequest\x1a .penstock.v1.AddScheduleResponse\x12V\n\rListSchedules\x12!.penstock.v1.ListSchedulesRequest\x1a\".penstock.v1.ListSchedulesResponse\x12\x45\n\x0bGetSchedule\x12\x1f.penstock.v1.GetScheduleRequest\x1a\x15.penstock.v1.Schedule\x12\\\n\x0f\x43\x61ncelSchedules\x12#.penstock.v1.CancelSchedulesRequest\x1a$.penstock.v1.CancelSchedulesResponse\x12\x43\n\nReschedule\x12\x1e.penstock.v1.RescheduleRequest\x1a\x15.penstock.v1.Schedule\x12\x45\n\x0bRunSchedule\x12\x1f.penstock.v1.RunScheduleRequest\x1a\x15.penstock.v1.Schedule\x12T\n\x10GetScheduleStats\x12$.penstock.v1.GetScheduleStatsRequest\x1a\x1a.penstock.v1.ScheduleStatsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpenstock/v1/schedules.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19penstock/v1/message.proto\"\x9c\x01\n\x12\x41\x64\x64ScheduleRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12%\n\x07message\x18\x02 \x01(\x0b\x32\x14.penstock.v1.Message\x12\x1f\n\x04when\x18\x03 \x01(\x0b\x32\x11.penstock.v1.When\x12\n\n\x02id\x18\x04 \x01(\t\x12#\n\x06missed\x18\x05 \x01(\x0e\x32\x13.penstock.v1.Missed\"N\n\x13\x41\x64\x64ScheduleResponse\x12\'\n\x08schedule\x18\x01 \x01(\x0b\x32\x15.penstock.v1.Schedule\x12\x0e\n\x06is_new\x18\x02 \x01(\x08\"#\n\x15\x43\x61ncelScheduleRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x18\n\x16\x43\x61ncelScheduleResponse\"%\n\x16\x43\x61ncelSchedulesRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\"\xac\x01\n\x17\x43\x61ncelSchedulesResponse\x12\x38\n\x05\x66\x61tes\x18\x01 \x03(\x0e\x32).penstock.v1.CancelSchedulesResponse.Fate\"W\n\x04\x46\x61te\x12\x14\n\x10\x46\x41TE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x46\x41TE_CANCELLED\x10\x01\x12\x12\n\x0e\x46\x41TE_NOT_FOUND\x10\x02\x12\x11\n\rFATE_TOO_LATE\x10\x03\"-\n\x04\x43ron\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x11\n\ttime_zone\x18\x02 \x01(\t\"]\n\x05\x45very\x12)\n\x06period\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05\x66irst\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\" \n\x12GetScheduleRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\x19\n\x17GetScheduleStatsRequest\"w\n\x14ListSchedulesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.penstock.v1.ScheduleState\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"Z\n\x15ListSchedulesResponse\x12(\n\tschedules\x18\x01 \x03(\x0b\x32\x15.penstock.v1.Schedule\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"W\n\tNextTimes\x12\x0c\n\x04\x63ron\x18\x01 \x01(\t\x12\x11\n\ttime_zone\x18\x02 \x01(\t\x12)\n\x05times\x18\x03 \x03(\x0b\x32\x1a.google.protobuf.Timestamp\"@\n\x11RescheduleRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x1f\n\x04when\x18\x02 \x01(\x0b\x32\x11.penstock.v1.When\" \n\x12RunScheduleRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\xe0\x02\n\x08Schedule\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12%\n\x07message\x18\x03 \x01(\x0b\x32\x14.penstock.v1.Message\x12\'\n\x03\x64ue\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x04\x63ron\x18\x06 \x01(\x0b\x32\x11.penstock.v1.CronH\x00\x12#\n\x05\x65very\x18\x05 \x01(\x0b\x32\x12.penstock.v1.EveryH\x00\x12#\n\x06missed\x18\x07 \x01(\x0e\x32\x13.penstock.v1.Missed\x12+\n\x07\x63reated\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04runs\x18\t \x01(\x03\x12)\n\x05state\x18\n \x01(\x0e\x32\x1a.penstock.v1.ScheduleState\x12\x0e\n\x06reason\x18\x0b \x01(\tB\x06\n\x04rule\"\x92\x02\n\rScheduleStats\x12\x0f\n\x07pending\x18\x01 \x01(\x03\x12\x0c\n\x04near\x18\x02 \x01(\x03\x12\x0b\n\x03\x66\x61r\x18\x03 \x01(\x03\x12\x0b\n\x03\x64ue\x18\x04 \x01(\x03\x12\x0e\n\x06\x66iring\x18\x05 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x06 \x01(\x03\x12\x13\n\x0b\x66ired_total\x18\x07 \x01(\x03\x12\x17\n\x0f\x63\x61ncelled_total\x18\x08 \x01(\x03\x12;\n\x08lateness\x18\t \x03(\x0b\x32).penstock.v1.ScheduleStats.LatenessBucket\x1a=\n\x0eLatenessBucket\x12\x12\n\x05le_ms\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x42\x08\n\x06_le_ms\"d\n\x10TellTimesRequest\x12\x0c\n\x04\x63ron\x18\x01 \x01(\t\x12\x16\n\ttime_zone\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x12\n\x05\x63ount\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x0c\n\n_time_zoneB\x08\n\x06_count\"\xac\x01\n\x04When\x12(\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12!\n\x04\x63ron\x18\x04 \x01(\x0b\x32\x11.penstock.v1.CronH\x00\x12*\n\x05\x64\x65lay\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12#\n\x05\x65very\x18\x03 \x01(\x0b\x32\x12.penstock.v1.EveryH\x00\x42\x06\n\x04when*R\n\x06Missed\x12\x16\n\x12MISSED_UNSPECIFIED\x10\x00\x12\x0f\n\x0bMISSED_ONCE\x10\x01\x12\x0e\n\nMISSED_ALL\x10\x02\x12\x0f\n\x0bMISSED_SKIP\x10\x03*f\n\rScheduleState\x12\x1e\n\x1aSCHEDULE_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16SCHEDULE_STATE_PENDING\x10\x01\x12\x19\n\x15SCHEDULE_STATE_FAILED\x10\x02\x32\xdb\x05\n\tSchedules\x12P\n\x0b\x41\x64\x64Schedule\x12\x1f.penstock.v1.AddScheduleRequest\x1a .penstock.v1.AddScheduleResponse\x12V\n\rListSchedules\x12!.penstock.v1.ListSchedulesRequest\x1a\".penstock.v1.ListSchedulesResponse\x12T\n\x10GetScheduleStats\x12$.penstock.v1.GetScheduleStatsRequest\x1a\x1a.penstock.v1.ScheduleStats\x12\x42\n\tTellTimes\x12\x1d.penstock.v1.TellTimesRequest\x1a\x16.penstock.v1.NextTimes\x12\\\n\x0f\x43\x61ncelSchedules\x12#.penstock.v1.CancelSchedulesRequest\x1a$.penstock.v1.CancelSchedulesResponse\x12\x45\n\x0bGetSchedule\x12\x1f.penstock.v1.GetScheduleRequest\x1a\x15.penstock.v1.Schedule\x12\x43\n\nReschedule\x12\x1e.penstock.v1.RescheduleRequest\x1a\x15.penstock.v1.Schedule\x12Y\n\x0e\x43\x61ncelSchedule\x12\".penstock.v1.CancelScheduleRequest\x1a#.penstock.v1.CancelScheduleResponse\x12\x45\n\x0bRunSchedule\x12\x1f.penstock.v1.RunScheduleRequest\x1a\x15.penstock.v1.Scheduleb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.grpc.generated.schedules_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MISSED']._serialized_start=1912
-  _globals['_MISSED']._serialized_end=1994
-  _globals['_SCHEDULESTATE']._serialized_start=1996
-  _globals['_SCHEDULESTATE']._serialized_end=2098
-  _globals['_WHEN']._serialized_start=137
-  _globals['_WHEN']._serialized_end=309
-  _globals['_EVERY']._serialized_start=311
-  _globals['_EVERY']._serialized_end=404
-  _globals['_CRON']._serialized_start=406
-  _globals['_CRON']._serialized_end=451
-  _globals['_SCHEDULE']._serialized_start=454
-  _globals['_SCHEDULE']._serialized_end=806
-  _globals['_ADDSCHEDULEREQUEST']._serialized_start=809
-  _globals['_ADDSCHEDULEREQUEST']._serialized_end=965
-  _globals['_ADDSCHEDULERESPONSE']._serialized_start=967
-  _globals['_ADDSCHEDULERESPONSE']._serialized_end=1045
-  _globals['_LISTSCHEDULESREQUEST']._serialized_start=1047
-  _globals['_LISTSCHEDULESREQUEST']._serialized_end=1166
-  _globals['_LISTSCHEDULESRESPONSE']._serialized_start=1168
-  _globals['_LISTSCHEDULESRESPONSE']._serialized_end=1258
-  _globals['_GETSCHEDULEREQUEST']._serialized_start=1260
-  _globals['_GETSCHEDULEREQUEST']._serialized_end=1292
-  _globals['_CANCELSCHEDULESREQUEST']._serialized_start=1294
-  _globals['_CANCELSCHEDULESREQUEST']._serialized_end=1331
-  _globals['_CANCELSCHEDULESRESPONSE']._serialized_start=1334
-  _globals['_CANCELSCHEDULESRESPONSE']._serialized_end=1506
-  _globals['_CANCELSCHEDULESRESPONSE_FATE']._serialized_start=1419
-  _globals['_CANCELSCHEDULESRESPONSE_FATE']._serialized_end=1506
-  _globals['_RESCHEDULEREQUEST']._serialized_start=1508
-  _globals['_RESCHEDULEREQUEST']._serialized_end=1572
-  _globals['_RUNSCHEDULEREQUEST']._serialized_start=1574
-  _globals['_RUNSCHEDULEREQUEST']._serialized_end=1606
-  _globals['_GETSCHEDULESTATSREQUEST']._serialized_start=1608
-  _globals['_GETSCHEDULESTATSREQUEST']._serialized_end=1633
-  _globals['_SCHEDULESTATS']._serialized_start=1636
-  _globals['_SCHEDULESTATS']._serialized_end=1910
-  _globals['_SCHEDULESTATS_LATENESSBUCKET']._serialized_start=1849
-  _globals['_SCHEDULESTATS_LATENESSBUCKET']._serialized_end=1910
-  _globals['_SCHEDULES']._serialized_start=2101
-  _globals['_SCHEDULES']._serialized_end=2673
+  _globals['_MISSED']._serialized_start=2166
+  _globals['_MISSED']._serialized_end=2248
+  _globals['_SCHEDULESTATE']._serialized_start=2250
+  _globals['_SCHEDULESTATE']._serialized_end=2352
+  _globals['_ADDSCHEDULEREQUEST']._serialized_start=137
+  _globals['_ADDSCHEDULEREQUEST']._serialized_end=293
+  _globals['_ADDSCHEDULERESPONSE']._serialized_start=295
+  _globals['_ADDSCHEDULERESPONSE']._serialized_end=373
+  _globals['_CANCELSCHEDULEREQUEST']._serialized_start=375
+  _globals['_CANCELSCHEDULEREQUEST']._serialized_end=410
+  _globals['_CANCELSCHEDULERESPONSE']._serialized_start=412
+  _globals['_CANCELSCHEDULERESPONSE']._serialized_end=436
+  _globals['_CANCELSCHEDULESREQUEST']._serialized_start=438
+  _globals['_CANCELSCHEDULESREQUEST']._serialized_end=475
+  _globals['_CANCELSCHEDULESRESPONSE']._serialized_start=478
+  _globals['_CANCELSCHEDULESRESPONSE']._serialized_end=650
+  _globals['_CANCELSCHEDULESRESPONSE_FATE']._serialized_start=563
+  _globals['_CANCELSCHEDULESRESPONSE_FATE']._serialized_end=650
+  _globals['_CRON']._serialized_start=652
+  _globals['_CRON']._serialized_end=697
+  _globals['_EVERY']._serialized_start=699
+  _globals['_EVERY']._serialized_end=792
+  _globals['_GETSCHEDULEREQUEST']._serialized_start=794
+  _globals['_GETSCHEDULEREQUEST']._serialized_end=826
+  _globals['_GETSCHEDULESTATSREQUEST']._serialized_start=828
+  _globals['_GETSCHEDULESTATSREQUEST']._serialized_end=853
+  _globals['_LISTSCHEDULESREQUEST']._serialized_start=855
+  _globals['_LISTSCHEDULESREQUEST']._serialized_end=974
+  _globals['_LISTSCHEDULESRESPONSE']._serialized_start=976
+  _globals['_LISTSCHEDULESRESPONSE']._serialized_end=1066
+  _globals['_NEXTTIMES']._serialized_start=1068
+  _globals['_NEXTTIMES']._serialized_end=1155
+  _globals['_RESCHEDULEREQUEST']._serialized_start=1157
+  _globals['_RESCHEDULEREQUEST']._serialized_end=1221
+  _globals['_RUNSCHEDULEREQUEST']._serialized_start=1223
+  _globals['_RUNSCHEDULEREQUEST']._serialized_end=1255
+  _globals['_SCHEDULE']._serialized_start=1258
+  _globals['_SCHEDULE']._serialized_end=1610
+  _globals['_SCHEDULESTATS']._serialized_start=1613
+  _globals['_SCHEDULESTATS']._serialized_end=1887
+  _globals['_SCHEDULESTATS_LATENESSBUCKET']._serialized_start=1826
+  _globals['_SCHEDULESTATS_LATENESSBUCKET']._serialized_end=1887
+  _globals['_TELLTIMESREQUEST']._serialized_start=1889
+  _globals['_TELLTIMESREQUEST']._serialized_end=1989
+  _globals['_WHEN']._serialized_start=1992
+  _globals['_WHEN']._serialized_end=2164
+  _globals['_SCHEDULES']._serialized_start=2355
+  _globals['_SCHEDULES']._serialized_end=3086
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SchedulesStub:
-    """Messages that are in their topics when they are due. Any node takes any call.
+    """Schedules. Any node takes any call.
     """
 
     def __init__(self, channel):
@@ -45,81 +45,104 @@ class SchedulesStub:
                 request_serializer=penstock_dot_v1_dot_schedules__pb2.ListSchedulesRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_schedules__pb2.ListSchedulesResponse.FromString,
                 _registered_method=True)
-        self.GetSchedule = channel.unary_unary(
-                '/penstock.v1.Schedules/GetSchedule',
-                request_serializer=penstock_dot_v1_dot_schedules__pb2.GetScheduleRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_schedules__pb2.Schedule.FromString,
+        self.GetScheduleStats = channel.unary_unary(
+                '/penstock.v1.Schedules/GetScheduleStats',
+                request_serializer=penstock_dot_v1_dot_schedules__pb2.GetScheduleStatsRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_schedules__pb2.ScheduleStats.FromString,
+                _registered_method=True)
+        self.TellTimes = channel.unary_unary(
+                '/penstock.v1.Schedules/TellTimes',
+                request_serializer=penstock_dot_v1_dot_schedules__pb2.TellTimesRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_schedules__pb2.NextTimes.FromString,
                 _registered_method=True)
         self.CancelSchedules = channel.unary_unary(
                 '/penstock.v1.Schedules/CancelSchedules',
                 request_serializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesResponse.FromString,
                 _registered_method=True)
+        self.GetSchedule = channel.unary_unary(
+                '/penstock.v1.Schedules/GetSchedule',
+                request_serializer=penstock_dot_v1_dot_schedules__pb2.GetScheduleRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_schedules__pb2.Schedule.FromString,
+                _registered_method=True)
         self.Reschedule = channel.unary_unary(
                 '/penstock.v1.Schedules/Reschedule',
                 request_serializer=penstock_dot_v1_dot_schedules__pb2.RescheduleRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_schedules__pb2.Schedule.FromString,
+                _registered_method=True)
+        self.CancelSchedule = channel.unary_unary(
+                '/penstock.v1.Schedules/CancelSchedule',
+                request_serializer=penstock_dot_v1_dot_schedules__pb2.CancelScheduleRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_schedules__pb2.CancelScheduleResponse.FromString,
                 _registered_method=True)
         self.RunSchedule = channel.unary_unary(
                 '/penstock.v1.Schedules/RunSchedule',
                 request_serializer=penstock_dot_v1_dot_schedules__pb2.RunScheduleRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_schedules__pb2.Schedule.FromString,
                 _registered_method=True)
-        self.GetScheduleStats = channel.unary_unary(
-                '/penstock.v1.Schedules/GetScheduleStats',
-                request_serializer=penstock_dot_v1_dot_schedules__pb2.GetScheduleStatsRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_schedules__pb2.ScheduleStats.FromString,
-                _registered_method=True)
 
 
 class SchedulesServicer:
-    """Messages that are in their topics when they are due. Any node takes any call.
+    """Schedules. Any node takes any call.
     """
 
     def AddSchedule(self, request, context):
-        """Adds a schedule and answers when it is safe. An id that is known already is not added again: the same schedule is
-        answered as it is, another one with ALREADY_EXISTS.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListSchedules(self, request, context):
-        """Schedules, page by page; within a shard those that come first stand first.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetSchedule(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def CancelSchedules(self, request, context):
-        """Cancels schedules and tells of each what became of it. One that is being fired comes, but not again.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Reschedule(self, request, context):
-        """Has a schedule come at another time, or by another rule. One that failed is tried again.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RunSchedule(self, request, context):
-        """Has a schedule come at once. One that comes again goes on as planned.
+    def ListSchedules(self, request, context):
+        """List schedules, page by page; within a shard those that come first stand first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetScheduleStats(self, request, context):
-        """Schedules in numbers, of the whole cluster.
+        """Count schedules: to come, fired, cancelled, failed, and how late they came.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TellTimes(self, request, context):
+        """Tell the next times of a cron expression, without scheduling anything.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelSchedules(self, request, context):
+        """Cancel schedules, and tell of each what became of it. One that is being fired comes, but not again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSchedule(self, request, context):
+        """Show one schedule.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reschedule(self, request, context):
+        """Have a schedule come at another time, or by another rule. One that failed is tried again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelSchedule(self, request, context):
+        """Cancel a schedule. One that is being fired comes, but not again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunSchedule(self, request, context):
+        """Have a schedule come at once. One that comes again goes on as planned.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,30 +161,40 @@ def add_SchedulesServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_v1_dot_schedules__pb2.ListSchedulesRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_schedules__pb2.ListSchedulesResponse.SerializeToString,
             ),
-            'GetSchedule': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetSchedule,
-                    request_deserializer=penstock_dot_v1_dot_schedules__pb2.GetScheduleRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_schedules__pb2.Schedule.SerializeToString,
+            'GetScheduleStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetScheduleStats,
+                    request_deserializer=penstock_dot_v1_dot_schedules__pb2.GetScheduleStatsRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_schedules__pb2.ScheduleStats.SerializeToString,
+            ),
+            'TellTimes': grpc.unary_unary_rpc_method_handler(
+                    servicer.TellTimes,
+                    request_deserializer=penstock_dot_v1_dot_schedules__pb2.TellTimesRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_schedules__pb2.NextTimes.SerializeToString,
             ),
             'CancelSchedules': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelSchedules,
                     request_deserializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_schedules__pb2.CancelSchedulesResponse.SerializeToString,
             ),
+            'GetSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSchedule,
+                    request_deserializer=penstock_dot_v1_dot_schedules__pb2.GetScheduleRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_schedules__pb2.Schedule.SerializeToString,
+            ),
             'Reschedule': grpc.unary_unary_rpc_method_handler(
                     servicer.Reschedule,
                     request_deserializer=penstock_dot_v1_dot_schedules__pb2.RescheduleRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_schedules__pb2.Schedule.SerializeToString,
             ),
+            'CancelSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelSchedule,
+                    request_deserializer=penstock_dot_v1_dot_schedules__pb2.CancelScheduleRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_schedules__pb2.CancelScheduleResponse.SerializeToString,
+            ),
             'RunSchedule': grpc.unary_unary_rpc_method_handler(
                     servicer.RunSchedule,
                     request_deserializer=penstock_dot_v1_dot_schedules__pb2.RunScheduleRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_schedules__pb2.Schedule.SerializeToString,
-            ),
-            'GetScheduleStats': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetScheduleStats,
-                    request_deserializer=penstock_dot_v1_dot_schedules__pb2.GetScheduleStatsRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_schedules__pb2.ScheduleStats.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -172,7 +205,7 @@ def add_SchedulesServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Schedules:
-    """Messages that are in their topics when they are due. Any node takes any call.
+    """Schedules. Any node takes any call.
     """
 
     @staticmethod
@@ -230,7 +263,7 @@ class Schedules:
             _registered_method=True)
 
     @staticmethod
-    def GetSchedule(request,
+    def GetScheduleStats(request,
             target,
             options=(),
             channel_credentials=None,
@@ -243,9 +276,36 @@ class Schedules:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/penstock.v1.Schedules/GetSchedule',
-            penstock_dot_v1_dot_schedules__pb2.GetScheduleRequest.SerializeToString,
-            penstock_dot_v1_dot_schedules__pb2.Schedule.FromString,
+            '/penstock.v1.Schedules/GetScheduleStats',
+            penstock_dot_v1_dot_schedules__pb2.GetScheduleStatsRequest.SerializeToString,
+            penstock_dot_v1_dot_schedules__pb2.ScheduleStats.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TellTimes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Schedules/TellTimes',
+            penstock_dot_v1_dot_schedules__pb2.TellTimesRequest.SerializeToString,
+            penstock_dot_v1_dot_schedules__pb2.NextTimes.FromString,
             options,
             channel_credentials,
             insecure,
@@ -284,6 +344,33 @@ class Schedules:
             _registered_method=True)
 
     @staticmethod
+    def GetSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Schedules/GetSchedule',
+            penstock_dot_v1_dot_schedules__pb2.GetScheduleRequest.SerializeToString,
+            penstock_dot_v1_dot_schedules__pb2.Schedule.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Reschedule(request,
             target,
             options=(),
@@ -311,6 +398,33 @@ class Schedules:
             _registered_method=True)
 
     @staticmethod
+    def CancelSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Schedules/CancelSchedule',
+            penstock_dot_v1_dot_schedules__pb2.CancelScheduleRequest.SerializeToString,
+            penstock_dot_v1_dot_schedules__pb2.CancelScheduleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RunSchedule(request,
             target,
             options=(),
@@ -327,33 +441,6 @@ class Schedules:
             '/penstock.v1.Schedules/RunSchedule',
             penstock_dot_v1_dot_schedules__pb2.RunScheduleRequest.SerializeToString,
             penstock_dot_v1_dot_schedules__pb2.Schedule.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetScheduleStats(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.Schedules/GetScheduleStats',
-            penstock_dot_v1_dot_schedules__pb2.GetScheduleStatsRequest.SerializeToString,
-            penstock_dot_v1_dot_schedules__pb2.ScheduleStats.FromString,
             options,
             channel_credentials,
             insecure,

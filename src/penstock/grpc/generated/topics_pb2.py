@@ -24,51 +24,51 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/topics.proto\x12\x0bpenstock.v1\"\x8f\x03\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x04 \x01(\x05\x12\x13\n\x0bis_internal\x18\x05 \x01(\x08\x12\x15\n\rmessage_count\x18\x06 \x01(\x03\x12\x12\n\nsize_bytes\x18\x07 \x01(\x03\x12\x30\n\x07\x63onfigs\x18\x08 \x03(\x0b\x32\x1f.penstock.v1.Topic.ConfigsEntry\x12\x32\n\x08settings\x18\t \x03(\x0b\x32 .penstock.v1.Topic.SettingsEntry\x12*\n\npartitions\x18\n \x03(\x0b\x32\x16.penstock.v1.Partition\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xf1\x02\n\tPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x06leader\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x10\n\x08replicas\x18\x04 \x03(\x05\x12\x0f\n\x07in_sync\x18\x05 \x03(\x05\x12\x0e\n\x06\x61\x64\x64ing\x18\x06 \x03(\x05\x12\x10\n\x08removing\x18\x07 \x03(\x05\x12\x1d\n\x10log_start_offset\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x1b\n\x0ehigh_watermark\x18\t \x01(\x03H\x02\x88\x01\x01\x12\x17\n\nsize_bytes\x18\n \x01(\x03H\x03\x88\x01\x01\x12\x15\n\x08segments\x18\x0b \x01(\x05H\x04\x88\x01\x01\x12&\n\x04lost\x18\x0c \x03(\x0b\x32\x18.penstock.v1.LostRecordsB\t\n\x07_leaderB\x13\n\x11_log_start_offsetB\x11\n\x0f_high_watermarkB\r\n\x0b_size_bytesB\x0b\n\t_segments\"8\n\x0bLostRecords\x12\x14\n\x0c\x66irst_offset\x18\x01 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\"\x92\x02\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x0fpartition_count\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1f\n\x12replication_factor\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12=\n\x07\x63onfigs\x18\x04 \x03(\x0b\x32,.penstock.v1.CreateTopicRequest.ConfigsEntry\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x12\n\x10_partition_countB\x15\n\x13_replication_factor\"\x1f\n\x0fGetTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"T\n\x11ListTopicsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x18\n\x10include_internal\x18\x03 \x01(\x08\"Q\n\x12ListTopicsResponse\x12\"\n\x06topics\x18\x01 \x03(\x0b\x32\x12.penstock.v1.Topic\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa8\x01\n\x12UpdateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12=\n\x07\x63onfigs\x18\x02 \x03(\x0b\x32,.penstock.v1.UpdateTopicRequest.ConfigsEntry\x12\x15\n\runset_configs\x18\x03 \x03(\t\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\"\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteTopicResponse\"=\n\x14\x41\x64\x64PartitionsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\x32\xb7\x03\n\x06Topics\x12\x42\n\x0b\x43reateTopic\x12\x1f.penstock.v1.CreateTopicRequest\x1a\x12.penstock.v1.Topic\x12<\n\x08GetTopic\x12\x1c.penstock.v1.GetTopicRequest\x1a\x12.penstock.v1.Topic\x12M\n\nListTopics\x12\x1e.penstock.v1.ListTopicsRequest\x1a\x1f.penstock.v1.ListTopicsResponse\x12\x42\n\x0bUpdateTopic\x12\x1f.penstock.v1.UpdateTopicRequest\x1a\x12.penstock.v1.Topic\x12P\n\x0b\x44\x65leteTopic\x12\x1f.penstock.v1.DeleteTopicRequest\x1a .penstock.v1.DeleteTopicResponse\x12\x46\n\rAddPartitions\x12!.penstock.v1.AddPartitionsRequest\x1a\x12.penstock.v1.Topicb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/topics.proto\x12\x0bpenstock.v1\"=\n\x14\x41\x64\x64PartitionsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x17\n\x0fpartition_count\x18\x02 \x01(\x05\"\x92\x02\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1c\n\x0fpartition_count\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1f\n\x12replication_factor\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12=\n\x07\x63onfigs\x18\x04 \x03(\x0b\x32,.penstock.v1.CreateTopicRequest.ConfigsEntry\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x12\n\x10_partition_countB\x15\n\x13_replication_factor\"\"\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteTopicResponse\"\x1f\n\x0fGetTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"T\n\x11ListTopicsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x18\n\x10include_internal\x18\x03 \x01(\x08\"Q\n\x12ListTopicsResponse\x12\"\n\x06topics\x18\x01 \x03(\x0b\x32\x12.penstock.v1.Topic\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"8\n\x0bLostRecords\x12\x14\n\x0c\x66irst_offset\x18\x01 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x03\"\xf1\x02\n\tPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x06leader\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x10\n\x08replicas\x18\x04 \x03(\x05\x12\x0f\n\x07in_sync\x18\x05 \x03(\x05\x12\x0e\n\x06\x61\x64\x64ing\x18\x06 \x03(\x05\x12\x10\n\x08removing\x18\x07 \x03(\x05\x12\x1d\n\x10log_start_offset\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x1b\n\x0ehigh_watermark\x18\t \x01(\x03H\x02\x88\x01\x01\x12\x17\n\nsize_bytes\x18\n \x01(\x03H\x03\x88\x01\x01\x12\x15\n\x08segments\x18\x0b \x01(\x05H\x04\x88\x01\x01\x12&\n\x04lost\x18\x0c \x03(\x0b\x32\x18.penstock.v1.LostRecordsB\t\n\x07_leaderB\x13\n\x11_log_start_offsetB\x11\n\x0f_high_watermarkB\r\n\x0b_size_bytesB\x0b\n\t_segments\"\x8f\x03\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12\x1a\n\x12replication_factor\x18\x04 \x01(\x05\x12\x13\n\x0bis_internal\x18\x05 \x01(\x08\x12\x15\n\rmessage_count\x18\x06 \x01(\x03\x12\x12\n\nsize_bytes\x18\x07 \x01(\x03\x12\x30\n\x07\x63onfigs\x18\x08 \x03(\x0b\x32\x1f.penstock.v1.Topic.ConfigsEntry\x12\x32\n\x08settings\x18\t \x03(\x0b\x32 .penstock.v1.Topic.SettingsEntry\x12*\n\npartitions\x18\n \x03(\x0b\x32\x16.penstock.v1.Partition\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa8\x01\n\x12UpdateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12=\n\x07\x63onfigs\x18\x02 \x03(\x0b\x32,.penstock.v1.UpdateTopicRequest.ConfigsEntry\x12\x15\n\runset_configs\x18\x03 \x03(\t\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xb7\x03\n\x06Topics\x12M\n\nListTopics\x12\x1e.penstock.v1.ListTopicsRequest\x1a\x1f.penstock.v1.ListTopicsResponse\x12\x42\n\x0b\x43reateTopic\x12\x1f.penstock.v1.CreateTopicRequest\x1a\x12.penstock.v1.Topic\x12<\n\x08GetTopic\x12\x1c.penstock.v1.GetTopicRequest\x1a\x12.penstock.v1.Topic\x12\x42\n\x0bUpdateTopic\x12\x1f.penstock.v1.UpdateTopicRequest\x1a\x12.penstock.v1.Topic\x12P\n\x0b\x44\x65leteTopic\x12\x1f.penstock.v1.DeleteTopicRequest\x1a .penstock.v1.DeleteTopicResponse\x12\x46\n\rAddPartitions\x12!.penstock.v1.AddPartitionsRequest\x1a\x12.penstock.v1.Topicb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.grpc.generated.topics_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CREATETOPICREQUEST_CONFIGSENTRY']._loaded_options = None
+  _globals['_CREATETOPICREQUEST_CONFIGSENTRY']._serialized_options = b'8\001'
   _globals['_TOPIC_CONFIGSENTRY']._loaded_options = None
   _globals['_TOPIC_CONFIGSENTRY']._serialized_options = b'8\001'
   _globals['_TOPIC_SETTINGSENTRY']._loaded_options = None
   _globals['_TOPIC_SETTINGSENTRY']._serialized_options = b'8\001'
-  _globals['_CREATETOPICREQUEST_CONFIGSENTRY']._loaded_options = None
-  _globals['_CREATETOPICREQUEST_CONFIGSENTRY']._serialized_options = b'8\001'
   _globals['_UPDATETOPICREQUEST_CONFIGSENTRY']._loaded_options = None
   _globals['_UPDATETOPICREQUEST_CONFIGSENTRY']._serialized_options = b'8\001'
-  _globals['_TOPIC']._serialized_start=42
-  _globals['_TOPIC']._serialized_end=441
-  _globals['_TOPIC_CONFIGSENTRY']._serialized_start=346
-  _globals['_TOPIC_CONFIGSENTRY']._serialized_end=392
-  _globals['_TOPIC_SETTINGSENTRY']._serialized_start=394
-  _globals['_TOPIC_SETTINGSENTRY']._serialized_end=441
-  _globals['_PARTITION']._serialized_start=444
-  _globals['_PARTITION']._serialized_end=813
-  _globals['_LOSTRECORDS']._serialized_start=815
-  _globals['_LOSTRECORDS']._serialized_end=871
-  _globals['_CREATETOPICREQUEST']._serialized_start=874
-  _globals['_CREATETOPICREQUEST']._serialized_end=1148
-  _globals['_CREATETOPICREQUEST_CONFIGSENTRY']._serialized_start=346
-  _globals['_CREATETOPICREQUEST_CONFIGSENTRY']._serialized_end=392
-  _globals['_GETTOPICREQUEST']._serialized_start=1150
-  _globals['_GETTOPICREQUEST']._serialized_end=1181
-  _globals['_LISTTOPICSREQUEST']._serialized_start=1183
-  _globals['_LISTTOPICSREQUEST']._serialized_end=1267
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=1269
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=1350
-  _globals['_UPDATETOPICREQUEST']._serialized_start=1353
-  _globals['_UPDATETOPICREQUEST']._serialized_end=1521
-  _globals['_UPDATETOPICREQUEST_CONFIGSENTRY']._serialized_start=346
-  _globals['_UPDATETOPICREQUEST_CONFIGSENTRY']._serialized_end=392
-  _globals['_DELETETOPICREQUEST']._serialized_start=1523
-  _globals['_DELETETOPICREQUEST']._serialized_end=1557
-  _globals['_DELETETOPICRESPONSE']._serialized_start=1559
-  _globals['_DELETETOPICRESPONSE']._serialized_end=1580
-  _globals['_ADDPARTITIONSREQUEST']._serialized_start=1582
-  _globals['_ADDPARTITIONSREQUEST']._serialized_end=1643
+  _globals['_ADDPARTITIONSREQUEST']._serialized_start=41
+  _globals['_ADDPARTITIONSREQUEST']._serialized_end=102
+  _globals['_CREATETOPICREQUEST']._serialized_start=105
+  _globals['_CREATETOPICREQUEST']._serialized_end=379
+  _globals['_CREATETOPICREQUEST_CONFIGSENTRY']._serialized_start=290
+  _globals['_CREATETOPICREQUEST_CONFIGSENTRY']._serialized_end=336
+  _globals['_DELETETOPICREQUEST']._serialized_start=381
+  _globals['_DELETETOPICREQUEST']._serialized_end=415
+  _globals['_DELETETOPICRESPONSE']._serialized_start=417
+  _globals['_DELETETOPICRESPONSE']._serialized_end=438
+  _globals['_GETTOPICREQUEST']._serialized_start=440
+  _globals['_GETTOPICREQUEST']._serialized_end=471
+  _globals['_LISTTOPICSREQUEST']._serialized_start=473
+  _globals['_LISTTOPICSREQUEST']._serialized_end=557
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=559
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=640
+  _globals['_LOSTRECORDS']._serialized_start=642
+  _globals['_LOSTRECORDS']._serialized_end=698
+  _globals['_PARTITION']._serialized_start=701
+  _globals['_PARTITION']._serialized_end=1070
+  _globals['_TOPIC']._serialized_start=1073
+  _globals['_TOPIC']._serialized_end=1472
+  _globals['_TOPIC_CONFIGSENTRY']._serialized_start=290
+  _globals['_TOPIC_CONFIGSENTRY']._serialized_end=336
+  _globals['_TOPIC_SETTINGSENTRY']._serialized_start=1425
+  _globals['_TOPIC_SETTINGSENTRY']._serialized_end=1472
+  _globals['_UPDATETOPICREQUEST']._serialized_start=1475
+  _globals['_UPDATETOPICREQUEST']._serialized_end=1643
+  _globals['_UPDATETOPICREQUEST_CONFIGSENTRY']._serialized_start=290
+  _globals['_UPDATETOPICREQUEST_CONFIGSENTRY']._serialized_end=336
   _globals['_TOPICS']._serialized_start=1646
   _globals['_TOPICS']._serialized_end=2085
 # @@protoc_insertion_point(module_scope)

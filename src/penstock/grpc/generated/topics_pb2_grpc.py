@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TopicsStub:
-    """Topics of the cluster. Any node answers for all of them.
+    """Topics. Any node takes any call.
     """
 
     def __init__(self, channel):
@@ -35,6 +35,11 @@ class TopicsStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.ListTopics = channel.unary_unary(
+                '/penstock.v1.Topics/ListTopics',
+                request_serializer=penstock_dot_v1_dot_topics__pb2.ListTopicsRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_topics__pb2.ListTopicsResponse.FromString,
+                _registered_method=True)
         self.CreateTopic = channel.unary_unary(
                 '/penstock.v1.Topics/CreateTopic',
                 request_serializer=penstock_dot_v1_dot_topics__pb2.CreateTopicRequest.SerializeToString,
@@ -44,11 +49,6 @@ class TopicsStub:
                 '/penstock.v1.Topics/GetTopic',
                 request_serializer=penstock_dot_v1_dot_topics__pb2.GetTopicRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_topics__pb2.Topic.FromString,
-                _registered_method=True)
-        self.ListTopics = channel.unary_unary(
-                '/penstock.v1.Topics/ListTopics',
-                request_serializer=penstock_dot_v1_dot_topics__pb2.ListTopicsRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_topics__pb2.ListTopicsResponse.FromString,
                 _registered_method=True)
         self.UpdateTopic = channel.unary_unary(
                 '/penstock.v1.Topics/UpdateTopic',
@@ -68,11 +68,18 @@ class TopicsStub:
 
 
 class TopicsServicer:
-    """Topics of the cluster. Any node answers for all of them.
+    """Topics. Any node takes any call.
     """
 
+    def ListTopics(self, request, context):
+        """Every topic, by name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateTopic(self, request, context):
-        """Creates a topic. ALREADY_EXISTS if there is one of that name.
+        """Create a topic; what is left out takes the cluster's default.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -85,29 +92,22 @@ class TopicsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListTopics(self, request, context):
-        """Topics by name, without their partitions and settings.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def UpdateTopic(self, request, context):
-        """Sets and unsets settings: all of them, or none if one is wrong.
+        """Set and unset settings of a topic: all of them, or none if one is wrong.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
-        """Deletes a topic and everything in it.
+        """Delete a topic and everything in it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddPartitions(self, request, context):
-        """Grows a topic. Messages stay where they are; new ones of a key may go to another partition than before.
+        """Grow a topic. Messages stay where they are; new ones of a key may go to another partition than before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,6 +116,11 @@ class TopicsServicer:
 
 def add_TopicsServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'ListTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTopics,
+                    request_deserializer=penstock_dot_v1_dot_topics__pb2.ListTopicsRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_topics__pb2.ListTopicsResponse.SerializeToString,
+            ),
             'CreateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTopic,
                     request_deserializer=penstock_dot_v1_dot_topics__pb2.CreateTopicRequest.FromString,
@@ -125,11 +130,6 @@ def add_TopicsServicer_to_server(servicer, server):
                     servicer.GetTopic,
                     request_deserializer=penstock_dot_v1_dot_topics__pb2.GetTopicRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_topics__pb2.Topic.SerializeToString,
-            ),
-            'ListTopics': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListTopics,
-                    request_deserializer=penstock_dot_v1_dot_topics__pb2.ListTopicsRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_topics__pb2.ListTopicsResponse.SerializeToString,
             ),
             'UpdateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateTopic,
@@ -155,8 +155,35 @@ def add_TopicsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Topics:
-    """Topics of the cluster. Any node answers for all of them.
+    """Topics. Any node takes any call.
     """
+
+    @staticmethod
+    def ListTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Topics/ListTopics',
+            penstock_dot_v1_dot_topics__pb2.ListTopicsRequest.SerializeToString,
+            penstock_dot_v1_dot_topics__pb2.ListTopicsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def CreateTopic(request,
@@ -202,33 +229,6 @@ class Topics:
             '/penstock.v1.Topics/GetTopic',
             penstock_dot_v1_dot_topics__pb2.GetTopicRequest.SerializeToString,
             penstock_dot_v1_dot_topics__pb2.Topic.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListTopics(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/penstock.v1.Topics/ListTopics',
-            penstock_dot_v1_dot_topics__pb2.ListTopicsRequest.SerializeToString,
-            penstock_dot_v1_dot_topics__pb2.ListTopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,35 +24,45 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from penstock.grpc.generated import groups_pb2 as penstock_dot_v1_dot_groups__pb2
+from penstock.grpc.generated import queues_pb2 as penstock_dot_v1_dot_queues__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/v1/transactions.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"E\n\x17\x42\x65ginTransactionRequest\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x84\x01\n\x10TransactionLease\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x65xpire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"[\n\x18\x45xtendTransactionRequest\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"Y\n\x18\x43ommitTransactionRequest\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12\x0f\n\x07writers\x18\x02 \x03(\t\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\".\n\x17\x41\x62ortTransactionRequest\x12\x13\n\x0btransaction\x18\x01 \x01(\t\"\x97\x01\n\x0eTransactionEnd\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x1d.penstock.v1.TransactionState\x12\x19\n\x11\x63ommitted_writers\x18\x03 \x03(\t\x12\x17\n\x0f\x61\x62orted_writers\x18\x04 \x03(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\",\n\x15GetTransactionRequest\x12\x13\n\x0btransaction\x18\x01 \x01(\t\"\x9e\x02\n\x0bTransaction\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x1d.penstock.v1.TransactionState\x12*\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\nbegin_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x07writers\x18\x06 \x03(\x0b\x32\x1e.penstock.v1.TransactionWriter\x12\x0e\n\x06reason\x18\x07 \x01(\t\"Q\n\x11TransactionWriter\x12\x0e\n\x06writer\x18\x01 \x01(\t\x12\x1a\n\rnext_sequence\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x10\n\x0e_next_sequence*\xd3\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRANSACTION_STATE_OPEN\x10\x01\x12 \n\x1cTRANSACTION_STATE_COMMITTING\x10\x02\x12\x1e\n\x1aTRANSACTION_STATE_ABORTING\x10\x03\x12\x1f\n\x1bTRANSACTION_STATE_COMMITTED\x10\x04\x12\x1d\n\x19TRANSACTION_STATE_ABORTED\x10\x05\x32\xc2\x03\n\x0cTransactions\x12W\n\x10\x42\x65ginTransaction\x12$.penstock.v1.BeginTransactionRequest\x1a\x1d.penstock.v1.TransactionLease\x12Y\n\x11\x45xtendTransaction\x12%.penstock.v1.ExtendTransactionRequest\x1a\x1d.penstock.v1.TransactionLease\x12W\n\x11\x43ommitTransaction\x12%.penstock.v1.CommitTransactionRequest\x1a\x1b.penstock.v1.TransactionEnd\x12U\n\x10\x41\x62ortTransaction\x12$.penstock.v1.AbortTransactionRequest\x1a\x1b.penstock.v1.TransactionEnd\x12N\n\x0eGetTransaction\x12\".penstock.v1.GetTransactionRequest\x1a\x18.penstock.v1.Transactionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/v1/transactions.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18penstock/v1/groups.proto\x1a\x18penstock/v1/queues.proto\"J\n\x17\x41\x62ortTransactionRequest\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12\x11\n\x04kind\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_kind\"~\n\x17\x41\x63kInTransactionRequest\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12\x10\n\x08receipts\x18\x02 \x03(\t\x12\x12\n\x05group\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06writer\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x08\n\x06_groupB\t\n\x07_writer\"E\n\x17\x42\x65ginTransactionRequest\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"Y\n\x18\x43ommitTransactionRequest\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12\x0f\n\x07writers\x18\x02 \x03(\t\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\"[\n\x18\x45xtendTransactionRequest\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"H\n\x15GetTransactionRequest\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12\x11\n\x04kind\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_kind\"q\n\x17ListTransactionsRequest\x12\x12\n\x05state\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04kind\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x12\n\x05limit\x18\x03 \x01(\x03H\x02\x88\x01\x01\x42\x08\n\x06_stateB\x07\n\x05_kindB\x08\n\x06_limit\"\xbd\x04\n\x0bTransaction\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x1d.penstock.v1.TransactionState\x12*\n\x07timeout\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\nbegin_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x07writers\x18\x06 \x03(\x0b\x32\x1e.penstock.v1.TransactionWriter\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0c\n\x04kind\x18\x08 \x01(\t\x12&\n\x03\x61ge\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cproducer_ids\x18\n \x03(\x03\x12\x12\n\npartitions\x18\x0b \x01(\x03\x12\x1b\n\x0eproducer_epoch\x18\x0c \x01(\x03H\x00\x88\x01\x01\x12,\n\x08\x65nded_at\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x06places\x18\x0e \x03(\x0b\x32\x1b.penstock.v1.TopicPartition\x12\x19\n\x11\x63ommitted_writers\x18\x0f \x03(\t\x12\x17\n\x0f\x61\x62orted_writers\x18\x10 \x03(\tB\x11\n\x0f_producer_epoch\"\x97\x01\n\x0eTransactionEnd\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x1d.penstock.v1.TransactionState\x12\x19\n\x11\x63ommitted_writers\x18\x03 \x03(\t\x12\x17\n\x0f\x61\x62orted_writers\x18\x04 \x03(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\x84\x01\n\x10TransactionLease\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x65xpire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"E\n\x0fTransactionList\x12\x32\n\x0ctransactions\x18\x01 \x03(\x0b\x32\x1c.penstock.v1.TransactionView\"\x91\x02\n\x0fTransactionView\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12*\n\x07timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\nbegin_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x03\x61ge\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cproducer_ids\x18\x07 \x03(\x03\x12\x12\n\npartitions\x18\x08 \x01(\x03\x12\x13\n\x06reason\x18\t \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_reason\"\x97\x01\n\x11TransactionWriter\x12\x0e\n\x06writer\x18\x01 \x01(\t\x12\x1a\n\rnext_sequence\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x0bproducer_id\x18\x03 \x01(\x03\x12/\n\npartitions\x18\x04 \x03(\x0b\x32\x1b.penstock.v1.TopicPartitionB\x10\n\x0e_next_sequence*\xf0\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRANSACTION_STATE_OPEN\x10\x01\x12 \n\x1cTRANSACTION_STATE_COMMITTING\x10\x02\x12\x1e\n\x1aTRANSACTION_STATE_ABORTING\x10\x03\x12\x1f\n\x1bTRANSACTION_STATE_COMMITTED\x10\x04\x12\x1d\n\x19TRANSACTION_STATE_ABORTED\x10\x05\x12\x1b\n\x17TRANSACTION_STATE_EMPTY\x10\x06\x32\xf1\x04\n\x0cTransactions\x12W\n\x10\x42\x65ginTransaction\x12$.penstock.v1.BeginTransactionRequest\x1a\x1d.penstock.v1.TransactionLease\x12Y\n\x11\x45xtendTransaction\x12%.penstock.v1.ExtendTransactionRequest\x1a\x1d.penstock.v1.TransactionLease\x12U\n\x10\x41\x63kInTransaction\x12$.penstock.v1.AckInTransactionRequest\x1a\x1b.penstock.v1.SettleResponse\x12W\n\x11\x43ommitTransaction\x12%.penstock.v1.CommitTransactionRequest\x1a\x1b.penstock.v1.TransactionEnd\x12U\n\x10\x41\x62ortTransaction\x12$.penstock.v1.AbortTransactionRequest\x1a\x1b.penstock.v1.TransactionEnd\x12V\n\x10ListTransactions\x12$.penstock.v1.ListTransactionsRequest\x1a\x1c.penstock.v1.TransactionList\x12N\n\x0eGetTransaction\x12\".penstock.v1.GetTransactionRequest\x1a\x18.penstock.v1.Transactionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.grpc.generated.transactions_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRANSACTIONSTATE']._serialized_start=1123
-  _globals['_TRANSACTIONSTATE']._serialized_end=1334
-  _globals['_BEGINTRANSACTIONREQUEST']._serialized_start=112
-  _globals['_BEGINTRANSACTIONREQUEST']._serialized_end=181
-  _globals['_TRANSACTIONLEASE']._serialized_start=184
-  _globals['_TRANSACTIONLEASE']._serialized_end=316
-  _globals['_EXTENDTRANSACTIONREQUEST']._serialized_start=318
-  _globals['_EXTENDTRANSACTIONREQUEST']._serialized_end=409
-  _globals['_COMMITTRANSACTIONREQUEST']._serialized_start=411
-  _globals['_COMMITTRANSACTIONREQUEST']._serialized_end=500
-  _globals['_ABORTTRANSACTIONREQUEST']._serialized_start=502
-  _globals['_ABORTTRANSACTIONREQUEST']._serialized_end=548
-  _globals['_TRANSACTIONEND']._serialized_start=551
-  _globals['_TRANSACTIONEND']._serialized_end=702
-  _globals['_GETTRANSACTIONREQUEST']._serialized_start=704
-  _globals['_GETTRANSACTIONREQUEST']._serialized_end=748
-  _globals['_TRANSACTION']._serialized_start=751
-  _globals['_TRANSACTION']._serialized_end=1037
-  _globals['_TRANSACTIONWRITER']._serialized_start=1039
-  _globals['_TRANSACTIONWRITER']._serialized_end=1120
-  _globals['_TRANSACTIONS']._serialized_start=1337
-  _globals['_TRANSACTIONS']._serialized_end=1787
+  _globals['_TRANSACTIONSTATE']._serialized_start=2179
+  _globals['_TRANSACTIONSTATE']._serialized_end=2419
+  _globals['_ABORTTRANSACTIONREQUEST']._serialized_start=164
+  _globals['_ABORTTRANSACTIONREQUEST']._serialized_end=238
+  _globals['_ACKINTRANSACTIONREQUEST']._serialized_start=240
+  _globals['_ACKINTRANSACTIONREQUEST']._serialized_end=366
+  _globals['_BEGINTRANSACTIONREQUEST']._serialized_start=368
+  _globals['_BEGINTRANSACTIONREQUEST']._serialized_end=437
+  _globals['_COMMITTRANSACTIONREQUEST']._serialized_start=439
+  _globals['_COMMITTRANSACTIONREQUEST']._serialized_end=528
+  _globals['_EXTENDTRANSACTIONREQUEST']._serialized_start=530
+  _globals['_EXTENDTRANSACTIONREQUEST']._serialized_end=621
+  _globals['_GETTRANSACTIONREQUEST']._serialized_start=623
+  _globals['_GETTRANSACTIONREQUEST']._serialized_end=695
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=697
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=810
+  _globals['_TRANSACTION']._serialized_start=813
+  _globals['_TRANSACTION']._serialized_end=1386
+  _globals['_TRANSACTIONEND']._serialized_start=1389
+  _globals['_TRANSACTIONEND']._serialized_end=1540
+  _globals['_TRANSACTIONLEASE']._serialized_start=1543
+  _globals['_TRANSACTIONLEASE']._serialized_end=1675
+  _globals['_TRANSACTIONLIST']._serialized_start=1677
+  _globals['_TRANSACTIONLIST']._serialized_end=1746
+  _globals['_TRANSACTIONVIEW']._serialized_start=1749
+  _globals['_TRANSACTIONVIEW']._serialized_end=2022
+  _globals['_TRANSACTIONWRITER']._serialized_start=2025
+  _globals['_TRANSACTIONWRITER']._serialized_end=2176
+  _globals['_TRANSACTIONS']._serialized_start=2422
+  _globals['_TRANSACTIONS']._serialized_end=3047
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from penstock.grpc.generated import queues_pb2 as penstock_dot_v1_dot_queues__pb2
 from penstock.grpc.generated import transactions_pb2 as penstock_dot_v1_dot_transactions__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -26,8 +27,7 @@ if _version_not_supported:
 
 
 class TransactionsStub:
-    """Transactions from the beginning to the end. In between, Publish, PublishBatch and PublishStream take a ticket, and
-    Ack takes the transaction. Any node takes any call.
+    """Transactions. Any node takes any call.
     """
 
     def __init__(self, channel):
@@ -46,6 +46,11 @@ class TransactionsStub:
                 request_serializer=penstock_dot_v1_dot_transactions__pb2.ExtendTransactionRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_transactions__pb2.TransactionLease.FromString,
                 _registered_method=True)
+        self.AckInTransaction = channel.unary_unary(
+                '/penstock.v1.Transactions/AckInTransaction',
+                request_serializer=penstock_dot_v1_dot_transactions__pb2.AckInTransactionRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_queues__pb2.SettleResponse.FromString,
+                _registered_method=True)
         self.CommitTransaction = channel.unary_unary(
                 '/penstock.v1.Transactions/CommitTransaction',
                 request_serializer=penstock_dot_v1_dot_transactions__pb2.CommitTransactionRequest.SerializeToString,
@@ -56,6 +61,11 @@ class TransactionsStub:
                 request_serializer=penstock_dot_v1_dot_transactions__pb2.AbortTransactionRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_transactions__pb2.TransactionEnd.FromString,
                 _registered_method=True)
+        self.ListTransactions = channel.unary_unary(
+                '/penstock.v1.Transactions/ListTransactions',
+                request_serializer=penstock_dot_v1_dot_transactions__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_transactions__pb2.TransactionList.FromString,
+                _registered_method=True)
         self.GetTransaction = channel.unary_unary(
                 '/penstock.v1.Transactions/GetTransaction',
                 request_serializer=penstock_dot_v1_dot_transactions__pb2.GetTransactionRequest.SerializeToString,
@@ -64,40 +74,54 @@ class TransactionsStub:
 
 
 class TransactionsServicer:
-    """Transactions from the beginning to the end. In between, Publish, PublishBatch and PublishStream take a ticket, and
-    Ack takes the transaction. Any node takes any call.
+    """Transactions. Any node takes any call.
     """
 
     def BeginTransaction(self, request, context):
-        """Opens a transaction.
+        """Open a joint transaction, into which any number of writers can publish.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExtendTransaction(self, request, context):
-        """Lets a transaction's time start anew.
+        """Let the time of a joint transaction start anew.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AckInTransaction(self, request, context):
+        """Ack messages of a queue group with the commit of a joint transaction: until then they are nobody else's. An abort
+        gives them back. Repeating the call is safe.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitTransaction(self, request, context):
-        """Commits a transaction and answers when readers see all of it.
+        """Commit a joint transaction and answer when readers see all of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AbortTransaction(self, request, context):
-        """Aborts a transaction: nobody ever sees what was published into it.
+        """Abort a transaction of either kind; the producer of a Kafka transaction is fenced by it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTransactions(self, request, context):
+        """Transactions of both kinds, the last one begun first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTransaction(self, request, context):
-        """How a transaction stands. Outcomes are remembered for a day, unless set otherwise.
+        """One transaction with its writers and partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,6 +140,11 @@ def add_TransactionsServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_v1_dot_transactions__pb2.ExtendTransactionRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_transactions__pb2.TransactionLease.SerializeToString,
             ),
+            'AckInTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.AckInTransaction,
+                    request_deserializer=penstock_dot_v1_dot_transactions__pb2.AckInTransactionRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_queues__pb2.SettleResponse.SerializeToString,
+            ),
             'CommitTransaction': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitTransaction,
                     request_deserializer=penstock_dot_v1_dot_transactions__pb2.CommitTransactionRequest.FromString,
@@ -125,6 +154,11 @@ def add_TransactionsServicer_to_server(servicer, server):
                     servicer.AbortTransaction,
                     request_deserializer=penstock_dot_v1_dot_transactions__pb2.AbortTransactionRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_transactions__pb2.TransactionEnd.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=penstock_dot_v1_dot_transactions__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_transactions__pb2.TransactionList.SerializeToString,
             ),
             'GetTransaction': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTransaction,
@@ -140,8 +174,7 @@ def add_TransactionsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Transactions:
-    """Transactions from the beginning to the end. In between, Publish, PublishBatch and PublishStream take a ticket, and
-    Ack takes the transaction. Any node takes any call.
+    """Transactions. Any node takes any call.
     """
 
     @staticmethod
@@ -199,6 +232,33 @@ class Transactions:
             _registered_method=True)
 
     @staticmethod
+    def AckInTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Transactions/AckInTransaction',
+            penstock_dot_v1_dot_transactions__pb2.AckInTransactionRequest.SerializeToString,
+            penstock_dot_v1_dot_queues__pb2.SettleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CommitTransaction(request,
             target,
             options=(),
@@ -242,6 +302,33 @@ class Transactions:
             '/penstock.v1.Transactions/AbortTransaction',
             penstock_dot_v1_dot_transactions__pb2.AbortTransactionRequest.SerializeToString,
             penstock_dot_v1_dot_transactions__pb2.TransactionEnd.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Transactions/ListTransactions',
+            penstock_dot_v1_dot_transactions__pb2.ListTransactionsRequest.SerializeToString,
+            penstock_dot_v1_dot_transactions__pb2.TransactionList.FromString,
             options,
             channel_credentials,
             insecure,
