@@ -25,6 +25,7 @@ from tests.support.operation_stories import REFUSED, STORIES, Told, text
 
 from penstock import AsyncClient, errors
 from penstock.api import (
+    access,
     cluster,
     dead_letters,
     groups,
@@ -34,6 +35,7 @@ from penstock.api import (
     queues,
     schedules,
     series,
+    settings,
     topics,
     transactions,
 )
@@ -111,7 +113,21 @@ def topic() -> str:
 # What differs from call to call.
 VOLATILE = {
     *("timestamp", "lease_until", "receipt", "member_id", "transaction", "topic_id", "producer_id", "producer_ids"),
-    *("opened", "ended", "created", "due", "died", "oldest_age_ms", "age_ms", "started_at", "expires_at", "ended_at"),
+    *(
+        "opened",
+        "ended",
+        "created",
+        "created_at",
+        "key",
+        "key_id",
+        "due",
+        "died",
+        "oldest_age_ms",
+        "age_ms",
+        "started_at",
+        "expires_at",
+        "ended_at",
+    ),
     *("reported_at", "times", "uptime_ms", "time_ms", "size_bytes", "last_served", "first", "last", "client_host"),
     *("disk_free_bytes", "disk_total_bytes", "by", "served_per_second", "metadata_index", "log_append_latency"),
     *("log_sync_latency", "produce_latency", "checked_bytes", "checked_segments", "completed_round", "asked_round"),
@@ -143,7 +159,7 @@ def comparable(value: Any, topic: str) -> Any:
             value.pop("headers_in_order", None)
     if isinstance(value, dict):
         found = {
-            str(name): comparable(each, topic)
+            str(name).replace(topic, "T"): comparable(each, topic)
             for name, each in value.items()
             if name not in VOLATILE and each is not UNSET and each not in (None, "", [], {}, 0, False)
         }
@@ -158,6 +174,7 @@ OF_ALL = {
     *(topics.ListTopics, queues.ListQueues, groups.ListGroups, transactions.ListTransactions, pipelines.ListPipelines),
     *(cluster.Rebalance, cluster.ElectLeaders, cluster.DescribeCluster, cluster.DescribeMembers, cluster.ListNodes),
     *(health.DescribeFigures, health.DescribeHealth, schedules.CountSchedules, health.ScrubNow, health.DescribeScrub),
+    access.ListUsers,
     queues.PeekQueueGroup,  # a rejected message is on its way
     groups.PollGroup,  # how many messages come at once is not said
 }
@@ -301,6 +318,24 @@ def test_what_is_missing_is_named(site: Site, operation: Operation) -> None:
 NOTHING_TO_LACK = "It is about no single thing."
 MADE = "It makes what is not there."
 UNKNOWN: dict[type[Request[Any]], Request[Any] | str] = {
+    access.WhoAmI: NOTHING_TO_LACK,
+    access.ListUsers: NOTHING_TO_LACK,
+    access.SetUser: MADE,
+    access.DeleteUser: access.DeleteUser(user="no-such-user"),
+    access.ListAcls: NOTHING_TO_LACK,
+    access.CreateAcls: MADE,
+    access.DeleteAcls: NOTHING_TO_LACK,
+    access.GrantRole: MADE,
+    access.RevokeRole: NOTHING_TO_LACK,
+    access.IssueApiKey: MADE,
+    access.ListApiKeys: NOTHING_TO_LACK,
+    access.RevokeApiKey: access.RevokeApiKey(key_id="0123456789abcdef"),
+    settings.DescribeGroupConfigs: MADE,
+    settings.AlterGroupConfigs: MADE,
+    settings.DescribeClusterConfigs: NOTHING_TO_LACK,
+    settings.AlterClusterConfigs: NOTHING_TO_LACK,
+    settings.DescribeNodeConfigs: settings.DescribeNodeConfigs(node=99),
+    settings.AlterNodeConfigs: settings.AlterNodeConfigs(node=99, configs={"leader.replication.throttled.rate": 5}),
     messages.Publish: messages.Publish(topic="here", message=text("x", partition=9)),
     messages.PublishBatch: messages.PublishBatch(topic="here", messages=[text("x", partition=9)]),
     messages.Read: messages.Read(topic="nowhere"),

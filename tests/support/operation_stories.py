@@ -10,6 +10,7 @@ import msgspec
 
 from penstock import errors
 from penstock.api import (
+    access,
     cluster,
     dead_letters,
     groups,
@@ -210,6 +211,28 @@ def of_settings(told: Told, topic: str) -> Story:
     yield settings.AlterClusterConfigs(configs={"leader.replication.throttled.rate": None})
 
 
+def of_access(told: Told, topic: str) -> Story:
+    principal, rule = f"User:{topic}", {"resource": "topic", "name": topic}
+    yield access.WhoAmI()
+    assert told.answer.principal == "User:ANONYMOUS"
+    yield access.SetUser(user=topic, password="a password")
+    yield access.ListUsers()
+    assert topic in [user.user for user in told.answer.users]
+    yield access.GrantRole(role="writer", principal=principal, resource="topic", name=topic)
+    yield access.CreateAcls(acls=[access.AclView(principal=principal, action="read", **rule)])
+    yield access.ListAcls(principal=principal)
+    assert len(told.answer.acls) > 1
+    yield access.RevokeRole(role="writer", principal=principal, resource="topic", name=topic)
+    yield access.DeleteAcls(principal=principal)
+    assert [acl.action for acl in told.answer.acls] == ["read"]
+    yield access.IssueApiKey(principal=principal, expires_in_ms=60_000)
+    key_id = told.answer.key_id
+    yield access.ListApiKeys(principal=principal)
+    assert [key.key_id for key in told.answer.keys] == [key_id]
+    yield access.RevokeApiKey(key_id=key_id)
+    yield access.DeleteUser(user=topic)
+
+
 def of_the_node(told: Told, topic: str) -> Story:
     yield health.IsAlive()
     yield health.IsReady()
@@ -233,6 +256,7 @@ STORIES = (
     of_pipelines,
     of_the_cluster,
     of_settings,
+    of_access,
     of_the_node,
 )
 # What a cluster of one node refuses.

@@ -79,8 +79,7 @@ class Node:
         self.services = Services.of(self.broker)
         self._operations = OperationService(self.services)
         self._http = HttpServer(self.services, http_config(settings, self.http_address, ports), certificates)
-        has_grpc = self.grpc_address is not None and not settings.security.enabled
-        self._grpc = self._make_grpc(self.grpc_address) if has_grpc and self.grpc_address is not None else None
+        self._grpc = None if self.grpc_address is None else self._make_grpc(self.grpc_address)
         self._doors: list[Door] = []  # those that are open
         self._looking: asyncio.Task[None] | None = None
         if certificates is not None:
@@ -126,8 +125,6 @@ class Node:
                 "(security.insecure). Turn on security.enabled.",
                 ", ".join(exposed),
             )
-        if security.enabled and self.grpc_address is not None:
-            log.warning("The gRPC door stays closed: it does not ask clients who they are yet (security.enabled).")
 
     def _make_grpc(self, address: Address) -> GrpcServer:
         # The library is large: only a node with a gRPC door loads it, and before anything runs.

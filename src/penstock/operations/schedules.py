@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -42,6 +43,7 @@ from penstock.features.schedules.records import ScheduleStatus, StoredSchedule
 from penstock.features.schedules.recurrence import ByCron, Cron, Every, Missed, Rule
 from penstock.features.schedules.schedules import ScheduleFigures, ScheduleListing
 from penstock.operations.caller import Caller
+from penstock.operations.guard import check_request
 from penstock.operations.messages import message_of, moment_ms
 from penstock.operations.services import Services
 from penstock.operations.serving import serves
@@ -118,9 +120,23 @@ async def cancel_schedule(services: Services, request: CancelSchedule, _caller: 
 
 
 @serves(CancelSchedules)
-async def cancel_schedules(services: Services, request: CancelSchedules, _caller: Caller) -> CancelledSchedules:
-    fates = await services.schedules.cancel(request.ids)
+async def cancel_schedules(services: Services, request: CancelSchedules, caller: Caller) -> CancelledSchedules:
+    fates = await cancel_each(services, request.ids, caller)
     return CancelledSchedules(fates=[_FATES[fate] for fate in fates])
+
+
+async def cancel_each(services: Services, ids: Sequence[str], caller: Caller) -> list[ScheduleOutcome]:
+    """Cancel schedules; one that the caller may not see is not there."""
+    hidden: set[str] = set()
+    if services.authorizer.is_on:
+        for name in ids:
+            try:
+                await check_request(services, CancelSchedule(schedule=name), caller)
+            except ScheduleNotFound:
+                hidden.add(name)
+    names = [name for name in ids if name not in hidden]
+    fates = dict(zip(names, await services.schedules.cancel(names), strict=True)) if names else {}
+    return [fates.get(name, ScheduleOutcome.NOT_FOUND) for name in ids]
 
 
 def raise_unless_done(schedule_id: str, fate: ScheduleOutcome) -> None:

@@ -132,7 +132,7 @@ def test_keys_that_rotate_are_read_again_but_not_for_every_invented_id(keys: Pat
 
     async def rotate() -> None:
         await tokens.principal(sign())
-        keys.write_text(json.dumps({"keys": [jwk(OTHER, "o")]}))
+        keys.write_text(json.dumps({"keys": [jwk(OTHER, "o")]}))  # noqa: ASYNC240
         with pytest.raises(AuthenticationFailed):
             await tokens.principal(sign(OTHER, "o"))  # too early to ask again
         now[0] += 11
@@ -148,7 +148,7 @@ def test_keys_stay_in_use_while_they_cannot_be_read_again(keys: Path) -> None:
 
     async def lose() -> None:
         await tokens.principal(sign())
-        keys.unlink()
+        keys.unlink()  # noqa: ASYNC240
         assert await tokens.principal(sign()) == Principal("alice")
 
     asyncio.run(lose())

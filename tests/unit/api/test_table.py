@@ -20,7 +20,7 @@ EVERY = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: o
 # What tells a load balancer that the process is there, before anybody could be asked who calls.
 OPEN_TO_ALL = {"livez", "readyz"}
 # What shows nothing of the cluster, and so needs no right beyond a name.
-OPEN_TO_AUTHENTICATED = {"who_am_i", "next_times"}
+OPEN_TO_AUTHENTICATED = {"who_am_i", "next_times", "cancel_schedules"}
 
 
 def named(kind: type[Request[object]], path: str) -> bool:

@@ -76,8 +76,9 @@ class Bound:
     async def _unary(self, data: bytes, context: Context) -> bytes:
         try:
             self._check_started()
-            request = decode(self._rpc.request, parse(self._request, data))
             caller = GrpcCaller(self._door, context, self._path)
+            await caller.log_in()
+            request = decode(self._rpc.request, parse(self._request, data))
             if self._has_bytes:
                 caller.allow_bytes(getattr(request, "max_bytes", None))
             answer = await self._served(request, caller)
@@ -134,6 +135,7 @@ class Bound:
         caller = GrpcCaller(self._door, context, self._path)
         try:
             self._check_started()
+            await caller.log_in()
             with self._door.conversing():
                 async with aclosing(conversation(self._door, caller, requests)) as answers:
                     async for answer in answers:

@@ -7,8 +7,12 @@ from typing import Any, Final
 
 import grpc.aio
 
+from penstock.access.principal import ANONYMOUS, Principal
 from penstock.doors.grpc.door import Door
+from penstock.errors import AuthenticationFailed
 from penstock.operations.caller import Caller
+
+DOOR: Final = "grpc"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -22,15 +26,39 @@ _MARGIN_MS: Final = 100
 class GrpcCaller(Caller):
     """The client of one call or stream."""
 
-    __slots__ = ("_context", "_door", "_instance", "answer_bytes", "gone")
+    __slots__ = ("_context", "_door", "_instance", "_principal", "answer_bytes", "gone")
 
     def __init__(self, door: Door, context: Context, instance: str) -> None:
         super().__init__(door.stopping)
         self._door = door
         self._context = context
         self._instance = instance
+        self._principal = ANONYMOUS
         self.answer_bytes = _ANSWER_BYTES
         self.gone = asyncio.Event()
+
+    async def log_in(self) -> None:
+        """Find out who calls; `AuthenticationFailed` if what the client shows is not good."""
+        services = self._door.services
+        if not services.authorizer.is_on:
+            return
+        try:
+            text = self._metadata("authorization")
+            if text:
+                self._principal = await services.authenticator.authorization(text, self.host, DOOR)
+            elif (subject := _subject_of(self._context)) is not None:
+                self._principal = services.authenticator.certificate(subject)
+        except AuthenticationFailed:
+            services.audit.login_failed(self.host, DOOR, "credentials", self.request_id)
+            raise
+
+    @property
+    def principal(self) -> Principal:
+        return self._principal
+
+    @property
+    def request_id(self) -> str:
+        return self._metadata("x-request-id")
 
     def allow_bytes(self, wanted: int | None) -> None:
         """Note that the client asks for answers of this size."""
@@ -48,8 +76,11 @@ class GrpcCaller(Caller):
 
     @property
     def trace(self) -> str:
+        return self._metadata("traceparent")
+
+    def _metadata(self, wanted: str) -> str:
         for name, value in self._context.invocation_metadata() or ():
-            if name == "traceparent":
+            if name == wanted:
                 return str(value)
         return ""
 
@@ -72,3 +103,13 @@ class GrpcCaller(Caller):
     def milliseconds_left(self, at_most: int) -> int:
         remaining = self._context.time_remaining()
         return at_most if remaining is None else max(min(int(remaining * 1000) - _MARGIN_MS, at_most), 0)
+
+
+def _subject_of(context: Context) -> str | None:
+    """The subject of the client's certificate, which TLS has checked; None if it showed none."""
+    shown = next(iter(context.auth_context().get("x509_pem_cert") or ()), None)
+    if shown is None:
+        return None
+    from cryptography import x509  # with TLS only: it costs time at start
+
+    return x509.load_pem_x509_certificate(shown).subject.rfc4514_string()

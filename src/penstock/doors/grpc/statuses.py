@@ -44,6 +44,13 @@ class Status(NamedTuple):
 CODES: Final[dict[type[PenstockError], StatusCode]] = {
     errors.InvalidRequest: StatusCode.INVALID_ARGUMENT,
     errors.PolicyViolation: StatusCode.PERMISSION_DENIED,
+    errors.AccessError: StatusCode.PERMISSION_DENIED,
+    errors.AuthenticationFailed: StatusCode.UNAUTHENTICATED,
+    errors.AuthorizationDenied: StatusCode.PERMISSION_DENIED,
+    errors.UserNotFound: StatusCode.NOT_FOUND,
+    errors.ApiKeyNotFound: StatusCode.NOT_FOUND,
+    errors.LastAdmin: StatusCode.FAILED_PRECONDITION,
+    errors.AccessLimitReached: StatusCode.RESOURCE_EXHAUSTED,
     errors.TopicExists: StatusCode.ALREADY_EXISTS,
     errors.UnknownTopic: StatusCode.NOT_FOUND,
     errors.UnknownPartition: StatusCode.NOT_FOUND,

@@ -45,6 +45,7 @@ from penstock.grpc.streams import (
     SubscribeResponse,
     Subscription,
 )
+from penstock.operations.guard import check_request
 from penstock.operations.table import server_of
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ async def subscribe(
     caller.allow_bytes(wanted.max_bytes)
     consumer = wanted.consumer or f"grpc-{door.broker.surroundings.new_id().hex}"
     stream = _Stream(door, caller, wanted, consumer, requests)
+    await check_request(door.services, Receive(topic=wanted.topic, group=wanted.group), caller)
     door.services.metadata.topic(wanted.topic)
     yield SubscribeResponse(subscribed=Subscribed(consumer=consumer))
     try:

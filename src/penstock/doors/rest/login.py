@@ -8,8 +8,6 @@ found under: a request that takes the short way later on is looked at again once
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Final
 
 from starlette.types import Scope
@@ -22,7 +20,6 @@ from penstock.operations.services import Services
 DOOR: Final = "http"
 _PRINCIPAL: Final = "penstock.principal"
 _VERSION: Final = "penstock.rules_version"
-_CREDENTIAL_CHARS_MAX: Final = 16 * 1024  # tokens of some providers have a few kilobytes
 
 
 class Login:
@@ -59,24 +56,7 @@ class Login:
         host = host_of(scope)
         if not text:
             return self._by_certificate(scope)
-        kind, _, credential = text.partition(" ")
-        credential = credential.strip()
-        if not credential or len(credential) > _CREDENTIAL_CHARS_MAX:
-            raise self._authenticator.refuse(DOOR, "malformed", host)
-        if kind.lower() == "bearer":
-            return await self._authenticator.bearer(credential, host, DOOR)
-        if kind.lower() == "basic":
-            return await self._by_password(credential, host)
-        raise self._authenticator.refuse(DOOR, "malformed", host)
-
-    async def _by_password(self, credential: str, host: str) -> Principal:
-        try:
-            user, colon, password = base64.b64decode(credential, validate=True).decode().partition(":")
-        except (binascii.Error, ValueError):
-            raise self._authenticator.refuse(DOOR, "malformed", host) from None
-        if not colon:
-            raise self._authenticator.refuse(DOOR, "malformed", host)
-        return await self._authenticator.plain(user, password, host, DOOR)
+        return await self._authenticator.authorization(text, host, DOOR)
 
     def _by_certificate(self, scope: Scope) -> Principal:
         """The principal of a client certificate that TLS has checked (ASGI's extension ``tls``), if there is one."""

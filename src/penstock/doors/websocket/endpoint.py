@@ -20,7 +20,7 @@ from penstock.api import queues
 from penstock.api.limits import DEFAULT_GROUP
 from penstock.api.messages import PublishBatch, Read, instant, to_ms
 from penstock.api.queues import Ack, Extend, Nack, ReceiptResults, Reject, Release
-from penstock.api.schedules import AddSchedule, CancelSchedule
+from penstock.api.schedules import AddSchedule
 from penstock.doors.rest.decoding import decode_body, decode_query, refuse_foreign_page
 from penstock.doors.rest.door import Door
 from penstock.doors.rest.exchange import refuse_socket
@@ -30,11 +30,10 @@ from penstock.doors.websocket import frames
 from penstock.doors.websocket.frames import WEBSOCKET_PATH
 from penstock.doors.websocket.sessions import Session, Sessions
 from penstock.doors.websocket.subscriptions import QueueSubscription, StreamSubscription, Subscription
-from penstock.errors import InvalidRequest, NodeStarting, PenstockError, ScheduleNotFound
-from penstock.features.schedules.messages import ScheduleOutcome
+from penstock.errors import InvalidRequest, NodeStarting, PenstockError
 from penstock.operations.caller import Caller
-from penstock.operations.guard import check_logged_in, check_request
-from penstock.operations.schedules import cancel_result
+from penstock.operations.guard import check_logged_in
+from penstock.operations.schedules import cancel_each, cancel_result
 from penstock.operations.table import server_of
 from penstock.partitions.access import Since, Start
 
@@ -234,16 +233,8 @@ class _Conversation:
         return frames.Result(id=request.id, results=receipt.results)
 
     async def _cancel(self, request: frames.Cancel) -> frames.Result:
-        unknown: set[str] = set()
-        if self._services.authorizer.is_on:
-            for name in request.schedules:
-                try:
-                    await check_request(self._services, CancelSchedule(schedule=name), self._caller)
-                except ScheduleNotFound:
-                    unknown.add(name)
-        names = [name for name in request.schedules if name not in unknown]
-        fates = dict(zip(names, await self._services.schedules.cancel(names), strict=True)) if names else {}
-        told = [cancel_result(name, fates.get(name, ScheduleOutcome.NOT_FOUND)) for name in request.schedules]
+        fates = await cancel_each(self._services, request.schedules, self._caller)
+        told = [cancel_result(name, fate) for name, fate in zip(request.schedules, fates, strict=True)]
         return frames.Result(id=request.id, results=told)
 
     # -- subscriptions ------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ and only while the rules stand. Refusals come the later the more often an addres
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hashlib
 import hmac
 import secrets
@@ -37,6 +39,7 @@ ADDRESS_WAIT_MAX_MS: Final = 5_000
 USER_WAIT_MAX_MS: Final = 1_000  # an attacker must not keep the user itself out
 WAITING_MAX: Final = 32  # refusals of one address that are held back; with more, its tries are not looked at
 HASHING_MAX: Final = 4  # slow hashes at a time: the rest of the node wants its cores too
+CREDENTIAL_CHARS_MAX: Final = 16 * 1024  # tokens of some providers have a few kilobytes
 PROOFS_MAX: Final = 10_000
 PROOF_SECONDS: Final = 60.0
 _WRONG: Final = "The credentials are wrong or no longer valid."
@@ -115,6 +118,20 @@ class Authenticator:
     def made_up_salt(self, user: str) -> bytes:
         """The salt of a user that does not exist: always the same, as a real one's is."""
         return hmac.digest(self._chance, user.encode(), "sha256")
+
+    async def authorization(self, text: str, host: str, door: str) -> Principal:
+        """The principal of an Authorization header: ``Bearer`` with a key or token, ``Basic`` with a password."""
+        kind, _, credential = text.partition(" ")
+        credential = credential.strip()
+        if credential and len(credential) <= CREDENTIAL_CHARS_MAX:
+            if kind.lower() == "bearer":
+                return await self.bearer(credential, host, door)
+            if kind.lower() == "basic":
+                with suppress(binascii.Error, ValueError):
+                    user, colon, password = base64.b64decode(credential, validate=True).decode().partition(":")
+                    if colon:
+                        return await self.plain(user, password, host, door)
+        raise self._refusal(door, "malformed", host)
 
     # -- keys, tokens, certificates -----------------------------------------------------------------------------------
 
