@@ -120,6 +120,7 @@ VOLATILE = {
         "created_at",
         "key",
         "key_id",
+        "next",
         "due",
         "died",
         "oldest_age_ms",

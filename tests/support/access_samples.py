@@ -23,6 +23,7 @@ RECEIPT = f"{TOPIC}:0:0:1:1{'0' * 16}"
 
 # By the name of the field; where a request means something else by it, under (request, field).
 VALUES: dict[str | tuple[str, str], Any] = {
+    "ids": ["no-such-schedule"],
     "topic": TOPIC,
     "topics": [TOPIC],
     "group": GROUP,
