@@ -1,7 +1,7 @@
 """What encryption at rest costs the log: appends and reads of one partition, plain and encrypted, in one process.
 
-``python -m bench.encryption`` prints a line for each size of batch. It measures the storage alone, where all of the cost is;
-a node has its share of protocol work on top, so that what producers notice is less. Time is that of the processor: disks
+``python -m bench.encryption`` prints a line for each size of batch. It measures the storage alone, where the cost is;
+a node has its share of protocol work on top, so that what producers notice is less. Time is of the processor: disks
 and other work on the machine change nothing about the comparison.
 """
 
