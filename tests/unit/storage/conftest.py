@@ -6,22 +6,7 @@ import pytest
 from tests.unit.storage.sealed import SealedMemoryFiles
 
 # The others change bytes at places that they count themselves, or use a real disk.
-_ON_BOTH = {
-    "test_aborted",
-    "test_commit",
-    "test_compaction",
-    "test_crash",
-    "test_epochs",
-    "test_errors",
-    "test_faults",
-    "test_log",
-    "test_producers",
-    "test_startup",
-    "test_swap",
-    "test_threads",
-    "test_transactions",
-}
-
+_ON_BOTH = {"test_aborted", "test_compaction", "test_epochs", "test_log", "test_swap"}
 # These compare with the places or the reads of a plain file.
 _ON_PLAIN = {"test_a_damaged_segment_is_left_as_it_is", "test_a_lost_file_is_rebuilt_from_all_batches"}
 
