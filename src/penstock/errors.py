@@ -340,6 +340,14 @@ class StorageError(PenstockError):
     retriable = True
 
 
+class UnreadableBytes(StorageError):
+    """Some bytes of a file are not what was written; those around them are."""
+
+    code = "unreadable_bytes"
+    start: int = 0
+    end: int = 0
+
+
 class ResourcesExhausted(StorageError):
     """The node is short of a resource that may be free again at any moment; try the same request again."""
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from penstock.errors import DiskFull, StorageError, TooManyOpenFiles
+from penstock.errors import DiskFull, StorageError, TooManyOpenFiles, UnreadableBytes
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview  # of single bytes, so that len() counts them
@@ -216,7 +216,13 @@ def _read_pages(file: File, position: int, end: int, on_unreadable: Callable[[in
         size = min(end - position, _PAGE_BYTES - position % _PAGE_BYTES)
         try:
             page = file.read(position, size)
-        except StorageError:
+        except StorageError as error:
+            if isinstance(error, UnreadableBytes) and error.start > position:
+                yield file.read(position, error.start - position)
+                position = error.start
+                continue
+            if isinstance(error, UnreadableBytes):
+                size = min(size, error.end - position)
             page = _FILLER[position % _PAGE_BYTES :][:size]
             if on_unreadable is not None:
                 on_unreadable(position + size)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from contextlib import closing, suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.storage.sealed import seal
+from tests.unit.storage.sealed import master_keys, seal
 
-from penstock.errors import StorageError
-from penstock.storage.encryption.format import PAGE_BYTES
-from penstock.storage.files import File
+from penstock.errors import EncryptionKeyError, StorageError, UnreadableBytes
+from penstock.storage.encryption.directory import rotate
+from penstock.storage.encryption.files import EncryptedFiles, read_slots
+from penstock.storage.encryption.format import FRAME_OVERHEAD, HEADER_BYTES, PAGE_BYTES, PAGE_HEAD_BYTES
+from penstock.storage.files import File, read_around
 from penstock.testing.files import Crash, MemoryFiles
 
 DIRECTORY = Path("/data")
@@ -157,3 +161,93 @@ class FileAgainstTwin(RuleBasedStateMachine):
 
 FileAgainstTwin.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
 TestFileAgainstTwin = FileAgainstTwin.TestCase
+
+
+def _write_sample(disk: MemoryFiles) -> tuple[EncryptedFiles, bytes]:
+    disk.make_directory(DIRECTORY)
+    files = seal(disk)
+    file = files.open(PATH, create=True)
+    content = b""
+    for number in range(60):
+        data = _content(700, number)
+        file.write(data)
+        content += data
+    file.sync()
+    return files, content
+
+
+def test_no_flipped_bit_changes_what_is_read() -> None:
+    """A flipped bit is harmless, because there is another copy, or makes its frame unreadable."""
+    disk = MemoryFiles()
+    files, content = _write_sample(disk)
+    found = 0
+    for place in range(0, disk.size(PATH), 307):
+        disk.flip_bit(PATH, place, place % 8)
+        file = files.open(PATH)
+        around = read_around(file, 0, len(content))
+        wrong = sum(one != other for one, other in zip(around, content, strict=False))
+        assert wrong <= 1_400, f"a bit at {place} hides more than the frames around it"
+        found += around != content
+        disk.flip_bit(PATH, place, place % 8)
+    assert found > disk.size(PATH) // 307 // 2
+    assert files.open(PATH).read(0, len(content)) == content
+
+
+def test_a_frame_of_another_place_is_refused() -> None:
+    disk = MemoryFiles()
+    files, content = _write_sample(disk)
+    with closing(disk.open(PATH)) as raw:
+        first = HEADER_BYTES + PAGE_HEAD_BYTES
+        second = first + 700 + FRAME_OVERHEAD
+        raw.patch(first, raw.read(second, 700 + FRAME_OVERHEAD))
+    file = files.open(PATH)
+    with pytest.raises(UnreadableBytes):
+        file.read(0, 700)
+    assert file.read(700, len(content)) == content[700:]
+
+
+def test_no_nonce_comes_twice_when_a_place_is_written_again() -> None:
+    disk = MemoryFiles()
+    disk.make_directory(DIRECTORY)
+    file = seal(disk).open(PATH, create=True)
+    file.write(b"first")
+    place = disk.size(PATH)
+    seen = set()
+    for _ in range(200):
+        file.write(b"the same bytes")
+        with closing(disk.open(PATH)) as raw:
+            seen.add(raw.read(place + 6, 12))
+        file.truncate(5)
+    assert len(seen) == 200
+
+
+def test_a_bad_sector_in_the_header_costs_no_more_than_its_frames() -> None:
+    disk = MemoryFiles()
+    files, content = _write_sample(disk)
+    disk.break_sector(PATH, 0)
+    assert files.open(PATH).read(20_000, 5_000) == content[20_000:25_000]
+
+
+def test_a_wrong_key_is_refused_and_a_missing_one_is_named() -> None:
+    disk = MemoryFiles()
+    _write_sample(disk)
+    with pytest.raises(EncryptionKeyError, match="master key 1"):
+        EncryptedFiles(disk, master_keys(2)).open(PATH)
+
+
+@pytest.mark.parametrize("crash_at", range(1, 9))
+def test_a_rotation_can_be_stopped_anywhere(crash_at: int) -> None:
+    disk = MemoryFiles(seed=crash_at)
+    files, content = _write_sample(disk)
+    disk.sync_directory(DIRECTORY)
+    disk.crash_at = disk.steps + crash_at
+    with suppress(Crash):
+        rotate(files, DIRECTORY, master_keys(1, 2))
+    disk.crash()
+    both = EncryptedFiles(disk, master_keys(1, 2))
+    assert both.open(PATH).read(0, len(content)) == content
+    done = rotate(both, DIRECTORY, master_keys(1, 2))
+    assert done.versions_left == [2]
+    assert EncryptedFiles(disk, master_keys(2)).open(PATH).read(0, len(content)) == content
+    with closing(disk.open(PATH)) as raw:
+        assert [slot and slot.key.version for slot in read_slots(raw)] == [2, 2, 2]

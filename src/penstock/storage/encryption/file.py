@@ -17,7 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import StorageError
+from penstock.errors import StorageError, UnreadableBytes
 from penstock.storage.encryption.format import (
     CUT,
     FRAME_OVERHEAD,
@@ -249,15 +249,15 @@ class EncryptedFile:
                     continue
                 content = self._open(frame, data) if frame.start <= position else None
                 if content is None:
-                    raise self._unreadable(position)
+                    raise self._unreadable(position, stop if frame.start <= position else frame.start)
                 yield content[position - frame.start : min(stop, end) - frame.start]
                 position = min(stop, end)
                 if position == end:
                     return
             if next_start is not None and next_start > position:
-                raise self._unreadable(position)
+                raise self._unreadable(position, next_start)
         if self._inner.current_size() >= self._inner.size:
-            raise self._unreadable(position)
+            raise self._unreadable(position, end)
         # Another process has cut the file: there is no more to read.
 
     def _pages(self, page: int, wanted: int) -> Iterator[tuple[int, bytes]]:
@@ -276,8 +276,10 @@ class EncryptedFile:
             if len(window) < count * PAGE_BYTES:
                 return
 
-    def _unreadable(self, position: int) -> StorageError:
-        return StorageError(f"Cannot read {self.path}: what is there from byte {position} on is not what was written.")
+    def _unreadable(self, start: int, end: int) -> UnreadableBytes:
+        error = UnreadableBytes(f"Cannot read {self.path}: bytes {start} to {end} are not what was written.")
+        error.start, error.end = start, end
+        return error
 
     def current_size(self) -> int:
         there = self._inner.current_size()
@@ -321,7 +323,8 @@ class EncryptedFile:
         elif self._is_broken:
             parts.append(bytes(-place % PAGE_BYTES))
             place += -place % PAGE_BYTES
-        parts += cipher.write(place, self.size, data, self._make_slot(cipher))
+        slot = self._make_slot(cipher) if place <= PAGE_BYTES else b""  # of the second page, if that begins here
+        parts += cipher.write(place, self.size, data, slot)
         self._inner.write(b"".join(parts))
         self._cipher, self._is_broken = cipher, False
 
@@ -417,7 +420,7 @@ class EncryptedFile:
         """Seal a frame anew in its place. A copy at the end of the file is there first, or a crash would tear it."""
         content = self._open(frame, page_data)
         if content is None or self._cipher is None:
-            raise self._unreadable(frame.start)
+            raise self._unreadable(frame.start, frame.end)
         low, high = max(position, frame.start), min(position + len(data), frame.start + len(content))
         changed = bytearray(content)
         changed[low - frame.start : high - frame.start] = data[low - position : high - position]
