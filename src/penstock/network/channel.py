@@ -183,10 +183,15 @@ class TlsChannel:
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def recv_into(self, space: memoryview) -> int:
-        """Fill the buffer with as much as is there."""
-        size = len(space)
-        filled = 0
-        self._has_more = False
+        """Fill the buffer with as much as is there.
+
+        OpenSSL is asked only where it may have something: its way of saying no, an exception, costs as much as to
+        decrypt a record, and clients send records one by one.
+        """
+        size, filled = len(space), 0
+        has_more, self._has_more = self._has_more, False
+        if not has_more and not self._receive():
+            return 0
         while True:
             try:
                 while filled < size:
@@ -196,14 +201,15 @@ class TlsChannel:
                             self._note_more()
                         return filled
                     filled += got
+                    if not self._incoming.pending and not self._tls.pending():
+                        return filled
             except ssl.SSLWantReadError:
                 if filled:
                     return filled
                 if not self._receive():
                     return 0
             else:
-                if self._incoming.pending or self._tls.pending():
-                    self._note_more()
+                self._note_more()
                 return filled
 
     def _receive(self) -> int:
