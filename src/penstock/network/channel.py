@@ -18,7 +18,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, cast
 
 from penstock.errors import PenstockError
 from penstock.network.certificates import PeerCertificate
@@ -195,7 +195,8 @@ class TlsChannel:
         while True:
             try:
                 while filled < size:
-                    got: Any = self._tls.read(size - filled, space[filled:])  # a number, as it is given a buffer
+                    # A number, as it is given a buffer, whatever the types say.
+                    got = cast("int", self._tls.read(size - filled, space[filled:]))
                     if not got:  # the other end has said that nothing follows
                         if filled:
                             self._note_more()
