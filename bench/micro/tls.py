@@ -70,6 +70,7 @@ def main() -> None:
         for turn in range(chosen.rounds):
             for name, trusted in (("plain", None), ("tls", authority)):
                 rows[name].append(measure(Path(place) / f"{name}-{turn}", trusted, chosen.megabytes))
+                print(name, rows[name][-1], file=sys.stderr, flush=True)
     for figure in rows["plain"][0]:
         middle = {name: sorted(row[figure] for row in found)[len(found) // 2] for name, found in rows.items()}
         print(f"{figure:24} plain {middle['plain']:10.3f}   tls {middle['tls']:10.3f}")

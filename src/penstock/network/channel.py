@@ -18,7 +18,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, cast
 
 from penstock.errors import PenstockError
 from penstock.network.certificates import PeerCertificate
@@ -183,27 +183,34 @@ class TlsChannel:
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def recv_into(self, space: memoryview) -> int:
-        """Fill the buffer with as much as is there."""
-        size = len(space)
-        filled = 0
-        self._has_more = False
+        """Fill the buffer with as much as is there.
+
+        OpenSSL is asked only where it may have something: its way of saying no, an exception, costs as much as to
+        decrypt a record, and clients send records one by one.
+        """
+        size, filled = len(space), 0
+        has_more, self._has_more = self._has_more, False
+        if not has_more and not self._receive():
+            return 0
         while True:
             try:
                 while filled < size:
-                    got: Any = self._tls.read(size - filled, space[filled:])  # a number, as it is given a buffer
+                    # A number, as it is given a buffer, whatever the types say.
+                    got = cast("int", self._tls.read(size - filled, space[filled:]))
                     if not got:  # the other end has said that nothing follows
                         if filled:
                             self._note_more()
                         return filled
                     filled += got
+                    if not self._incoming.pending and not self._tls.pending():
+                        return filled
             except ssl.SSLWantReadError:
                 if filled:
                     return filled
                 if not self._receive():
                     return 0
             else:
-                if self._incoming.pending or self._tls.pending():
-                    self._note_more()
+                self._note_more()
                 return filled
 
     def _receive(self) -> int:
