@@ -42,7 +42,7 @@ from penstock.api.transactions import (
 from penstock.errors import InvalidRequest, InvalidTxnState, TransactionNotFound
 from penstock.features.transactions.joint.coordinator import Lease
 from penstock.features.transactions.joint.messages import Ended
-from penstock.features.transactions.joint.series import NOTHING, last_committed
+from penstock.features.transactions.joint.shard import NOTHING, last_committed
 from penstock.features.transactions.joint.transaction import JointTransaction
 from penstock.features.transactions.messages import Terminate
 from penstock.features.transactions.states import State as KafkaState

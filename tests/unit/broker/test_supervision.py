@@ -168,7 +168,7 @@ CALLERS = {
     "partitions/access.py": "parts of a request",
     "features/groups/hosted/member.py": "part of a request",
     "features/groups/hosted/seat.py": "a round of a group, which the member's next call hears of",
-    "features/transactions/joint/numbered.py": "part of a request",
+    "features/transactions/joint/publishing.py": "part of a request",
     "machines/background_tasks.py": "watched",
     "partitions/replication/fetcher.py": "watched",
     "partitions/replication/proposals.py": "watched",

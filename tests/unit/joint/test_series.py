@@ -14,16 +14,16 @@ from penstock.config.settings import TransactionSettings
 from penstock.errors import PenstockError, SeriesFenced
 from penstock.features.transactions.joint.messages import Abort, Begin, Begun, Commit, Enter
 from penstock.features.transactions.joint.records import StoredJoint, StoredPart
-from penstock.features.transactions.joint.series import (
+from penstock.features.transactions.joint.shard import (
     NOTHING,
     RUNS_REMEMBERED,
     Heads,
+    JointShard,
     Turn,
     last_committed,
     next_part,
     turn_of,
 )
-from penstock.features.transactions.joint.shard import JointShard
 from penstock.features.transactions.joint.states import State
 from penstock.features.transactions.markers import Marker
 from penstock.features.transactions.messages import Where

@@ -10,7 +10,7 @@ from tests.unit.transactions.nodes import Cluster, Node, play, until
 
 from penstock.errors import ConcurrentTransactions, CoordinatorLoading, NotCoordinator, ProducerFenced
 from penstock.features.groups.messages import CommitInTransaction, MemberIdentity, OffsetCommit
-from penstock.features.transactions.marking import MARK
+from penstock.features.transactions.markers import MARK
 from penstock.features.transactions.messages import AddPartitions
 from penstock.features.transactions.states import State
 from penstock.machines.messages import ProducerIdentity

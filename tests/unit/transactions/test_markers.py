@@ -10,8 +10,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.surroundings import alone
 from penstock.consensus.controller import TopicSpec
-from penstock.features.transactions.markers import LocalMarkers, Marker
-from penstock.features.transactions.marking import ClusterMarkers
+from penstock.features.transactions.markers import ClusterMarkers, LocalMarkers, Marker
 from penstock.machines.messages import ProducerIdentity
 from penstock.model import OFFSETS_TOPIC
 from penstock.records import read_marker

@@ -25,9 +25,9 @@ from penstock.errors import (
 )
 from penstock.features.messages.publishing import COMMIT_TIMEOUT_MS, check_writable, ensure_topic
 from penstock.features.transactions.joint.coordinator import JointCoordinator
-from penstock.features.transactions.joint.numbered import check_still_open
+from penstock.features.transactions.joint.messages import check_writer
+from penstock.features.transactions.joint.publishing import check_still_open
 from penstock.features.transactions.joint.shard import WRITER_EPOCH
-from penstock.features.transactions.joint.writers import check_writer
 from penstock.machines.ports import Ports
 from penstock.partitions.partition import Appended, Partition
 from penstock.records import accept_batch, peek_transaction

@@ -14,9 +14,28 @@ import msgspec
 
 from penstock.errors import CorruptRecords
 from penstock.features.transactions.states import State
-from penstock.features.transactions.tags import TRANSACTION, is_joint
 from penstock.machines.messages import ProducerIdentity
 from penstock.records import Record
+
+TRANSACTION: Final = "transaction"
+JOINT: Final = "joint"
+JOINT_WRITER: Final = "joint-writer"
+
+
+class _Tag(msgspec.Struct, frozen=True):
+    type: str
+
+
+_tags = msgspec.json.Decoder(_Tag)
+
+
+def is_joint(key: bytes | None) -> bool:
+    """Whether a record is about a joint transaction, by its key."""
+    try:
+        return _tags.decode(key or b"").type in {JOINT, JOINT_WRITER}
+    except msgspec.MsgspecError:
+        return False
+
 
 NO_EPOCH: Final = -1
 NO_PRODUCER: Final = -1

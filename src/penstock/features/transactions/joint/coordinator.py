@@ -36,15 +36,14 @@ from penstock.features.transactions.joint.messages import (
     Open,
     Opened,
     Result,
+    check_writer,
 )
 from penstock.features.transactions.joint.records import Place, StoredCall
-from penstock.features.transactions.joint.series import Turn, turn_of
-from penstock.features.transactions.joint.shard import WRITER_EPOCH, JointShard
+from penstock.features.transactions.joint.shard import WRITER_EPOCH, JointShard, Turn, turn_of
 from penstock.features.transactions.joint.states import State
 from penstock.features.transactions.joint.stored import Holdings
 from penstock.features.transactions.joint.transaction import JointTransaction
-from penstock.features.transactions.joint.writers import check_writer
-from penstock.features.transactions.marking import ClusterMarkers
+from penstock.features.transactions.markers import ClusterMarkers
 from penstock.features.transactions.records import Reason
 from penstock.machines.clocks import PatientClock
 from penstock.machines.coordinator import NamedCoordinator

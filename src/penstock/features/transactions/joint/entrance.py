@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.consensus.metadata import Topic
 from penstock.errors import CoordinatorLoading, LeaderNotAvailable, NotCoordinator, PeerUnavailable, TransactionNotFound
-from penstock.features.transactions.joint.writers import check_writer
+from penstock.features.transactions.joint.messages import check_writer
 from penstock.machines.leaders import Leaders
 from penstock.machines.messages import ProducerIdentity
 from penstock.model import TRANSACTIONS_TOPIC

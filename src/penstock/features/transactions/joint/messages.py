@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from penstock.errors import InvalidRequest
 from penstock.features.transactions.joint.records import StoredCall, StoredPart, StoredWriter
 from penstock.features.transactions.joint.states import State
 from penstock.features.transactions.records import Reason
 from penstock.machines.messages import Request
+
+_WRITER: Final = re.compile(r"[A-Za-z0-9._:@/+=-]{1,200}")
+
+
+def check_writer(name: str) -> None:
+    """Refuse what is no name for a writer."""
+    if not _WRITER.fullmatch(name):
+        raise InvalidRequest(
+            f"{name!r} is no name for a writer. Use 1 to 200 letters, digits and any of . _ : @ / + = -"
+        )
+
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,7 @@ import msgspec
 
 from penstock.errors import CorruptRecords
 from penstock.features.transactions.joint.states import State
-from penstock.features.transactions.records import Reason
-from penstock.features.transactions.tags import JOINT, JOINT_WRITER, is_joint
+from penstock.features.transactions.records import JOINT, JOINT_WRITER, Reason, is_joint
 from penstock.records import Record
 
 

@@ -1,23 +1,29 @@
-"""The joint transactions of one partition of the transactions topic.
+"""The joint transactions of one partition of the transactions topic, and the series that they belong to.
 
 A decision is committed before the first partition is told of it, and finished after the last one was. Markers carry an
 epoch above that of the writers' batches: a batch that arrives after its transaction has ended is fenced by it, instead
-of opening a transaction that nobody would end (KIP-890 does the same).
+of opening a transaction that no coordinator would end (KIP-890 does the same).
+
+A series is numbered joint transactions, of which each number is committed once and one is open at a time. A job that
+works in numbered batches and may be killed anywhere begins the batch again that it was at, perhaps beside the process
+that it replaces. So for each number there is one winner, and for each series one run that may write: the last one that
+came. There is no ledger beside the transactions: the last one of a series, its *head*, holds the last number that was
+committed and the runs that were replaced, so the record that decides to commit is at the same time the ledger's entry.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.config.settings import TransactionSettings
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SeriesFenced
 from penstock.features.transactions.joint.messages import Begin, Begun, Open
-from penstock.features.transactions.joint.records import Change, Place, StoredJoint
-from penstock.features.transactions.joint.series import Heads, Turn, next_part, turn_of
+from penstock.features.transactions.joint.records import Change, Place, StoredJoint, StoredPart
 from penstock.features.transactions.joint.states import State
 from penstock.features.transactions.joint.transaction import JointTransaction, Marking
 from penstock.features.transactions.markers import Marker, MarkerWriter
@@ -28,6 +34,108 @@ from penstock.machines.shard import Defer, Shard
 from penstock.partitions.stats import TransactionStats
 
 log = logging.getLogger(__name__)
+
+
+# Runs that were replaced and are refused by name. Should one come back after this many others, it is taken for new;
+# also then a number is committed once.
+RUNS_REMEMBERED: Final = 32
+_COMMITTED: Final = frozenset({State.COMMITTING, State.COMMITTED})
+NOTHING: Final = -1  # is committed yet
+
+
+class Turn(Enum):
+    """What somebody hears who is about to write a number of a series."""
+
+    DONE = "that number is committed"
+    JOIN = "its transaction is open"
+    OPEN = "a transaction is opened"
+
+
+def last_committed(head: StoredJoint | None) -> int:
+    """The last number of a series that is committed; nothing can change that any more."""
+    if head is None or head.part is None:
+        return NOTHING
+    return head.part.number if head.state in _COMMITTED else head.part.committed_before
+
+
+def turn_of(head: StoredJoint | None, number: int, run: str) -> Turn:
+    """What to do for a run that comes with a number; `SeriesFenced` if another run has replaced it."""
+    if head is None or head.part is None:
+        return Turn.OPEN
+    part = head.part
+    if run in part.older_runs:
+        raise SeriesFenced(
+            f"Run {run} of series {part.series!r} was replaced by run {part.run}, which goes on with it. Stop this one."
+        )
+    if number <= last_committed(head):
+        return Turn.DONE
+    is_same = (part.number, part.run) == (number, run)
+    return Turn.JOIN if is_same and head.state is State.OPEN else Turn.OPEN
+
+
+def next_part(head: StoredJoint | None, wish: Begin) -> StoredPart:
+    """What the next transaction of a series knows of it."""
+    if head is None or head.part is None:
+        return StoredPart(series=wish.series, number=wish.number, run=wish.run)
+    part = head.part
+    older = part.older_runs if part.run == wish.run else (*part.older_runs, part.run)
+    return StoredPart(
+        series=wish.series,
+        number=wish.number,
+        run=wish.run,
+        ordinal=part.ordinal + 1,
+        committed_before=last_committed(head),
+        older_runs=older[-RUNS_REMEMBERED:],
+    )
+
+
+class Known(Protocol):
+    """A transaction, as it is stored."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def stored(self) -> StoredJoint | None: ...
+
+
+class Heads:
+    """The last transaction of each series."""
+
+    def __init__(self) -> None:
+        self._heads: dict[str, tuple[int, str]] = {}  # ordinal and id, by series
+        self._series: dict[str, str] = {}  # by the id of its head
+
+    @classmethod
+    def of(cls, transactions: Iterable[Known]) -> Heads:
+        heads = cls()
+        for each in transactions:
+            if each.stored is not None:
+                heads.note(each.id, each.stored)
+        return heads
+
+    def note(self, transaction_id: str, stored: StoredJoint) -> None:
+        """A transaction is stored; it is the head of its series unless a later one is."""
+        part = stored.part
+        if part is None:
+            return
+        ordinal, before = self._heads.get(part.series, (NOTHING, ""))
+        if part.ordinal > ordinal:
+            self._series.pop(before, None)
+            self._heads[part.series] = part.ordinal, transaction_id
+            self._series[transaction_id] = part.series
+
+    def get(self, series: str) -> str | None:
+        found = self._heads.get(series)
+        return None if found is None else found[1]
+
+    def has(self, transaction_id: str) -> bool:
+        return transaction_id in self._series
+
+    def drop(self, transaction_id: str) -> None:
+        series = self._series.pop(transaction_id, None)
+        if series is not None:
+            del self._heads[series]
+
 
 WRITER_EPOCH: Final = 0
 _MARKER_EPOCH: Final = WRITER_EPOCH + 1
