@@ -261,7 +261,7 @@ class Broker:
             self.ports,
             self.groups,
             self.transactions,
-            self.joint.entrance,
+            self.joint,
             offsets_retention_ms=config.groups.offsets_retention_ms,
         )
         self._redrives = Redrives(self.ports)

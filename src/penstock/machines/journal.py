@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Generic, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, Union
+
+import msgspec
 
 from penstock.errors import CorruptRecords, PenstockError
 from penstock.machines.messages import ChangeT, ProducerIdentity
@@ -56,6 +58,54 @@ class Format(Protocol[ChangeT]):
 
     def from_record(self, record: Record) -> ChangeT | None:
         """Read a record back, None if it is for another coordinator; `CorruptRecords` if none wrote it."""
+
+
+class KeyedChange(Protocol):
+    """A key, and its new value or None where it is gone: of each key the last change counts."""
+
+    @property
+    def key(self) -> Any: ...
+    @property
+    def value(self) -> Any: ...
+
+
+KeyedT = TypeVar("KeyedT", bound=KeyedChange)
+
+
+class KeyedFormat(Generic[KeyedT]):
+    """Changes as records of a compacted topic. ``values`` tells by the type of a key which type its value has.
+
+    Keys are tagged with what they are about. ``is_other`` recognises keys of another feature that shares the topic.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Any, Any], KeyedT],
+        values: Mapping[type[msgspec.Struct], type[msgspec.Struct]],
+        what: str,
+        *,
+        codec: Any = msgspec.json,
+        is_other: Callable[[bytes | None], bool] | None = None,
+    ) -> None:
+        self._make = make
+        self._what = what
+        self._is_other = is_other
+        self._encode = codec.Encoder().encode
+        self._keys = codec.Decoder(Union[tuple(values)])  # noqa: UP007 - as many as there are
+        self._values = {key: codec.Decoder(value) for key, value in values.items()}
+
+    def to_record(self, change: KeyedT, offset: int, at_ms: int) -> Record:
+        value = None if change.value is None else self._encode(change.value)
+        return Record(offset, at_ms, self._encode(change.key), value, ())
+
+    def from_record(self, record: Record) -> KeyedT | None:
+        if self._is_other is not None and self._is_other(record.key):
+            return None
+        try:
+            key = self._keys.decode(record.key or b"")
+            return self._make(key, None if record.value is None else self._values[type(key)].decode(record.value))
+        except msgspec.MsgspecError as error:
+            raise CorruptRecords(f"Record {record.offset} is not about {self._what}: {error}") from error
 
 
 class PartitionJournal(Generic[ChangeT]):

@@ -51,9 +51,9 @@ from penstock.errors import (
     OffsetOutOfRange,
     UnknownTopic,
 )
+from penstock.features.groups.client_metadata import read_assignment
 from penstock.features.groups.consumer.topics import match_names
 from penstock.features.groups.group import Group
-from penstock.features.groups.hosted.embedded import assigned_to
 from penstock.features.groups.hosted.member import OffsetToCommit, Polled, Standing
 from penstock.features.groups.hosted.seat import Wish
 from penstock.features.groups.messages import Commit, Delete, MemberIdentity, OffsetCommit, check_committable
@@ -249,7 +249,7 @@ async def _detail(services: Services, group: AnyGroup) -> GroupDetail:
                 client_id=member.facts.client_id,
                 client_host=member.facts.client_host,
                 partitions=[
-                    PlaceView(topic=topic, partition=index) for topic, index in assigned_to(member.facts.assignment)
+                    PlaceView(topic=topic, partition=index) for topic, index in read_assignment(member.facts.assignment)
                 ],
             )
             for member in group.members

@@ -10,9 +10,9 @@ from tests.unit.groups.journal import MemoryJournal
 from tests.unit.groups.transcript import subscription
 
 from penstock.config.settings import GroupSettings
+from penstock.features.groups.coordinator import GroupShard
 from penstock.features.groups.group import State
 from penstock.features.groups.messages import Join, Joined, MemberIdentity, Sync
-from penstock.features.groups.shard import GroupShard
 
 
 class Crowd:

@@ -20,6 +20,7 @@ from tests.unit.groups.transcript import subscription
 
 from penstock.config.settings import GroupSettings
 from penstock.errors import CoordinationError, FencedInstance, NotCoordinator, UnknownMember
+from penstock.features.groups.coordinator import GroupShard
 from penstock.features.groups.group import Group, State
 from penstock.features.groups.messages import (
     Commit,
@@ -36,7 +37,6 @@ from penstock.features.groups.messages import (
     Synced,
 )
 from penstock.features.groups.records import OffsetKey, StoredOffset, from_record
-from penstock.features.groups.shard import GroupShard
 from penstock.machines.messages import Rejected, Request
 
 GROUP = "g"

@@ -8,8 +8,8 @@ from tests.unit.groups.journal import MemoryJournal
 from tests.unit.groups.transcript import subscription
 
 from penstock.config.settings import GroupSettings
+from penstock.features.groups.coordinator import GroupShard
 from penstock.features.groups.messages import Commit, Join, Leave, MemberIdentity, OffsetCommit, Sync
-from penstock.features.groups.shard import GroupShard
 
 
 class Stopwatch:

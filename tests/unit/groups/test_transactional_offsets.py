@@ -11,6 +11,7 @@ from tests.unit.groups.journal import MemoryJournal
 
 from penstock.config.settings import GroupSettings
 from penstock.errors import UnknownMember
+from penstock.features.groups.coordinator import GroupShard
 from penstock.features.groups.messages import (
     Commit,
     CommitInTransaction,
@@ -20,7 +21,6 @@ from penstock.features.groups.messages import (
     OffsetCommit,
     Settled,
 )
-from penstock.features.groups.shard import GroupShard
 from penstock.machines.messages import ProducerIdentity, Rejected
 
 NOBODY = MemberIdentity(member_id="")

@@ -25,6 +25,7 @@ from tests.unit.groups.journal import MemoryJournal
 
 from penstock.config.settings import GroupSettings
 from penstock.errors import CoordinationError, NotCoordinator
+from penstock.features.groups.coordinator import GroupShard
 from penstock.features.groups.messages import (
     Commit,
     Delete,
@@ -41,7 +42,6 @@ from penstock.features.groups.messages import (
     Synced,
 )
 from penstock.features.groups.records import GroupKey, OffsetKey, StoredGroup, StoredOffset, from_record
-from penstock.features.groups.shard import GroupShard
 from penstock.machines.messages import Rejected, Request
 
 GROUP = "g"

@@ -24,7 +24,7 @@ from penstock.errors import NotCoordinator, PenstockError
 from penstock.features.transactions.epochs import EPOCH_MAX
 from penstock.features.transactions.markers import Marker
 from penstock.features.transactions.messages import AddPartitions, End, Init, Terminate, Verify, Where
-from penstock.features.transactions.records import Change, StoredTransaction, TransactionKey
+from penstock.features.transactions.records import StoredTransaction, TransactionChange, TransactionKey
 from penstock.features.transactions.shard import TransactionShard
 from penstock.features.transactions.states import DECIDED, State
 from penstock.machines.messages import ProducerIdentity, Rejected, Request
@@ -133,7 +133,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 aged = StoredTransaction(
                     state=State.EMPTY, producer_id=number + 1, producer_epoch=first_epoch, timeout_ms=TIMEOUT_MS
                 )
-                self.journal.append([Change(TransactionKey(name), aged)], 0)
+                self.journal.append([TransactionChange(TransactionKey(name), aged)], 0)
         self.open_shard()
 
     def open_shard(self) -> None:

@@ -7,7 +7,7 @@ from tests.unit.transactions.journal import MemoryJournal, MemoryMarkers
 from penstock.config.settings import TransactionSettings
 from penstock.features.transactions.markers import Marker
 from penstock.features.transactions.messages import Where
-from penstock.features.transactions.records import Change, StoredTransaction, TransactionKey
+from penstock.features.transactions.records import StoredTransaction, TransactionChange, TransactionKey
 from penstock.features.transactions.shard import TransactionShard
 from penstock.features.transactions.states import State
 from penstock.machines.messages import ProducerIdentity
@@ -20,7 +20,7 @@ def test_a_decision_that_was_read_is_committed_before_its_markers() -> None:
     decided = StoredTransaction(
         state=State.PREPARE_COMMIT, producer_id=1, producer_epoch=4, timeout_ms=1_000, partitions={"orders": (0, 2)}
     )
-    journal.append([Change(TransactionKey("x"), decided)], 0)
+    journal.append([TransactionChange(TransactionKey("x"), decided)], 0)
     told: list[tuple[Where, Marker]] = []
     markers = MemoryMarkers(lambda where, marker: told.append((where, marker)))
     shard = TransactionShard(

@@ -30,7 +30,7 @@ from penstock.errors import NotCoordinator, PenstockError
 from penstock.features.transactions.epochs import EPOCH_MAX
 from penstock.features.transactions.markers import Marker
 from penstock.features.transactions.messages import AddPartitions, End, Init, Terminate, Verify, Where
-from penstock.features.transactions.records import Change, TransactionKey, from_record
+from penstock.features.transactions.records import TransactionChange, TransactionKey, from_record
 from penstock.features.transactions.shard import TransactionShard
 from penstock.machines.messages import ProducerIdentity, Rejected, Request
 from penstock.partitions.stats import TransactionStats
@@ -171,7 +171,7 @@ class Transcript:
         stored = self.shard.machines[NAME].stored
         assert stored is not None
         last = msgspec.structs.replace(stored, producer_epoch=EPOCH_MAX - 1)
-        self.journal.append([Change(TransactionKey(NAME), last)], self.now_ms)
+        self.journal.append([TransactionChange(TransactionKey(NAME), last)], self.now_ms)
         self.producers[name] = last.producer
         self.do_restart()
 

@@ -24,7 +24,7 @@ from penstock.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from penstock.features.groups.admission import Admission
+from penstock.features.groups.client_metadata import CONSUMER_PROTOCOL
 from penstock.features.groups.members import Member, Roster
 from penstock.features.groups.messages import (
     Commit,
@@ -40,10 +40,9 @@ from penstock.features.groups.messages import (
     Where,
 )
 from penstock.features.groups.offsets import CommittedOffsets
-from penstock.features.groups.records import Change, GroupKey, OffsetKey, StoredGroup, StoredOffset
-from penstock.features.groups.rounds import Round
+from penstock.features.groups.records import GroupChange, GroupKey, OffsetKey, StoredGroup, StoredOffset
+from penstock.features.groups.rounds import Admission, Round
 from penstock.features.groups.states import VERDICTS, Event, State, Verdict
-from penstock.features.groups.subscription import CONSUMER_PROTOCOL
 from penstock.machines.messages import Outcome, Reply, Request
 
 __all__ = ["Group", "GroupSettings", "Member", "State"]
@@ -110,9 +109,9 @@ class Group:
             and not self._roster.promised
         )
 
-    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[Change]:
+    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[GroupChange]:
         """Decide on a request. The reply is in this outcome or a later one; a `GroupError` instead changes nothing."""
-        outcome: Outcome[Change] = Outcome()
+        outcome: Outcome[GroupChange] = Outcome()
         match request:
             case Commit():
                 self._commit(request, now_ms, reply, outcome)
@@ -156,7 +155,7 @@ class Group:
             raise RebalanceInProgress
         return member
 
-    def _sync(self, request: Sync, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _sync(self, request: Sync, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Give a member its assignment, as soon as the leader has brought it."""
         member = self._touch(Event.SYNC, request.identity, now_ms)
         kind, protocol = request.protocol_type, request.protocol
@@ -175,7 +174,7 @@ class Group:
         self._round.begin(now_ms, Outcome())  # nobody waits for anything that this could end
         self.wake_ms = now_ms
 
-    def _leave(self, identity: MemberIdentity, now_ms: int, outcome: Outcome[Change]) -> GroupError | None:
+    def _leave(self, identity: MemberIdentity, now_ms: int, outcome: Outcome[GroupChange]) -> GroupError | None:
         if self._roster.promised.pop(identity.member_id, None) is not None:
             return None
         try:
@@ -185,16 +184,16 @@ class Group:
             return error
         return None
 
-    def _lose(self, member: Member, why: str, now_ms: int, outcome: Outcome[Change]) -> None:
+    def _lose(self, member: Member, why: str, now_ms: int, outcome: Outcome[GroupChange]) -> None:
         member.dismiss(UnknownMember(why), outcome)
         self._roster.remove(member)
         if VERDICTS[Event.LOSS][self.state] is Verdict.BEGIN:
             self._round.begin(now_ms, outcome)
         self._round.hurry(now_ms)
 
-    def tick(self, now_ms: int) -> Outcome[Change]:
+    def tick(self, now_ms: int) -> Outcome[GroupChange]:
         """Let time pass: sessions end, promised ids lapse, rounds close."""
-        outcome: Outcome[Change] = Outcome()
+        outcome: Outcome[GroupChange] = Outcome()
         promised = self._roster.promised
         for member_id in [member_id for member_id, until_ms in promised.items() if until_ms <= now_ms]:
             del promised[member_id]
@@ -215,16 +214,16 @@ class Group:
             deadlines.append(self._round.ends_ms)
         return min(deadlines, default=inf)
 
-    def dismiss_all(self, error: PenstockError) -> Outcome[Change]:
+    def dismiss_all(self, error: PenstockError) -> Outcome[GroupChange]:
         """End every wait, as when another node takes over."""
-        outcome: Outcome[Change] = Outcome()
+        outcome: Outcome[GroupChange] = Outcome()
         for member in self._roster:
             member.dismiss(error, outcome)
         return outcome
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
-    def _commit(self, request: Commit, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _commit(self, request: Commit, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Remember offsets, of a member or, while the group is empty, of anybody who manages partitions by itself."""
         identity = request.identity
         is_anonymous = not identity.member_id and identity.instance_id is None
@@ -238,7 +237,7 @@ class Group:
         outcome.reply(reply, Settled(self.offsets.commit(request.offsets, outcome)))
 
     def _commit_in_transaction(
-        self, request: CommitInTransaction, now_ms: int, reply: Reply, outcome: Outcome[Change]
+        self, request: CommitInTransaction, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]
     ) -> None:
         """Hold offsets for a producer, who may tell which member it reads for (KIP-447) or, as older ones do, not."""
         identity = request.identity
@@ -247,7 +246,7 @@ class Group:
         outcome.producer = request.producer
         outcome.reply(reply, Settled(self.offsets.commit(request.offsets, outcome)))
 
-    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[Change]) -> None:
+    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Forget offsets, except of topics that members read."""
         refused: dict[Where, PenstockError] = {}
         if self.state is not State.EMPTY:
@@ -259,16 +258,16 @@ class Group:
         self._forget([where for where in dict.fromkeys(places) if where not in refused], outcome)
         outcome.reply(reply, Settled(refused))
 
-    def _delete(self, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _delete(self, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         if VERDICTS[Event.DELETE][self.state] is Verdict.REFUSE:
             raise GroupNotEmpty(f"Group {self.id!r} has {len(self._roster)} members. Stop them first.")
         self.offsets.forget(dict.fromkeys((*self.offsets, *self.offsets.places_undecided())), outcome)
-        outcome.changes.append(Change(GroupKey(self.id), None))
+        outcome.changes.append(GroupChange(GroupKey(self.id), None))
         outcome.reply(reply, None)
 
-    def expire_offsets(self, wall_ms: int) -> Outcome[Change]:
+    def expire_offsets(self, wall_ms: int) -> Outcome[GroupChange]:
         """Forget the offsets that nobody has needed for long, counted from when the last member left (KIP-211)."""
-        outcome: Outcome[Change] = Outcome()
+        outcome: Outcome[GroupChange] = Outcome()
         before_ms = wall_ms - self._config.offsets_retention_ms
         if self.state is State.EMPTY:
             had_members = bool(self.stored.generation)
@@ -280,16 +279,16 @@ class Group:
                 self._forget([where for where in self.offsets.older_than(before_ms) if where[0] not in topics], outcome)
         return outcome
 
-    def _forget(self, places: Iterable[Where], outcome: Outcome[Change]) -> None:
+    def _forget(self, places: Iterable[Where], outcome: Outcome[GroupChange]) -> None:
         """Remember some offsets no longer; the group itself goes with the last one, if it is empty."""
         self.offsets.forget(places, outcome)
         is_bare = self.state is State.EMPTY and not self.offsets.has_undecided
         if is_bare and len(outcome.changes) == len(self.offsets):
-            outcome.changes.append(Change(GroupKey(self.id), None))
+            outcome.changes.append(GroupChange(GroupKey(self.id), None))
 
     # -- what survives ------------------------------------------------------------------------------------------------
 
-    def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:
+    def apply(self, change: GroupChange, at_ms: int, now_ms: int = 0) -> None:
         """Take over what was written to the log at ``at_ms``."""
         key, value = change.key, change.value
         if isinstance(key, OffsetKey):
@@ -299,7 +298,7 @@ class Group:
             assert value is None or isinstance(value, StoredGroup)
             self._round.apply(value, at_ms, now_ms)
 
-    def hold(self, change: Change, at_ms: int, producer_id: int) -> None:
+    def hold(self, change: GroupChange, at_ms: int, producer_id: int) -> None:
         """Take over what was written to the log as part of a transaction: offsets."""
         assert isinstance(change.key, OffsetKey)
         assert isinstance(change.value, StoredOffset)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from penstock.errors import FencedInstance, PenstockError, RebalanceInProgress, UnknownMember
+from penstock.features.groups.client_metadata import topics_of
 from penstock.features.groups.messages import Join, MemberIdentity
-from penstock.features.groups.records import Change, StoredMember
-from penstock.features.groups.subscription import topics_of
+from penstock.features.groups.records import GroupChange, StoredMember
 from penstock.machines.messages import Outcome, Rejected, Reply
 
 
@@ -55,16 +55,16 @@ class Member:
         """Who waits for our answer cannot send heartbeats meanwhile; only a newcomer may have gone unseen."""
         return self.is_newcomer or not self.is_waiting
 
-    def wait_for_join(self, reply: Reply, outcome: Outcome[Change]) -> None:
+    def wait_for_join(self, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         self.dismiss(RebalanceInProgress("The member asked again."), outcome)
         self.join_reply = reply
 
-    def wait_for_sync(self, reply: Reply, outcome: Outcome[Change]) -> None:
+    def wait_for_sync(self, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         self.dismiss(RebalanceInProgress("The member asked again."), outcome)
         self.sync_reply = reply
         self.owes_sync = False
 
-    def dismiss(self, error: PenstockError, outcome: Outcome[Change]) -> None:
+    def dismiss(self, error: PenstockError, outcome: Outcome[GroupChange]) -> None:
         """End whatever it waits for with an error."""
         for reply in (self.join_reply, self.sync_reply):
             if reply is not None:

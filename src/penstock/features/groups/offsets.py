@@ -15,7 +15,7 @@ from typing import NamedTuple
 from penstock.config.settings import GroupSettings
 from penstock.errors import OffsetMetadataTooLarge, PenstockError
 from penstock.features.groups.messages import OffsetCommit, Where
-from penstock.features.groups.records import Change, OffsetKey, StoredOffset
+from penstock.features.groups.records import GroupChange, OffsetKey, StoredOffset
 from penstock.machines.messages import Outcome
 
 
@@ -64,7 +64,7 @@ class CommittedOffsets:
     def get(self, where: Where) -> CommittedOffset | None:
         return self._kept.get(where)
 
-    def commit(self, commits: Iterable[OffsetCommit], outcome: Outcome[Change]) -> dict[Where, PenstockError]:
+    def commit(self, commits: Iterable[OffsetCommit], outcome: Outcome[GroupChange]) -> dict[Where, PenstockError]:
         """Remember offsets; those that cannot be are given back with the reason."""
         refused: dict[Where, PenstockError] = {}
         for commit in commits:
@@ -78,7 +78,7 @@ class CommittedOffsets:
                 leader_epoch=commit.leader_epoch,
                 metadata=commit.metadata,
             )
-            outcome.changes.append(Change(OffsetKey(self._group_id, commit.topic, commit.partition), stored))
+            outcome.changes.append(GroupChange(OffsetKey(self._group_id, commit.topic, commit.partition), stored))
         return refused
 
     def _check(self, commit: OffsetCommit) -> PenstockError | None:
@@ -88,10 +88,10 @@ class CommittedOffsets:
             return OffsetMetadataTooLarge(f"The metadata of an offset may have {limit} bytes.")
         return None
 
-    def forget(self, places: Iterable[Where], outcome: Outcome[Change]) -> None:
+    def forget(self, places: Iterable[Where], outcome: Outcome[GroupChange]) -> None:
         """Remember some no longer."""
         outcome.changes += [
-            Change(OffsetKey(self._group_id, *where), None)
+            GroupChange(OffsetKey(self._group_id, *where), None)
             for where in places
             if where in self._kept or self.is_undecided(where)
         ]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.errors import GroupNotEmpty, InvalidRequest, LeaderNotAvailable, OffsetOutOfRange
+from penstock.features.groups.client_metadata import read_assignment
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.groups.hosted.embedded import assigned_to
 from penstock.features.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit, Where
 from penstock.features.groups.slot import AnyGroup
 from penstock.machines.ports import Ports
@@ -30,7 +30,7 @@ class Progress(NamedTuple):
 async def progress_of(ports: Ports, groups: Sequence[AnyGroup]) -> list[list[Progress]]:
     """For each group every partition that it has committed for or reads at the moment, in order."""
     owners = [
-        {where: member.id for member in group.members for where in assigned_to(member.facts.assignment)}
+        {where: member.id for member in group.members for where in read_assignment(member.facts.assignment)}
         for group in groups
     ]
     places = [sorted({*group.offsets, *owned}) for group, owned in zip(groups, owners, strict=True)]

@@ -63,7 +63,7 @@ from penstock.features.queues.wire import (
     TakeMessages,
 )
 from penstock.features.transactions.coordinator import TransactionCoordinator
-from penstock.features.transactions.joint.entrance import Entrance
+from penstock.features.transactions.joint.coordinator import JointCoordinator
 from penstock.machines.leaders import UNSURE
 from penstock.machines.messages import ProducerIdentity
 from penstock.machines.ports import Ports
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 
 async def enter_acks(
-    ports: Ports, entrance: Entrance, transaction: str, writer: str, places: Iterable[tuple[str, int]]
+    ports: Ports, joint: JointCoordinator, transaction: str, writer: str, places: Iterable[tuple[str, int]]
 ) -> ProducerIdentity | None:
     """As whom a writer acks messages of these partitions in a joint transaction; None if there are none."""
     partitions: dict[str, set[int]] = {}
@@ -90,7 +90,7 @@ async def enter_acks(
         companion = ports.metadata.topics.get(queue_state_topic(topic))
         if companion is None:
             raise GroupNotFound(f"No queue group reads topic {topic!r}.")
-        producer = await entrance.enter(transaction, writer, companion, frozenset(indexes))
+        producer = await joint.enter_acks(transaction, writer, companion, frozenset(indexes))
     return producer
 
 
@@ -134,13 +134,13 @@ class Queues:
         ports: Ports,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
-        entrance: Entrance,
+        joint: JointCoordinator,
         *,
         offsets_retention_ms: int,
     ) -> None:
-        """``groups`` learn how far queue groups are; acks enter a transaction by ``entrance`` and end with it."""
+        """``groups`` learn how far queue groups are; acks enter a transaction by ``joint`` and end with it."""
         self._ports = ports
-        self._entrance = entrance
+        self._joint = joint
         self.coordinator = QueueCoordinator(ports)
         transactions.markers.local.queues = self.coordinator
         self._serving = QueueServing(ports, self.coordinator)
@@ -285,7 +285,7 @@ class Queues:
                 places[0].append(at)
                 places[1].append(receipt)
         if ticket is not None:
-            details["producer"] = await enter_acks(self._ports, self._entrance, *ticket, found)
+            details["producer"] = await enter_acks(self._ports, self._joint, *ticket, found)
         calls = [
             self._settle_at(SettleReceipts(*where, group, verb, tuple(brought), **details))
             for where, (_, brought) in found.items()

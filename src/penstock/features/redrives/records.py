@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import CorruptRecords
-from penstock.records import Record
+from penstock.machines.journal import KeyedFormat
 
 Span = tuple[int, int]  # first and last offset
 
@@ -119,25 +118,5 @@ class RedriveChange(msgspec.Struct, frozen=True):
     value: RedriveJob | RedrivenMarks | None
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_keys: msgspec.msgpack.Decoder[JobKey | MarksKey] = msgspec.msgpack.Decoder(JobKey | MarksKey)
-_jobs = msgspec.msgpack.Decoder(RedriveJob)
-_marks = msgspec.msgpack.Decoder(RedrivenMarks)
-
-
-def to_record(change: RedriveChange, offset: int, at_ms: int) -> Record:
-    value = None if change.value is None else _encode(change.value)
-    return Record(offset, at_ms, _encode(change.key), value, ())
-
-
-def from_record(record: Record) -> RedriveChange:
-    """Read a record back; `CorruptRecords` if it is not about a redrive."""
-    try:
-        key = _keys.decode(record.key or b"")
-        if record.value is None:
-            return RedriveChange(key, None)
-        return RedriveChange(
-            key, _jobs.decode(record.value) if isinstance(key, JobKey) else _marks.decode(record.value)
-        )
-    except msgspec.MsgspecError as error:
-        raise CorruptRecords(f"Record {record.offset} is not about a redrive: {error}") from error
+_format = KeyedFormat(RedriveChange, {JobKey: RedriveJob, MarksKey: RedrivenMarks}, "a redrive", codec=msgspec.msgpack)
+to_record, from_record = _format.to_record, _format.from_record

@@ -12,10 +12,9 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import CorruptRecords
 from penstock.features.transactions.states import State
+from penstock.machines.journal import KeyedFormat
 from penstock.machines.messages import ProducerIdentity
-from penstock.records import Record
 
 TRANSACTION: Final = "transaction"
 JOINT: Final = "joint"
@@ -81,29 +80,12 @@ class StoredTransaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         return self.producer if self.next_producer_id == NO_PRODUCER else ProducerIdentity(self.next_producer_id, 0)
 
 
-class Change(msgspec.Struct, frozen=True):
+class TransactionChange(msgspec.Struct, frozen=True):
     """One record to persist and apply: a key and its new value, or None where it is gone."""
 
     key: TransactionKey
     value: StoredTransaction | None
 
 
-_encode = msgspec.json.Encoder().encode
-_keys = msgspec.json.Decoder(TransactionKey)
-_values = msgspec.json.Decoder(StoredTransaction)
-
-
-def to_record(change: Change, offset: int, at_ms: int) -> Record:
-    value = None if change.value is None else _encode(change.value)
-    return Record(offset, at_ms, _encode(change.key), value, ())
-
-
-def from_record(record: Record) -> Change | None:
-    """Read a record back, None if it is about a joint transaction; `CorruptRecords` if no coordinator wrote it."""
-    if is_joint(record.key):
-        return None
-    try:
-        key = _keys.decode(record.key or b"")
-        return Change(key, None if record.value is None else _values.decode(record.value))
-    except msgspec.MsgspecError as error:
-        raise CorruptRecords(f"Record {record.offset} is not about a transaction: {error}") from error
+_format = KeyedFormat(TransactionChange, {TransactionKey: StoredTransaction}, "a transaction", is_other=is_joint)
+to_record, from_record = _format.to_record, _format.from_record

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.config.settings import TransactionSettings
 from penstock.errors import PenstockError
 from penstock.features.transactions.markers import Marker, MarkerWriter
-from penstock.features.transactions.records import Change, Reason
+from penstock.features.transactions.records import Reason, TransactionChange
 from penstock.features.transactions.states import DECIDED, State
 from penstock.features.transactions.transaction import Transaction
 from penstock.machines.journal import Journal
@@ -26,12 +26,12 @@ from penstock.partitions.stats import TransactionStats
 log = logging.getLogger(__name__)
 
 
-class TransactionShard(Shard[Transaction, Change]):
+class TransactionShard(Shard[Transaction, TransactionChange]):
     """Transactions by transactional id."""
 
     def __init__(
         self,
-        journal: Journal[Change],
+        journal: Journal[TransactionChange],
         config: TransactionSettings,
         markers: MarkerWriter,
         stats: TransactionStats,
@@ -51,10 +51,10 @@ class TransactionShard(Shard[Transaction, Change]):
     def make(self, name: str) -> Transaction:
         return Transaction(name, self._config)
 
-    def name_of(self, change: Change) -> str:
+    def name_of(self, change: TransactionChange) -> str:
         return change.key.transactional_id
 
-    def on_applied(self, machine: Transaction, change: Change) -> None:
+    def on_applied(self, machine: Transaction, change: TransactionChange) -> None:
         stored = change.value
         if stored is None:
             return
@@ -74,7 +74,7 @@ class TransactionShard(Shard[Transaction, Change]):
                 if machine.owes_markers():  # the log as it was read may not be safe yet: another node may lack its end
                     self.when_committed(self._end, partial(self._mark, machine))
 
-    def perform(self, decisions: Sequence[tuple[Transaction, Outcome[Change]]]) -> None:
+    def perform(self, decisions: Sequence[tuple[Transaction, Outcome[TransactionChange]]]) -> None:
         super().perform(decisions)
         for machine, _ in decisions:
             self._follow_up(machine)

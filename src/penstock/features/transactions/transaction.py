@@ -25,7 +25,7 @@ from penstock.errors import (
 )
 from penstock.features.transactions import epochs
 from penstock.features.transactions.messages import AddPartitions, End, Init, Terminate, Verify, Where
-from penstock.features.transactions.records import Change, Reason, StoredTransaction, TransactionKey
+from penstock.features.transactions.records import Reason, StoredTransaction, TransactionChange, TransactionKey
 from penstock.features.transactions.states import DECIDED, SUCCESSORS, VERDICTS, Event, State, Verdict
 from penstock.machines.messages import Outcome, ProducerIdentity, Rejected, Reply, Request
 
@@ -88,9 +88,9 @@ class Transaction:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[Change]:
+    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[TransactionChange]:
         """Decide on a request. The reply is in this outcome or a later one; an error instead changes nothing."""
-        outcome = Outcome[Change]()
+        outcome = Outcome[TransactionChange]()
         match request:
             case Init():
                 self._init(request, now_ms, reply, outcome)
@@ -106,7 +106,7 @@ class Transaction:
                 raise AssertionError(f"no rule for {request!r}")
         return outcome
 
-    def _init(self, request: Init, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _init(self, request: Init, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         if not 0 < request.timeout_ms <= self._config.timeout_max_ms:
             raise InvalidTransactionTimeout(
                 f"A transaction may be open for 1 to {self._config.timeout_max_ms} ms, not {request.timeout_ms}."
@@ -128,7 +128,7 @@ class Transaction:
             self._change(started, outcome)
             outcome.reply(reply, started.producer)
 
-    def _add(self, request: AddPartitions, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _add(self, request: AddPartitions, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         stored = self._check_producer(request.producer)
         verdict = VERDICTS[Event.ADD][self.state]
         if verdict is Verdict.WAIT:
@@ -139,7 +139,7 @@ class Transaction:
             self._change(epochs.begun(stored, request.partitions, started_ms), outcome)
         outcome.reply(reply, None)
 
-    def _verify(self, request: Verify, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _verify(self, request: Verify, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         self._check_producer(request.producer)
         verdict = VERDICTS[Event.VERIFY][self.state]
         if verdict is Verdict.LATER:
@@ -151,7 +151,7 @@ class Transaction:
         present = self.stored.partitions if self.stored is not None else {}
         return frozenset(where for where in partitions if where[1] not in present.get(where[0], ()))
 
-    def _end(self, request: End, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _end(self, request: End, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         stored = self.stored
         event = self._event_of(request)
         assert stored is not None
@@ -192,7 +192,7 @@ class Transaction:
             return Event.NEW_COMMIT if request.is_commit else Event.NEW_ABORT
         return Event.COMMIT if request.is_commit else Event.ABORT
 
-    def _terminate(self, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _terminate(self, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         if self.stored is None:
             raise TransactionalIdNotFound(f"There is no transactional id {self.id!r}.")
         verdict = VERDICTS[Event.TERMINATE][self.state]
@@ -223,7 +223,7 @@ class Transaction:
         self._waiting.append(_Waiting(request, reply, now_ms + self._config.end_wait_ms))
         self._set_alarm()
 
-    def _join(self, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _join(self, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         """Answer once the transaction has ended, or after a while: from when it is decided nothing can change it."""
         decision = outcome.changes[-1].value if outcome.changes else self.stored
         assert decision is not None
@@ -270,10 +270,10 @@ class Transaction:
         self._set_alarm()
         return [(each.reply, each.successor) for each in ending]
 
-    def dismiss_all(self, error: PenstockError) -> Outcome[Change]:
+    def dismiss_all(self, error: PenstockError) -> Outcome[TransactionChange]:
         """End every wait, as when another node takes over."""
         self._dismissal = error
-        outcome = Outcome[Change]()
+        outcome = Outcome[TransactionChange]()
         for reply in [each.reply for each in self._waiting] + [each.reply for each in self._ending]:
             outcome.reply(reply, Rejected(error))
         self._waiting, self._ending = [], []
@@ -281,9 +281,9 @@ class Transaction:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> Outcome[Change]:
+    def tick(self, now_ms: int) -> Outcome[TransactionChange]:
         """Let time pass: a transaction that is open for too long is aborted, and nobody waits for too long."""
-        outcome = Outcome[Change]()
+        outcome = Outcome[TransactionChange]()
         for ending in [each for each in self._ending if each.deadline_ms <= now_ms]:
             self._ending.remove(ending)
             outcome.reply(ending.reply, ending.successor)
@@ -299,12 +299,12 @@ class Transaction:
         self._set_alarm()
         return outcome
 
-    def expire(self, wall_ms: int) -> Outcome[Change]:
+    def expire(self, wall_ms: int) -> Outcome[TransactionChange]:
         """Forget a transactional id that nobody has used for long."""
-        outcome = Outcome[Change]()
+        outcome = Outcome[TransactionChange]()
         is_old = self.updated_ms < wall_ms - self._config.id_retention_ms
         if self.stored is not None and is_old and VERDICTS[Event.EXPIRE][self.state] is Verdict.DO:
-            outcome.changes.append(Change(TransactionKey(self.id), None))
+            outcome.changes.append(TransactionChange(TransactionKey(self.id), None))
         return outcome
 
     def _set_alarm(self) -> None:
@@ -315,7 +315,7 @@ class Transaction:
 
     def _decide(
         self,
-        outcome: Outcome[Change],
+        outcome: Outcome[TransactionChange],
         *,
         is_commit: bool,
         bumps: bool,
@@ -340,25 +340,25 @@ class Transaction:
         self._is_marking = True
         return True
 
-    def on_marked(self, now_ms: int) -> Outcome[Change]:
+    def on_marked(self, now_ms: int) -> Outcome[TransactionChange]:
         """Every partition was told."""
-        outcome = Outcome[Change]()
+        outcome = Outcome[TransactionChange]()
         self._complete(now_ms, outcome)
         self._set_alarm()
         return outcome
 
-    def _complete(self, now_ms: int, outcome: Outcome[Change]) -> None:
+    def _complete(self, now_ms: int, outcome: Outcome[TransactionChange]) -> None:
         assert self.stored is not None
         self._completes_ms = now_ms + _REFUSED_RETRY_MS
         self._change(epochs.completed(self.stored), outcome)
 
     # -- what survives ------------------------------------------------------------------------------------------------
 
-    def _change(self, value: StoredTransaction, outcome: Outcome[Change]) -> None:
+    def _change(self, value: StoredTransaction, outcome: Outcome[TransactionChange]) -> None:
         assert value.state in SUCCESSORS[self.state], f"{self.state} cannot be followed by {value.state}"
-        outcome.changes.append(Change(TransactionKey(self.id), value))
+        outcome.changes.append(TransactionChange(TransactionKey(self.id), value))
 
-    def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:
+    def apply(self, change: TransactionChange, at_ms: int, now_ms: int = 0) -> None:
         """Take over what was written to the log at ``at_ms``."""
         was, self.stored = self.state, change.value
         self.updated_ms = at_ms

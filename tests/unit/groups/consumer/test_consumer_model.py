@@ -19,10 +19,11 @@ from tests.unit.groups.transcript import subscription
 
 from penstock.config.settings import GroupSettings
 from penstock.errors import PenstockError
+from penstock.features.groups.client_metadata import read_assignment, write_assignment
 from penstock.features.groups.consumer.assignors import Place
-from penstock.features.groups.consumer.client_metadata import read_assignment, write_assignment
 from penstock.features.groups.consumer.group import ConsumerGroup, ConsumerGroupState, to_ids
 from penstock.features.groups.consumer.messages import Beat, ConsumerHeartbeat
+from penstock.features.groups.coordinator import GroupShard
 from penstock.features.groups.group import Group, State
 from penstock.features.groups.messages import (
     Commit,
@@ -36,7 +37,6 @@ from penstock.features.groups.messages import (
     Sync,
     Synced,
 )
-from penstock.features.groups.shard import GroupShard
 from penstock.machines.messages import Rejected
 
 GROUP = "g"
@@ -239,7 +239,7 @@ class ClassicClient:
         shape = self._world.topics.find("orders")
         indexes = range(shape.partitions if shape else 0)
         given = tuple(
-            (each, write_assignment({"orders": [at for at in indexes if at % len(self._led) == turn]}))
+            (each, write_assignment(("orders", at) for at in indexes if at % len(self._led) == turn))
             for turn, each in enumerate(self._led)
         )
         self._ask(

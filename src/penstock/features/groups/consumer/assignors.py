@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import cycle
 from typing import Final, NamedTuple
 
-Place = tuple[str, int]  # topic id and partition
+Place = tuple[str, int]  # topic id, or for assignors of clients its name, and partition
 Target = dict[str, frozenset[Place]]  # by member
 
 
@@ -35,7 +36,7 @@ def assign_ranges(
     """Neighbouring partitions of each topic; static members come first, so that a restart changes nothing."""
     del previous  # a range follows from the order of members alone
     found: dict[str, list[Place]] = {member_id: [] for member_id in members}
-    order = sorted(members, key=lambda member_id: (members[member_id].instance_id is None, _name(members, member_id)))
+    order = _in_order(members)
     for topic_id, count in partitions.items():
         readers = [member_id for member_id in order if topic_id in members[member_id].topics]
         if not readers:
@@ -49,8 +50,26 @@ def assign_ranges(
     return {member_id: frozenset(places) for member_id, places in found.items()}
 
 
-def _name(members: Mapping[str, Subscriber], member_id: str) -> str:
-    return members[member_id].instance_id or member_id
+def _in_order(members: Mapping[str, Subscriber]) -> list[str]:
+    """As Kafka's Java client puts them: static members first, by instance, then the others by id."""
+    return sorted(members, key=lambda name: (members[name].instance_id is None, members[name].instance_id or name))
+
+
+# -- round robin -------------------------------------------------------------------------------------------------------
+
+
+def assign_in_turn(
+    members: Mapping[str, Subscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
+) -> Target:
+    """All partitions are dealt like cards; who does not want a topic is passed over."""
+    del previous  # whatever they had
+    found: dict[str, list[Place]] = {member_id: [] for member_id in members}
+    dealing = cycle(_in_order(members))
+    wanted = frozenset[str]().union(*(member.topics for member in members.values()))
+    for topic in sorted(wanted & partitions.keys()):
+        for index in range(partitions[topic]):
+            found[next(taker for taker in dealing if topic in members[taker].topics)].append((topic, index))
+    return {member_id: frozenset(places) for member_id, places in found.items()}
 
 
 # -- uniform -----------------------------------------------------------------------------------------------------------
@@ -197,6 +216,9 @@ class _Balance:
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniformly, "range": assign_ranges}
 DEFAULT_ASSIGNOR: Final = "uniform"
+# Those that every client of the classic protocol knows, in a hosted member's order of preference. The member that leads
+# a group does the sharing, be it a hosted one or a client's, and both must come to the same result.
+CLIENT_ASSIGNORS: Final[Mapping[str, Assignor]] = {"range": assign_ranges, "roundrobin": assign_in_turn}
 
 
 def choose_assignor(wishes: Iterable[str | None]) -> str:

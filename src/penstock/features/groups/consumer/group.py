@@ -33,14 +33,24 @@ from penstock.errors import (
     StaleMemberEpoch,
     UnknownMember,
 )
+from penstock.features.groups.client_metadata import (
+    CONSUMER_PROTOCOL,
+    Subscription,
+    read_subscription,
+    write_assignment,
+)
 from penstock.features.groups.config import MemberTimesOf
-from penstock.features.groups.consumer.admission import Admission
 from penstock.features.groups.consumer.assignors import ASSIGNORS, Place, choose_assignor
-from penstock.features.groups.consumer.client_metadata import Subscription, read_subscription, write_assignment
 from penstock.features.groups.consumer.conversion import downgrade
 from penstock.features.groups.consumer.ledger import Draft, Ledger
-from penstock.features.groups.consumer.messages import LEAVING, LEAVING_FOR_NOW, Beat, ConsumerHeartbeat
-from penstock.features.groups.consumer.presence import Attendance
+from penstock.features.groups.consumer.members import Admission, Attendance
+from penstock.features.groups.consumer.messages import (
+    LEAVING,
+    LEAVING_FOR_NOW,
+    Beat,
+    ConsumerHeartbeat,
+    check_heartbeat,
+)
 from penstock.features.groups.consumer.reconciliation import LEFT_FOR_NOW, Current, MemberState, reconcile
 from penstock.features.groups.consumer.records import (
     ConsumerMemberKey,
@@ -49,9 +59,7 @@ from penstock.features.groups.consumer.records import (
     StoredConsumer,
     common_protocols,
 )
-from penstock.features.groups.consumer.requests import check_heartbeat
-from penstock.features.groups.consumer.subscriptions import look_up, wanted_names
-from penstock.features.groups.consumer.topics import Topics, to_ids, to_names
+from penstock.features.groups.consumer.topics import Topics, look_up, to_ids, to_names, wanted_names
 from penstock.features.groups.messages import (
     Commit,
     CommitInTransaction,
@@ -70,8 +78,7 @@ from penstock.features.groups.messages import (
     Where,
 )
 from penstock.features.groups.offsets import CommittedOffsets
-from penstock.features.groups.records import Change, GroupKey, OffsetKey, StoredGroup, StoredMember, StoredOffset
-from penstock.features.groups.subscription import CONSUMER_PROTOCOL
+from penstock.features.groups.records import GroupChange, GroupKey, OffsetKey, StoredGroup, StoredMember, StoredOffset
 from penstock.machines.messages import Outcome, Rejected, Reply, Request
 
 # Working out a target takes time, and in a large group everybody may come at once. So it is done at most this often, in
@@ -192,9 +199,9 @@ class ConsumerGroup:
         """Whether nothing would be lost with it."""
         return self.is_empty and not self.epoch and not self.offsets and not self.offsets.has_undecided
 
-    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[Change]:
+    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[GroupChange]:
         """Decide on a request and answer it; an error instead changes nothing."""
-        outcome = Outcome[Change]()
+        outcome = Outcome[GroupChange]()
         match request:
             case ConsumerHeartbeat():
                 self._heartbeat(request, now_ms, reply, outcome)
@@ -223,7 +230,7 @@ class ConsumerGroup:
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
-    def _heartbeat(self, request: ConsumerHeartbeat, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _heartbeat(self, request: ConsumerHeartbeat, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         check_heartbeat(request)
         if request.epoch in (LEAVING, LEAVING_FOR_NOW):
             self._leave(request, now_ms, reply, outcome)
@@ -302,7 +309,7 @@ class ConsumerGroup:
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 
-    def _leave(self, request: ConsumerHeartbeat, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _leave(self, request: ConsumerHeartbeat, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         member_id = self._admission.find(request)
         if request.epoch == LEAVING_FOR_NOW:
             draft = Draft(self.ledger)
@@ -312,7 +319,7 @@ class ConsumerGroup:
             self.lose([member_id], now_ms, outcome)
         outcome.reply(reply, Beat(member_id, request.epoch, 0, None))
 
-    def lose(self, member_ids: Iterable[str], now_ms: int, outcome: Outcome[Change]) -> None:
+    def lose(self, member_ids: Iterable[str], now_ms: int, outcome: Outcome[GroupChange]) -> None:
         """Members are gone; what they had is free for others."""
         draft = Draft(self.ledger)
         for member_id in member_ids:
@@ -326,13 +333,13 @@ class ConsumerGroup:
             self.aim(draft, now_ms)
         outcome.changes += draft.changes()
 
-    def step_down(self, draft: Draft, outcome: Outcome[Change]) -> None:
+    def step_down(self, draft: Draft, outcome: Outcome[GroupChange]) -> None:
         """Only classic members are left, so the group is a classic one again."""
         outcome.changes += downgrade(self.ledger, draft, self._topics)
 
-    def tick(self, now_ms: int) -> Outcome[Change]:
+    def tick(self, now_ms: int) -> Outcome[GroupChange]:
         """Let time pass: who was silent for too long, or did not let go of its partitions in time, is out."""
-        outcome = Outcome[Change]()
+        outcome = Outcome[GroupChange]()
         late = self._attendance.late(now_ms)
         if late:
             self.lose(late, now_ms, outcome)
@@ -342,7 +349,7 @@ class ConsumerGroup:
             outcome.changes += draft.changes()
         return outcome
 
-    def dismiss_all(self, _error: PenstockError) -> Outcome[Change]:
+    def dismiss_all(self, _error: PenstockError) -> Outcome[GroupChange]:
         """End every wait, as when another node takes over. Here everybody is answered at once."""
         return Outcome()
 
@@ -353,7 +360,7 @@ class ConsumerGroup:
         identity: MemberIdentity,
         commits: tuple[OffsetCommit, ...],
         reply: Reply,
-        outcome: Outcome[Change],
+        outcome: Outcome[GroupChange],
         *,
         is_transactional: bool = False,
     ) -> None:
@@ -397,7 +404,7 @@ class ConsumerGroup:
         wishes = {(facts.topics, facts.regex): facts for facts in self.ledger.members.values()}
         return frozenset[str]().union(*(wanted_names(facts, self._topics) for facts in wishes.values()))
 
-    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[Change]) -> None:
+    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Forget offsets, except of topics that members read."""
         topics = self.subscribed_topics()
         in_use = GroupNotEmpty(f"Members of group {self.id!r} read this topic. Stop them first.")
@@ -405,15 +412,15 @@ class ConsumerGroup:
         self._forget([where for where in dict.fromkeys(places) if where not in refused], outcome)
         outcome.reply(reply, Settled(refused))
 
-    def _delete(self, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _delete(self, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         if not self.is_empty:
             raise GroupNotEmpty(f"Group {self.id!r} has {len(self.ledger.members)} members. Stop them first.")
         self._forget(self.offsets, outcome)
         outcome.reply(reply, None)
 
-    def expire_offsets(self, wall_ms: int) -> Outcome[Change]:
+    def expire_offsets(self, wall_ms: int) -> Outcome[GroupChange]:
         """Forget the offsets that nobody has needed for long, counted from when the last member left (KIP-211)."""
-        outcome = Outcome[Change]()
+        outcome = Outcome[GroupChange]()
         before_ms = wall_ms - self._config.offsets_retention_ms
         if self.is_empty:
             if self.ledger.group_ms < before_ms or not self.offsets:
@@ -423,7 +430,7 @@ class ConsumerGroup:
             self._forget([where for where in self.offsets.older_than(before_ms) if where[0] not in topics], outcome)
         return outcome
 
-    def _forget(self, places: Iterable[Where], outcome: Outcome[Change]) -> None:
+    def _forget(self, places: Iterable[Where], outcome: Outcome[GroupChange]) -> None:
         """Remember some offsets no longer; the group itself goes with the last one, if it is empty."""
         self.offsets.forget(places, outcome)
         is_bare = self.is_empty and not self.offsets.has_undecided
@@ -432,7 +439,7 @@ class ConsumerGroup:
 
     # -- what survives ------------------------------------------------------------------------------------------------
 
-    def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:
+    def apply(self, change: GroupChange, at_ms: int, now_ms: int = 0) -> None:
         """Take over what was written to the log at ``at_ms``."""
         key, value = change.key, change.value
         if isinstance(key, OffsetKey):
@@ -477,7 +484,7 @@ class ClassicSide:
 
     # -- joining ------------------------------------------------------------------------------------------------------
 
-    def join(self, request: Join, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def join(self, request: Join, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Take in a member or have it take its next step."""
         subscription = self._check(request)
         if not request.member_id and request.takes_id_first and request.instance_id is None:
@@ -570,7 +577,7 @@ class ClassicSide:
         self._group.touch(member_id, now_ms)
         return member_id, current
 
-    def sync(self, request: Sync, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def sync(self, request: Sync, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Give a member what it has now."""
         member_id, current = self._touch(request.identity, now_ms)
         classic = self._group.ledger.members[member_id].classic
@@ -599,7 +606,7 @@ class ClassicSide:
         missing = ledger.target_of(member_id) - current.assigned.keys()
         return any(ledger.owners.get(place) is None for place in missing)
 
-    def leave(self, request: Leave, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def leave(self, request: Leave, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Members go, static ones by their instance."""
         gone: dict[str, None] = {}
         errors: list[GroupError | None] = []

@@ -12,18 +12,22 @@ from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
+import msgspec
+
 from penstock.config.settings import TransactionSettings
 from penstock.consensus.metadata import Topic
 from penstock.errors import (
     CoordinatorLoading,
+    LeaderNotAvailable,
     NotCoordinator,
+    PeerUnavailable,
+    PenstockError,
     RequestTimedOut,
     TransactionEnded,
     TransactionLimitReached,
     TransactionNotFound,
 )
 from penstock.features.transactions.joint import records
-from penstock.features.transactions.joint.entrance import Entrance
 from penstock.features.transactions.joint.messages import (
     Abort,
     Begin,
@@ -52,6 +56,7 @@ from penstock.machines.leaders import shard_of
 from penstock.machines.messages import ProducerIdentity, Rejected
 from penstock.machines.shard import resolve
 from penstock.model import TRANSACTIONS_TOPIC
+from penstock.network.port import Method
 from penstock.partitions.partition import Partition
 from penstock.partitions.stats import TransactionStats
 from penstock.supervision import Supervision
@@ -59,6 +64,7 @@ from penstock.supervision import Supervision
 _LOADING_POLL_SECONDS: Final = 0.02
 _LOADING_POLLS_MAX: Final = 500
 _END_PATIENCE_SECONDS: Final = 30.0
+_ENTER_SECONDS: Final = 3.0
 _NAMES_A_SHARD: Final = 20  # drawn in search of one that belongs to a certain one, if need be
 
 
@@ -68,6 +74,29 @@ class Lease(NamedTuple):
     id: str
     timeout_ms: int
     expires_ms: int
+
+
+class EnterAcks(msgspec.Struct, frozen=True):
+    """A writer is about to ack messages: the partitions that will hold that."""
+
+    transaction: str
+    writer: str
+    topic_id: UUID
+    partitions: tuple[int, ...]
+
+
+class EnteredAcks(msgspec.Struct, frozen=True):
+    """Who the writer is in the logs."""
+
+    producer_id: int
+    epoch: int
+
+    @property
+    def producer(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.epoch)
+
+
+ENTER_ACKS: Final = Method("joint.enter_acks", EnterAcks, EnteredAcks)
 
 
 class JointCoordinator(NamedCoordinator[JointShard]):
@@ -100,7 +129,6 @@ class JointCoordinator(NamedCoordinator[JointShard]):
         self._new_id = new_id
         self._syncs = syncs
         self.holdings = Holdings(markers.local.find, markers.leaders)
-        self.entrance = Entrance(self._enter_acks, markers.leaders)
         self._turns: dict[tuple[str, str], _Turn] = {}
 
     def make_shard(self, partition: Partition) -> JointShard:
@@ -119,7 +147,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
     def start(self) -> None:
         super().start()
         self.holdings.serve()
-        self.entrance.serve()
+        self._leaders.peers.serve(ENTER_ACKS, self._on_enter_acks)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -132,14 +160,15 @@ class JointCoordinator(NamedCoordinator[JointShard]):
 
     def find(self, transaction_id: str) -> JointTransaction:
         """The transaction as it is at this moment; `TransactionNotFound` if there is none."""
-        found = None
-        if self.shard_count:
-            found = self.shard(transaction_id).machines.get(transaction_id)
-        elif not self._leaders.is_alone:
-            raise CoordinatorLoading("This node does not know yet who coordinates transactions.")
+        found = self.shard(transaction_id).machines.get(transaction_id) if self.shard_count else None
         if found is None:
-            raise TransactionNotFound(f"There is no transaction {transaction_id!r}, or it ended too long ago.")
+            raise self._unknown(transaction_id)
         return found
+
+    def _unknown(self, transaction_id: str) -> PenstockError:
+        if not self.shard_count and not self._leaders.is_alone:
+            return CoordinatorLoading("This node does not know yet who coordinates transactions.")
+        return TransactionNotFound(f"There is no transaction {transaction_id!r}, or it ended too long ago.")
 
     def all_transactions(self) -> list[JointTransaction]:
         """Every joint transaction coordinated here; `CoordinatorLoading` while some are not known yet."""
@@ -342,12 +371,33 @@ class JointCoordinator(NamedCoordinator[JointShard]):
         )
         return await self.ask(transaction_id, request)
 
-    async def _enter_acks(
+    async def enter_acks(
         self, transaction_id: str, writer: str, topic: Topic, partitions: frozenset[int]
     ) -> ProducerIdentity:
-        await self.await_shard(transaction_id)
-        entered = await self.enter(transaction_id, writer, topic, partitions, acks=True)
-        return ProducerIdentity(entered.writer.producer_id, WRITER_EPOCH)
+        """As whom a writer acks in a transaction that any node coordinates; it knows of the partitions then.
+
+        From then on they hear of its end: what arrives there later is fenced by the marker.
+        """
+        check_writer(writer)
+        where = self._leaders.where(TRANSACTIONS_TOPIC, transaction_id)
+        if where is None:
+            raise self._unknown(transaction_id)
+        request = EnterAcks(transaction_id, writer, topic.topic_id, tuple(sorted(partitions)))
+        try:
+            received = await self._leaders.ask(where, ENTER_ACKS, request, timeout_s=_ENTER_SECONDS)
+        except (LeaderNotAvailable, PeerUnavailable) as error:
+            raise NotCoordinator(error.message) from error
+        entered: ProducerIdentity = received.reply.producer
+        return entered
+
+    async def _on_enter_acks(self, _node_id: int, request: EnterAcks, _body: memoryview) -> EnteredAcks:
+        # Only what this node knows of: what it does not it would take for deleted when the end comes.
+        topic = self._leaders.metadata.topic_by_id(request.topic_id)
+        if topic is None or max(request.partitions) >= len(topic.partitions):
+            raise CoordinatorLoading("The coordinator of the transaction does not know these partitions yet.")
+        await self.await_shard(request.transaction)
+        entered = await self.enter(request.transaction, request.writer, topic, frozenset(request.partitions), acks=True)
+        return EnteredAcks(entered.writer.producer_id, WRITER_EPOCH)
 
     @asynccontextmanager
     async def turn(self, transaction_id: str, writer: str) -> AsyncIterator[None]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.errors import CorruptRecords
 from penstock.features.transactions.joint.states import State
 from penstock.features.transactions.records import JOINT, JOINT_WRITER, Reason, is_joint
-from penstock.records import Record
+from penstock.machines.journal import KeyedFormat
 
 
 class JointKey(msgspec.Struct, frozen=True, tag=JOINT):
@@ -98,33 +97,17 @@ Key = JointKey | WriterKey
 Value = StoredJoint | StoredWriter
 
 
-class Change(msgspec.Struct, frozen=True):
+class JointChange(msgspec.Struct, frozen=True):
     """One record to persist and apply: a key and its new value, or None where it is gone."""
 
     key: Key
     value: Value | None
 
 
-_encode = msgspec.json.Encoder().encode
-_keys: msgspec.json.Decoder[Key] = msgspec.json.Decoder(Key)
-_joints = msgspec.json.Decoder(StoredJoint)
-_writers = msgspec.json.Decoder(StoredWriter)
-
-
-def to_record(change: Change, offset: int, at_ms: int) -> Record:
-    value = None if change.value is None else _encode(change.value)
-    return Record(offset, at_ms, _encode(change.key), value, ())
-
-
-def from_record(record: Record) -> Change | None:
-    """Read a record back, None if it is another coordinator's; `CorruptRecords` if no coordinator wrote it."""
-    if not is_joint(record.key):
-        return None
-    try:
-        key = _keys.decode(record.key or b"")
-        if record.value is None:
-            return Change(key, None)
-        decoder = _joints if isinstance(key, JointKey) else _writers
-        return Change(key, decoder.decode(record.value))
-    except msgspec.MsgspecError as error:
-        raise CorruptRecords(f"Record {record.offset} is not about a joint transaction: {error}") from error
+_format = KeyedFormat(
+    JointChange,
+    {JointKey: StoredJoint, WriterKey: StoredWriter},
+    "a joint transaction",
+    is_other=lambda key: not is_joint(key),
+)
+to_record, from_record = _format.to_record, _format.from_record

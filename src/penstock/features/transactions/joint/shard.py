@@ -23,7 +23,7 @@ from typing import Final, Protocol
 from penstock.config.settings import TransactionSettings
 from penstock.errors import PenstockError, SeriesFenced
 from penstock.features.transactions.joint.messages import Begin, Begun, Open
-from penstock.features.transactions.joint.records import Change, Place, StoredJoint, StoredPart
+from penstock.features.transactions.joint.records import JointChange, Place, StoredJoint, StoredPart
 from penstock.features.transactions.joint.states import State
 from penstock.features.transactions.joint.transaction import JointTransaction, Marking
 from penstock.features.transactions.markers import Marker, MarkerWriter
@@ -142,12 +142,12 @@ _MARKER_EPOCH: Final = WRITER_EPOCH + 1
 _WRITERS_A_TURN: Final = 20
 
 
-class JointShard(Shard[JointTransaction, Change]):
+class JointShard(Shard[JointTransaction, JointChange]):
     """Joint transactions by id. ``exists`` tells whether a place is still that of the topic it was."""
 
     def __init__(
         self,
-        journal: Journal[Change],
+        journal: Journal[JointChange],
         config: TransactionSettings,
         markers: MarkerWriter,
         exists: Callable[[Place], bool],
@@ -172,10 +172,10 @@ class JointShard(Shard[JointTransaction, Change]):
     def make(self, name: str) -> JointTransaction:
         return JointTransaction(name, self._config)
 
-    def name_of(self, change: Change) -> str:
+    def name_of(self, change: JointChange) -> str:
         return change.key.transaction
 
-    def on_applied(self, machine: JointTransaction, change: Change) -> None:
+    def on_applied(self, machine: JointTransaction, change: JointChange) -> None:
         if machine.is_open:
             self.open_ids.add(machine.id)
         else:
@@ -204,7 +204,7 @@ class JointShard(Shard[JointTransaction, Change]):
             for machine in machines.values():
                 self._follow_up(machine, self._end)  # not all of what was read need be committed
 
-    def perform(self, decisions: Sequence[tuple[JointTransaction, Outcome[Change]]]) -> None:
+    def perform(self, decisions: Sequence[tuple[JointTransaction, Outcome[JointChange]]]) -> None:
         super().perform(decisions)
         for machine, _ in decisions:
             self._follow_up(machine, self.written_to(machine))

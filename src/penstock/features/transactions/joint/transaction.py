@@ -41,7 +41,7 @@ from penstock.features.transactions.joint.messages import (
     Result,
 )
 from penstock.features.transactions.joint.records import (
-    Change,
+    JointChange,
     JointKey,
     Place,
     StoredCall,
@@ -64,7 +64,7 @@ from penstock.machines.messages import Outcome as CoordinatorOutcome
 from penstock.machines.messages import Rejected, Reply, Request
 from penstock.model import queue_parent
 
-Outcome = CoordinatorOutcome[Change]
+Outcome = CoordinatorOutcome[JointChange]
 
 _REFUSED_RETRY_MS: Final = 1_000  # after a write that was refused, as by a full disk
 
@@ -148,7 +148,7 @@ class JointTransaction:
         """Forget how it ended, if that was long ago."""
         is_old = self.ended_ms + retention_ms <= wall_ms
         if is_old and VERDICTS[Event.EXPIRE][self.state] is Verdict.DO:
-            return Outcome([Change(JointKey(self.id), None)])
+            return Outcome([JointChange(JointKey(self.id), None)])
         return Outcome()
 
     def dismiss_all(self, error: PenstockError) -> Outcome:
@@ -179,7 +179,7 @@ class JointTransaction:
         opened = StoredJoint(
             state=State.OPEN, timeout_ms=request.timeout_ms, opened_ms=request.at_ms, part=request.part
         )
-        outcome = Outcome([Change(JointKey(self.id), opened)])
+        outcome = Outcome([JointChange(JointKey(self.id), opened)])
         outcome.reply(reply, Opened(request.timeout_ms, now_ms + request.timeout_ms))
         return outcome
 
@@ -189,7 +189,7 @@ class JointTransaction:
         assert stored is not None
         timeout_ms = stored.timeout_ms if request.timeout_ms is None else request.timeout_ms
         self._check_timeout(timeout_ms)
-        outcome = Outcome([Change(JointKey(self.id), replace(stored, timeout_ms=timeout_ms))])
+        outcome = Outcome([JointChange(JointKey(self.id), replace(stored, timeout_ms=timeout_ms))])
         outcome.reply(reply, Opened(timeout_ms, now_ms + timeout_ms))
         return outcome
 
@@ -217,7 +217,7 @@ class JointTransaction:
         else:
             entered = _entered(request, known)
             if entered != known:
-                outcome.changes.append(Change(WriterKey(self.id, request.writer), entered))
+                outcome.changes.append(JointChange(WriterKey(self.id, request.writer), entered))
         outcome.reply(reply, Entered(entered, is_repeat))
         return outcome
 
@@ -276,7 +276,7 @@ class JointTransaction:
 
     def _decide(
         self, step: Step, *, key: str | None = None, asked: tuple[str, ...] | None = None, reason: Reason | None = None
-    ) -> Change:
+    ) -> JointChange:
         stored = self.stored
         assert stored is not None
         chosen: tuple[str, ...] = ()
@@ -291,7 +291,7 @@ class JointTransaction:
             aborted=tuple(sorted(set(self.writers) - set(chosen))),
             reason=reason,
         )
-        return Change(JointKey(self.id), decided)
+        return JointChange(JointKey(self.id), decided)
 
     def take_markings(self) -> list[Marking] | None:
         """What the partitions have to be told, once it is decided; None if there is nothing, or it was taken."""
@@ -320,15 +320,15 @@ class JointTransaction:
         assert stored is not None
         self._finish_ms = now_ms + _REFUSED_RETRY_MS
         finished = replace(stored, state=TRANSITIONS[Step.FINISH][stored.state])
-        outcome = Outcome([Change(JointKey(self.id), finished)])
-        outcome.changes += [Change(WriterKey(self.id, name), None) for name in self.writers]
+        outcome = Outcome([JointChange(JointKey(self.id), finished)])
+        outcome.changes += [JointChange(WriterKey(self.id, name), None) for name in self.writers]
         waiting, self._waiting = self._waiting, []
         outcome.replies = [(waiter, _ended(finished)) for waiter in waiting]
         return outcome
 
     # -- applying -----------------------------------------------------------------------------------------------------
 
-    def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:
+    def apply(self, change: JointChange, at_ms: int, now_ms: int = 0) -> None:
         key, value = change.key, change.value
         if isinstance(key, WriterKey):
             if value is None:
