@@ -10,7 +10,6 @@ Times called ``now_ms`` only measure; they come from a clock that never jumps. W
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import inf
 from typing import Any
 
@@ -39,8 +38,8 @@ from penstock.features.groups.messages import (
     Sync,
     Where,
 )
-from penstock.features.groups.offsets import CommittedOffsets
-from penstock.features.groups.records import GroupChange, GroupKey, OffsetKey, StoredGroup, StoredOffset
+from penstock.features.groups.offsets import CommittedOffsets, OffsetKeeper
+from penstock.features.groups.records import GroupChange, GroupKey, StoredGroup
 from penstock.features.groups.rounds import Admission, Round
 from penstock.features.groups.states import VERDICTS, Event, State, Verdict
 from penstock.machines.messages import Outcome, Reply, Request
@@ -48,7 +47,7 @@ from penstock.machines.messages import Outcome, Reply, Request
 __all__ = ["Group", "GroupSettings", "Member", "State"]
 
 
-class Group:
+class Group(OffsetKeeper):
     """The members and offsets of one group."""
 
     kind = "classic"
@@ -247,66 +246,41 @@ class Group:
         outcome.reply(reply, Settled(self.offsets.commit(request.offsets, outcome)))
 
     def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[GroupChange]) -> None:
-        """Forget offsets, except of topics that members read."""
-        refused: dict[Where, PenstockError] = {}
-        if self.state is not State.EMPTY:
-            if self.protocol_type != CONSUMER_PROTOCOL:
-                raise GroupNotEmpty(f"Group {self.id!r} has members. Stop them first.")
-            topics = self._roster.subscribed_topics()
-            in_use = GroupNotEmpty(f"Members of group {self.id!r} read this topic. Stop them first.")
-            refused = {where: in_use for where in places if topics is None or where[0] in topics}
-        self._forget([where for where in dict.fromkeys(places) if where not in refused], outcome)
-        outcome.reply(reply, Settled(refused))
+        if not self.is_empty and self.protocol_type != CONSUMER_PROTOCOL:
+            raise GroupNotEmpty(f"Group {self.id!r} has members. Stop them first.")
+        super()._delete_offsets(places, reply, outcome)
 
     def _delete(self, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         if VERDICTS[Event.DELETE][self.state] is Verdict.REFUSE:
             raise GroupNotEmpty(f"Group {self.id!r} has {len(self._roster)} members. Stop them first.")
         self.offsets.forget(dict.fromkeys((*self.offsets, *self.offsets.places_undecided())), outcome)
-        outcome.changes.append(GroupChange(GroupKey(self.id), None))
+        outcome.changes += self.tombstones()
         outcome.reply(reply, None)
 
-    def expire_offsets(self, wall_ms: int) -> Outcome[GroupChange]:
-        """Forget the offsets that nobody has needed for long, counted from when the last member left (KIP-211)."""
-        outcome: Outcome[GroupChange] = Outcome()
-        before_ms = wall_ms - self._config.offsets_retention_ms
-        if self.state is State.EMPTY:
-            had_members = bool(self.stored.generation)
-            if not had_members or self._round.stored_ms < before_ms or not self.offsets:
-                self._forget(self.offsets.older_than(before_ms), outcome)
-        elif self.state is State.STABLE and self.protocol_type == CONSUMER_PROTOCOL:
-            topics = self._roster.subscribed_topics()
-            if topics is not None:
-                self._forget([where for where in self.offsets.older_than(before_ms) if where[0] not in topics], outcome)
-        return outcome
+    def subscribed_topics(self) -> frozenset[str] | None:
+        return self._roster.subscribed_topics()
 
-    def _forget(self, places: Iterable[Where], outcome: Outcome[GroupChange]) -> None:
-        """Remember some offsets no longer; the group itself goes with the last one, if it is empty."""
-        self.offsets.forget(places, outcome)
-        is_bare = self.state is State.EMPTY and not self.offsets.has_undecided
-        if is_bare and len(outcome.changes) == len(self.offsets):
-            outcome.changes.append(GroupChange(GroupKey(self.id), None))
+    def _settled_topics(self) -> frozenset[str] | None:
+        is_settled = self.state is State.STABLE and self.protocol_type == CONSUMER_PROTOCOL
+        return self.subscribed_topics() if is_settled else None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is State.EMPTY
+
+    @property
+    def _emptied_ms(self) -> int:
+        return self._round.stored_ms if self.stored.generation else 0
+
+    def tombstones(self) -> list[GroupChange]:
+        return [GroupChange(GroupKey(self.id), None)]
 
     # -- what survives ------------------------------------------------------------------------------------------------
 
     def apply(self, change: GroupChange, at_ms: int, now_ms: int = 0) -> None:
-        """Take over what was written to the log at ``at_ms``."""
-        key, value = change.key, change.value
-        if isinstance(key, OffsetKey):
-            assert value is None or isinstance(value, StoredOffset)
-            self.offsets.apply(key, value, at_ms)
-        else:
-            assert value is None or isinstance(value, StoredGroup)
-            self._round.apply(value, at_ms, now_ms)
-
-    def hold(self, change: GroupChange, at_ms: int, producer_id: int) -> None:
-        """Take over what was written to the log as part of a transaction: offsets."""
-        assert isinstance(change.key, OffsetKey)
-        assert isinstance(change.value, StoredOffset)
-        self.offsets.hold(change.key, change.value, at_ms, producer_id)
-
-    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Take over the end of a transaction that offsets were held for."""
-        self.offsets.end_transaction(producer_id, is_commit=is_commit)
+        """Take over what was written to the log at ``at_ms``; offsets are taken over by the slot."""
+        assert change.value is None or isinstance(change.value, StoredGroup)
+        self._round.apply(change.value, at_ms, now_ms)
 
     def resume(self, now_ms: int) -> None:
         """Begin to coordinate a group just read from its log: every session starts anew."""

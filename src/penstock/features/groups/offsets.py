@@ -9,14 +9,15 @@ though the transaction ends later still: the last one in the log is what compact
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.config.settings import GroupSettings
-from penstock.errors import OffsetMetadataTooLarge, PenstockError
-from penstock.features.groups.messages import OffsetCommit, Where
+from penstock.errors import GroupNotEmpty, OffsetMetadataTooLarge, PenstockError
+from penstock.features.groups.messages import OffsetCommit, Settled, Where
 from penstock.features.groups.records import GroupChange, OffsetKey, StoredOffset
-from penstock.machines.messages import Outcome
+from penstock.machines.messages import Outcome, Reply
 
 
 class CommittedOffset(NamedTuple):
@@ -151,3 +152,61 @@ class CommittedOffsets:
         if not self._held:
             self._turns.clear()
             self._turn = 0
+
+
+class OffsetKeeper(ABC):
+    """What groups of both kinds do with their offsets."""
+
+    id: str
+    offsets: CommittedOffsets
+    _config: GroupSettings
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+
+    @property
+    @abstractmethod
+    def _emptied_ms(self) -> int:
+        """When the last member left; 0 if there never was one."""
+
+    @abstractmethod
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Every topic that some member wants, None if that cannot be told."""
+
+    def _settled_topics(self) -> frozenset[str] | None:
+        """The same, None also while it may change."""
+        return self.subscribed_topics()
+
+    @abstractmethod
+    def tombstones(self) -> Iterable[GroupChange]:
+        """What ends the group: nothing of it but offsets stays in the log."""
+
+    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[GroupChange]) -> None:
+        """Forget offsets, except of topics that members read."""
+        refused: dict[Where, PenstockError] = {}
+        if not self.is_empty:
+            topics = self.subscribed_topics()
+            in_use = GroupNotEmpty(f"Members of group {self.id!r} read this topic. Stop them first.")
+            refused = {where: in_use for where in places if topics is None or where[0] in topics}
+        self._forget([where for where in dict.fromkeys(places) if where not in refused], outcome)
+        outcome.reply(reply, Settled(refused))
+
+    def expire_offsets(self, wall_ms: int) -> Outcome[GroupChange]:
+        """Forget the offsets that were not needed for long, counted from when the last member left (KIP-211)."""
+        outcome: Outcome[GroupChange] = Outcome()
+        before_ms = wall_ms - self._config.offsets_retention_ms
+        if self.is_empty:
+            if self._emptied_ms < before_ms or not self.offsets:
+                self._forget(self.offsets.older_than(before_ms), outcome)
+        elif (topics := self._settled_topics()) is not None:
+            self._forget([where for where in self.offsets.older_than(before_ms) if where[0] not in topics], outcome)
+        return outcome
+
+    def _forget(self, places: Iterable[Where], outcome: Outcome[GroupChange]) -> None:
+        """Remember some offsets no longer; the group itself goes with the last one, if it is empty."""
+        self.offsets.forget(places, outcome)
+        is_bare = self.is_empty and not self.offsets.has_undecided
+        if is_bare and len(outcome.changes) == len(self.offsets):
+            outcome.changes += self.tombstones()

@@ -87,7 +87,7 @@ class GroupSlot:
         """Nobody is in it. A round lives in memory, so nothing needs to be written before the first is through."""
         fresh = self._classic()
         outcome = fresh.handle(request, now_ms, reply)
-        self._leftover = list(group.ledger.tombstones())
+        self._leftover = list(group.tombstones())
         self.group = fresh
         return self._with_leftover(outcome)
 

@@ -75,9 +75,8 @@ from penstock.features.groups.messages import (
     Settled,
     Sync,
     Synced,
-    Where,
 )
-from penstock.features.groups.offsets import CommittedOffsets
+from penstock.features.groups.offsets import CommittedOffsets, OffsetKeeper
 from penstock.features.groups.records import GroupChange, GroupKey, OffsetKey, StoredGroup, StoredMember, StoredOffset
 from penstock.machines.messages import Outcome, Rejected, Reply, Request
 
@@ -104,7 +103,7 @@ class MemberView(NamedTuple):
     facts: StoredMember
 
 
-class ConsumerGroup:
+class ConsumerGroup(OffsetKeeper):
     """The members, targets and offsets of one group."""
 
     kind = "consumer"
@@ -404,49 +403,25 @@ class ConsumerGroup:
         wishes = {(facts.topics, facts.regex): facts for facts in self.ledger.members.values()}
         return frozenset[str]().union(*(wanted_names(facts, self._topics) for facts in wishes.values()))
 
-    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[GroupChange]) -> None:
-        """Forget offsets, except of topics that members read."""
-        topics = self.subscribed_topics()
-        in_use = GroupNotEmpty(f"Members of group {self.id!r} read this topic. Stop them first.")
-        refused: dict[Where, PenstockError] = {where: in_use for where in places if where[0] in topics}
-        self._forget([where for where in dict.fromkeys(places) if where not in refused], outcome)
-        outcome.reply(reply, Settled(refused))
-
     def _delete(self, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         if not self.is_empty:
             raise GroupNotEmpty(f"Group {self.id!r} has {len(self.ledger.members)} members. Stop them first.")
         self._forget(self.offsets, outcome)
         outcome.reply(reply, None)
 
-    def expire_offsets(self, wall_ms: int) -> Outcome[GroupChange]:
-        """Forget the offsets that nobody has needed for long, counted from when the last member left (KIP-211)."""
-        outcome = Outcome[GroupChange]()
-        before_ms = wall_ms - self._config.offsets_retention_ms
-        if self.is_empty:
-            if self.ledger.group_ms < before_ms or not self.offsets:
-                self._forget(self.offsets.older_than(before_ms), outcome)
-        else:
-            topics = self.subscribed_topics()
-            self._forget([where for where in self.offsets.older_than(before_ms) if where[0] not in topics], outcome)
-        return outcome
+    @property
+    def _emptied_ms(self) -> int:
+        return self.ledger.group_ms
 
-    def _forget(self, places: Iterable[Where], outcome: Outcome[GroupChange]) -> None:
-        """Remember some offsets no longer; the group itself goes with the last one, if it is empty."""
-        self.offsets.forget(places, outcome)
-        is_bare = self.is_empty and not self.offsets.has_undecided
-        if is_bare and len(outcome.changes) == len(self.offsets):
-            outcome.changes += self.ledger.tombstones()
+    def tombstones(self) -> Iterable[GroupChange]:
+        return self.ledger.tombstones()
 
     # -- what survives ------------------------------------------------------------------------------------------------
 
     def apply(self, change: GroupChange, at_ms: int, now_ms: int = 0) -> None:
         """Take over what was written to the log at ``at_ms``."""
         key, value = change.key, change.value
-        if isinstance(key, OffsetKey):
-            assert value is None or isinstance(value, StoredOffset)
-            self.offsets.apply(key, value, at_ms)
-            return
-        assert not isinstance(key, GroupKey)
+        assert not isinstance(key, (GroupKey, OffsetKey)), "offsets are taken over by the slot"
         assert not isinstance(value, (StoredGroup, StoredOffset))
         self.ledger.apply(key, value, at_ms)
         if isinstance(key, (ConsumerMemberKey, CurrentKey)):
