@@ -8,7 +8,7 @@ from sim.planting import Mutant
 
 _BURIAL: Final = "penstock.features.dead_letters.writer"
 _CLAIMS: Final = "penstock.features.queues.core.queue"
-_COORDINATOR: Final = "penstock.features.queues.leading.coordinator"
+_COORDINATOR: Final = "penstock.features.queues.leading.shard"
 _DELIVERIES: Final = "penstock.features.queues.core.deliveries"
 _DELIVERING: Final = "penstock.features.queues.leading.delivering"
 _JOURNAL: Final = "penstock.features.queues.leading.shard"

@@ -112,47 +112,57 @@ class PartitionJournal(Generic[ChangeT]):
     """A partition of an internal topic as a journal."""
 
     def __init__(self, partition: Partition, form: Format[ChangeT], *, syncs: bool) -> None:
-        self._partition = partition
+        self.partition = partition
         self._form = form
         self._syncs = syncs
 
     @property
     def end_offset(self) -> int:
-        return self._partition.log.end_offset
+        return self.partition.log.end_offset
 
     def append(self, changes: Sequence[ChangeT], at_ms: int, producer: ProducerIdentity | None = None) -> int:
+        batch = memoryview(self.encode(changes, at_ms, producer))
+        return self.partition.append(batch, at_ms, is_durable=self._syncs, is_internal=True).next_offset
+
+    def encode(self, changes: Sequence[ChangeT], at_ms: int, producer: ProducerIdentity | None = None) -> bytearray:
+        """Changes as a batch."""
         records = [self._form.to_record(change, at, at_ms) for at, change in enumerate(changes)]
         size = sum(len(record.value or b"") for record in records)
         codec = Codec.ZSTD if size >= _COMPRESS_FROM_BYTES else Codec.NONE
         if producer is None:
-            batch = encode_batch(records, codec=codec)
-        else:
-            batch = encode_batch(
-                records,
-                codec=codec,
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                is_transactional=True,
-            )
-        return self._partition.append(memoryview(batch), at_ms, is_durable=self._syncs, is_internal=True).next_offset
+            return encode_batch(records, codec=codec)
+        return encode_batch(
+            records, codec=codec, producer_id=producer.producer_id, producer_epoch=producer.epoch, is_transactional=True
+        )
 
     def when_committed(self, offset: int, done: Callable[[PenstockError | None], None]) -> None:
-        self._partition.when_committed(offset, done)
+        self.partition.when_committed(offset, done)
 
     def replay(self) -> Iterator[Written[ChangeT] | Decided]:
-        stored = self._partition.log
+        for _, entry in self.read():
+            yield entry
+
+    def read(self) -> Iterator[tuple[int, Written[ChangeT] | Decided]]:
+        """All that is there, with its offset."""
+        stored = self.partition.log
         for batch in stored.batches(stored.start_offset):
             data = memoryview(batch.read())
             header = parse_header(data)
             if header.is_control:
-                yield Decided(header.producer_id, read_marker(data).is_commit)
+                yield header.base_offset, Decided(header.producer_id, read_marker(data).is_commit)
                 continue
             producer_id = header.producer_id if header.is_transactional else -1
             for record in decode_records(data):
+                if record.offset < stored.start_offset:
+                    continue
                 try:
                     change = self._form.from_record(record)
-                except CorruptRecords as error:  # nobody should be held up by what somebody else wrote
-                    log.error("%s is left out: %s", self._partition.id, error.message)
+                except CorruptRecords as error:  # one record of another writer must not hold up the rest
+                    log.error("%s is left out: %s", self.partition.id, error.message)
                     continue
                 if change is not None:
-                    yield Written(change, record.timestamp, producer_id)
+                    self.note(change, record.offset)
+                    yield record.offset, Written(change, record.timestamp, producer_id)
+
+    def note(self, change: ChangeT, offset: int) -> None:
+        """A change was found in the log, for journals that remember where changes are."""

@@ -172,7 +172,7 @@ CALLERS = {
     "machines/background_tasks.py": "watched",
     "partitions/replication/fetcher.py": "watched",
     "partitions/replication/proposals.py": "watched",
-    "features/queues/receiving.py": "parts of a request",
+    "features/queues/queues.py": "parts of a request",
     "features/dead_letters/writer.py": "noted when it ends",
     "features/dead_letters/breaker.py": "watched",
     "features/queues/leading/sources.py": "a batch opened in a thread, which its callers wait for",

@@ -110,7 +110,7 @@ def test_a_group_that_fails_too_often_is_paused_and_says_why() -> None:
                 return (await broker.queues.stats("t", "g"))[0].is_paused
 
             async def is_told() -> bool:
-                return broker.queues.aftermath.breakers.opened["t", "g"] == 1
+                return broker.queues.breakers.opened["t", "g"] == 1
 
             await until(is_paused)
             await until(is_told)

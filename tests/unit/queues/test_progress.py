@@ -15,8 +15,8 @@ from penstock.clock import SystemClock
 from penstock.consensus.controller import TopicSpec
 from penstock.errors import InvalidTopicName, NotCoordinator, PenstockError, PolicyViolation, UnknownTopic
 from penstock.features.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit
-from penstock.features.queues.leading.coordinator import ensure_companion
 from penstock.features.queues.leading.progress import QueueProgress, TrimAcked
+from penstock.features.queues.leading.shard import ensure_companion
 from penstock.model import OFFSETS_TOPIC
 from penstock.supervision import Supervision
 

@@ -36,9 +36,8 @@ from penstock.features.queues.core.messages import (
 from penstock.features.queues.core.queue import Queue
 from penstock.features.queues.core.receipts import SECRET_BYTES
 from penstock.features.queues.core.shares import LabelPool
-from penstock.features.queues.leading.coordinator import QueueCoordinator
 from penstock.features.queues.leading.delivering import deliver, find_queue, peek, take_back
-from penstock.features.queues.leading.shard import QueueShard, Waiter
+from penstock.features.queues.leading.shard import QueueCoordinator, QueueShard, Waiter
 from penstock.features.queues.leading.sources import MessageSource
 from penstock.features.queues.leases import Attempts, PartitionLease
 from penstock.features.queues.wire import (
