@@ -36,7 +36,7 @@ class FailureFlood(NamedTuple):
     window_ms: int
 
     def reason(self, share: float) -> str:
-        """What happened and what to do, for whoever finds the group paused."""
+        """What happened and what to do, for the operator who finds the group paused."""
         return (
             f"The breaker opened: {self.failed} of {self.ended} deliveries failed within {self.window_ms / 1000:g} s, "
             f"more than the share of {share:g} that queue.breaker.share allows. Nothing is lost. Mend the cause, then "

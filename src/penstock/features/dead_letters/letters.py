@@ -67,7 +67,7 @@ def with_origin(record: Record, origin: Origin) -> Record:
 
 
 def origin_of(headers: Headers) -> Origin:
-    """Where a dead letter came from; whoever can write to the topic can write such headers, so nothing is trusted."""
+    """Where a dead letter came from; any producer of the topic can write such headers, so nothing is trusted."""
     found: dict[str, str] = {}
     for name, value in headers:
         if name in _HEADERS and value is not None:

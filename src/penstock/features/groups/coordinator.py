@@ -124,7 +124,7 @@ class GroupShard(TransactionalShard[GroupSlot, GroupChange]):
                 self.note_deadline(group)
 
     def expire(self) -> None:
-        """Forget offsets that nobody needs any more, and groups that never came to anything."""
+        """Forget offsets that are not needed any more, and groups that never came to anything."""
         self.flush()
         wall_ms = self._wall_ms()
         for group in tuple(self.machines.values()):

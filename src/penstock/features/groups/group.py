@@ -170,7 +170,7 @@ class Group(OffsetKeeper):
 
     def begin_round(self, now_ms: int) -> None:
         """Have everybody join again, in a group that is stable."""
-        self._round.begin(now_ms, Outcome())  # nobody waits for anything that this could end
+        self._round.begin(now_ms, Outcome())  # no member waits for anything that this could end
         self.wake_ms = now_ms
 
     def _leave(self, identity: MemberIdentity, now_ms: int, outcome: Outcome[GroupChange]) -> GroupError | None:

@@ -168,7 +168,7 @@ class Roster:
         return [member for member in self if member.join_reply is not None]
 
     def common_protocols(self, except_for: Member | None = None) -> set[str] | None:
-        """The protocols that all members speak; None if there is nobody."""
+        """The protocols that all members speak; None if there are no members."""
         members = [member for member in self if member is not except_for]
         counts = Counter(name for member in members for name in {name for name, _ in member.facts.protocols})
         return {name for name, count in counts.items() if count == len(members)} if members else None

@@ -68,7 +68,7 @@ class Join(Request[Joined | Promised]):
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
-    # The id to take for a member that has none yet; nobody has had it before.
+    # The id to take for a member that has none yet; no member has had it before.
     fresh_id: str
     # Whether the member can be sent away once to come back with the id it is given (KIP-394).
     takes_id_first: bool

@@ -1,7 +1,7 @@
 """How far a group got in each partition it reads.
 
 An offset belongs to a topic, not to a topic's name: with a topic that was deleted and made again the old offset would
-skip messages, so each is kept with its topic's id, and whoever asks says which topic is meant.
+skip messages, so each is kept with its topic's id, and a reader says which topic is meant.
 
 Offsets that are part of a producer's transaction are *held* until it ends. A commit that was written after them stands,
 though the transaction ends later still: the last one in the log is what compaction would keep.

@@ -90,7 +90,7 @@ class Round:
             self._close(now_ms, outcome)
 
     def hurry(self, now_ms: int) -> None:
-        """Nobody is left to wait for."""
+        """No member is left to wait for."""
         if self.state is State.PREPARING and not len(self._roster):
             self.ends_ms = now_ms
 
@@ -349,7 +349,7 @@ class Admission:
         return Event.RETURN if is_same else Event.CHANGE
 
     def _returned(self, old: Member, new: Member, request: Join) -> Joined:
-        """What it hears that came back while everything is stable; the leader must not assign, nobody would listen."""
+        """What a member hears that came back while all is stable; a leader must not assign, no member would listen."""
         current = self._round
         protocol, leader_id = current.protocol, current.leader_id
         assert protocol is not None

@@ -84,7 +84,7 @@ class GroupSlot:
     def _restart_as_classic(
         self, group: ConsumerGroup, request: Join, now_ms: int, reply: Reply
     ) -> Outcome[GroupChange]:
-        """Nobody is in it. A round lives in memory, so nothing needs to be written before the first is through."""
+        """It has no members. A round lives in memory, so nothing needs to be written before the first is through."""
         fresh = self._classic()
         outcome = fresh.handle(request, now_ms, reply)
         self._leftover = list(group.tombstones())

@@ -55,7 +55,7 @@ class Step(Enum):
 
     BEGIN = "a round begins"
     JOINED = "everybody is in, or the time to join is up"
-    EMPTIED = "nobody is left: stored"
+    EMPTIED = "no member is left: stored"
     ASSIGNED = "everybody has an assignment: stored"
 
 

@@ -1,6 +1,6 @@
 """The ledger of one dead-letter topic as a state machine: its redrives, and which dead letters are done with.
 
-One redrive at a time. It goes in steps: a plan is written, then carried out by whoever leads, then settled, which marks
+One redrive at a time. It goes in steps: a plan is written, then carried out by the leader, then settled, which marks
 the messages that were moved and forgets the plan in one write. Nothing here knows a clock, a log or a topic.
 """
 
@@ -212,7 +212,7 @@ class RedriveLedger:
         return Outcome()
 
     def dismiss_all(self, error: PenstockError) -> Outcome[RedriveChange]:  # noqa: ARG002
-        """Nobody waits in here."""
+        """No caller waits in here."""
         return Outcome()
 
     # -- what survives ------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What is written about redrives to ``__redrives``: jobs, and which dead letters are done with.
 
-The topic is compacted, and every record is whole: a job as it is now, or all marks among some thousand leaders. The
+The topic is compacted, and every record is whole: a job as it is now, or all marks among some thousand neighbours. The
 key is a MessagePack array that begins with the dead-letter topic. Format: docs/formats/redrives.md.
 """
 
@@ -58,7 +58,7 @@ class RedriveTarget(msgspec.Struct, frozen=True, array_like=True):
 
 class MovePlan(msgspec.Struct, frozen=True, array_like=True):
     """What is being moved now. It is written before anything is published, as a producer that does nothing else: so
-    whoever repeats it after a crash publishes nothing twice.
+    a leader that repeats it after a crash publishes nothing twice.
     """
 
     partition: int
@@ -70,7 +70,7 @@ class MovePlan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RedriveJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A redrive: who asked for what, how far it is, what came of it. Kept after its end, for whoever asks."""
+    """A redrive: who asked for what, how far it is, what came of it. Kept after its end, to be shown."""
 
     id: str
     topic: str  # whose dead letters

@@ -152,7 +152,7 @@ class Admissions:
             try:
                 partition = self._find(*where)
             except PenstockError:
-                continue  # it is gone, and whoever writes to it will hear so
+                continue  # it is gone, and the producer will hear so
             if partition.is_leader and partition.leader_epoch != epoch:
                 return True  # somebody else led meanwhile, and may have written a marker
         return False
@@ -174,7 +174,7 @@ def check_coordinator(
         try:
             known = find(*where).log.producers.coordinator_epoch_of(producer.producer_id)
         except PenstockError:
-            continue  # it is gone, and whoever writes to it will hear so
+            continue  # it is gone, and the producer will hear so
         if known > epoch:
             raise NotCoordinator(
                 f"Coordinator epoch {epoch} is over: epoch {known} has ended a transaction in {where[0]}-{where[1]}."
@@ -234,7 +234,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         )
 
     async def ask(self, name: str, request: Request[AnswerT]) -> AnswerT:
-        """The answer to a request, as soon as it holds; whoever comes early waits a moment for the log to be read."""
+        """The answer to a request, as soon as it holds; an early one waits a moment for the log to be read."""
         await self.await_shard(name)
         return await super().ask(name, request)
 
@@ -245,15 +245,15 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         if not transactional_id:
             raise InvalidRequest("A transactional id must not be empty.")
         await self.await_shard(transactional_id)
-        self.shard(transactional_id)  # whoever asks the wrong node does not cost a producer id
+        self.shard(transactional_id)  # a client that asks the wrong node does not cost a producer id
         fresh = await self._allocate_producer_id()
         return await self.ask(transactional_id, Init(timeout_ms=timeout_ms, fresh_producer_id=fresh, expected=expected))
 
     async def add(self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[Where]) -> None:
         """Take partitions into a transaction, also if another node coordinates it since a moment ago.
 
-        A producer of the first protocol that is sent away and then aborts asks the next coordinator to end what nobody
-        has told it of. That has to be refused, since it might be about the commit before, and some clients never
+        A producer of the first protocol that is sent away and then aborts asks the next coordinator to end what it was
+        never told of. That has to be refused, since it might be about the commit before, and some clients never
         recover from it (librdkafka); so a coordinator that hands over passes on what still comes to it.
         """
         until = self._clock.monotonic() + _HANDOVER_SECONDS
@@ -321,10 +321,10 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         if not count:
             if not leaders.is_alone:
                 raise CoordinatorLoading("This node does not know yet who coordinates transactions.")
-            raise InvalidProducerIdMapping(f"Nobody has the transactional id {transactional_id!r}.")
+            raise InvalidProducerIdMapping(f"No producer has the transactional id {transactional_id!r}.")
         leader = leaders.leader_of(TRANSACTIONS_TOPIC, shard_of(transactional_id, count))
         if leader == NO_LEADER:
-            raise NotCoordinator(f"Nobody coordinates transaction {transactional_id!r} now.")
+            raise NotCoordinator(f"No node coordinates transaction {transactional_id!r} now.")
         return None if leader == leaders.node_id else leader
 
     def _admit_here(
@@ -383,7 +383,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
             raise error
 
     def find(self, transactional_id: str) -> Transaction | None:
-        """The transactional id as it is at this moment, or None where nobody has it."""
+        """The transactional id as it is at this moment, or None where no producer has it."""
         return self.shard(transactional_id).machines.get(transactional_id)
 
     def all_transactions(self) -> list[Transaction]:

@@ -1,7 +1,7 @@
 """Who a producer is after each step: epochs go up by one, and a producer id that has none left gives way to a new one.
 
 The highest epoch is kept for fencing: it is written into markers and never given to a producer. So there is always an
-epoch above that of whoever has to be kept out.
+epoch above that of the producer that has to be kept out.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def decided(
     reason: Reason | None = None,
     fresh_producer_id: int = NO_PRODUCER,
 ) -> StoredTransaction:
-    """The state in which partitions are told; if it ``bumps``, in an epoch that nobody else has."""
+    """The state in which partitions are told; if it ``bumps``, in an epoch that no other instance has."""
     epoch, last_epoch, next_producer_id = stored.producer_epoch, NO_EPOCH, NO_PRODUCER
     if bumps:
         last_epoch, epoch = epoch, epoch + 1

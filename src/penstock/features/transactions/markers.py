@@ -39,7 +39,7 @@ class Marker(NamedTuple):
 
 
 class MarkerWriter(Protocol):
-    """Whoever can tell partitions."""
+    """Tells partitions."""
 
     def write(
         self, marker: Marker, partitions: Collection[Where], is_wanted: Callable[[], bool], done: Callable[[], None]
@@ -48,13 +48,13 @@ class MarkerWriter(Protocol):
 
 
 class OffsetsEnd(Protocol):
-    """Whoever keeps groups' offsets, which take effect with a transaction."""
+    """Keeps groups' offsets, which take effect with a transaction."""
 
     def end_transaction(self, shard_index: int, producer_id: int, *, is_commit: bool) -> None: ...
 
 
 class AcksEnd(Protocol):
-    """Whoever keeps acks of queue groups, which take effect with a transaction."""
+    """Keeps acks of queue groups, which take effect with a transaction."""
 
     def end_transaction(self, topic: str, partition: int, producer_id: int, *, is_commit: bool) -> None: ...
 
@@ -68,7 +68,7 @@ class LocalMarkers:
         self._clock = clock
         self._syncs = syncs
         self.on_written: Callable[[Where, int], None] = _ignore
-        self.queues: AcksEnd | None = None  # whoever keeps acks in companions of topics
+        self.queues: AcksEnd | None = None  # keeps acks in companions of topics
 
     def append(self, marker: Marker, where: Where, leader_epoch: int = -1) -> tuple[Partition, int]:
         """Write one marker; the partition, and the offset after it. Offsets and acks take effect in the same turn."""
@@ -92,11 +92,11 @@ class LocalMarkers:
 
 
 def _ignore(where: Where, producer_id: int) -> None:
-    """Nobody waits for it."""
+    """Nothing waits for it."""
 
 
 _BACKOFF_SECONDS: Final = (0.02, 0.05, 0.1, 0.25)
-# A node that fell silent is given up after a session of two seconds; whoever leads then is asked soon after.
+# A node that fell silent is given up after a session of two seconds; the next leader is asked soon after.
 _TIMEOUT_SECONDS: Final = 3.0
 
 

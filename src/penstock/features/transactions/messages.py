@@ -17,7 +17,7 @@ class Init(Request[ProducerIdentity]):
     """
 
     timeout_ms: int
-    fresh_producer_id: int  # nobody has it or ever had
+    fresh_producer_id: int  # no producer has it or ever had
     expected: ProducerIdentity | None = None
 
 

@@ -1,8 +1,8 @@
 """The transactional ids of one partition of the transactions topic.
 
 A decision to end a transaction is committed before the first partition is told of it, and completed after the last one
-was. Whoever asked for the end is told then, without waiting for the completion to be committed: it only spares the next
-coordinator from telling the partitions once more.
+was. The caller that asked for the end is told then, without waiting for the completion to be committed: it only spares
+the next coordinator from telling the partitions once more.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TransactionShard(Shard[Transaction, TransactionChange]):
             self._follow_up(machine)
 
     def expire(self) -> None:
-        """Forget transactional ids that nobody uses any more."""
+        """Forget transactional ids that no producer uses any more."""
         wall_ms = self._wall_ms()
         for machine in tuple(self.machines.values()):
             if machine.id in self.machines:
@@ -117,7 +117,7 @@ class TransactionShard(Shard[Transaction, TransactionChange]):
     def _mark(self, machine: Transaction, error: PenstockError | None) -> None:
         stored = machine.stored
         if error is not None or not self._is_current(machine) or stored is None:
-            return  # the shard is closed, and whoever leads next goes on from what is in the log
+            return  # the shard is closed, and the next leader goes on from what is in the log
         marker = Marker(stored.producer, stored.state is State.PREPARE_COMMIT, self.epoch)
         partitions = [(topic, index) for topic, indexes in stored.partitions.items() for index in indexes]
         self._markers.write(marker, partitions, partial(self._is_current, machine), partial(self._on_marked, machine))

@@ -47,7 +47,7 @@ class Event(Enum):
     ABORT_AGAIN = "a producer of the second protocol repeats an abort, in the epoch that this ended"
     TIMEOUT = "the transaction has been open for too long"
     TERMINATE = "an operator wants the transaction aborted"
-    EXPIRE = "nobody has used the transactional id for long"
+    EXPIRE = "no producer has used the transactional id for long"
 
 
 class Verdict(Enum):
@@ -92,7 +92,7 @@ VERDICTS: Final[Mapping[Event, Mapping[State, Verdict]]] = {
 }  # fmt: skip
 
 SUCCESSORS: Final[Mapping[State, frozenset[State]]] = {
-    # From an end an abort without partitions leads straight to the next: there is nobody to be told.
+    # From an end an abort without partitions leads straight to the next: there is no partition to be told.
     EMPTY: frozenset({EMPTY, ONGOING, COMPLETE_ABORT}),
     ONGOING: frozenset({ONGOING, PREPARE_COMMIT, PREPARE_ABORT}),
     PREPARE_COMMIT: frozenset({COMPLETE_COMMIT}),

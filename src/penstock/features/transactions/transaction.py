@@ -2,7 +2,7 @@
 
 Requests and the time come in; an `Outcome` goes out with the changes to persist and the replies to send. What must
 survive a crash changes in `apply` alone. Between the decision to end a transaction and its completion stand the
-partitions: whoever runs this machine writes their markers when `owes_markers` says so, tells `on_marked`, and asks
+partitions: the shard of this machine writes their markers when `owes_markers` says so, tells `on_marked`, and asks
 again what was put off until then (`take_waiting`).
 
 Times called ``now_ms`` only measure; they come from a clock that never jumps. Wall-clock times come with records.
@@ -203,10 +203,10 @@ class Transaction:
         self._join(now_ms, reply, outcome)
 
     def _check_producer(self, producer: ProducerIdentity) -> StoredTransaction:
-        """Refuse whoever is not the producer that this transactional id has, or will have once its end is complete."""
+        """Refuse any but the producer that this transactional id has, or will have once its end is complete."""
         stored = self.stored
         if stored is None:
-            raise InvalidProducerIdMapping(f"Nobody has the transactional id {self.id!r}; start the producer anew.")
+            raise InvalidProducerIdMapping(f"No producer has the transactional id {self.id!r}; start it anew.")
         current = stored.successor
         if producer.producer_id not in (current.producer_id, stored.producer_id):
             raise InvalidProducerIdMapping(
@@ -282,7 +282,7 @@ class Transaction:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> Outcome[TransactionChange]:
-        """Let time pass: a transaction that is open for too long is aborted, and nobody waits for too long."""
+        """Let time pass: a transaction that is open for too long is aborted, and no caller waits for too long."""
         outcome = Outcome[TransactionChange]()
         for ending in [each for each in self._ending if each.deadline_ms <= now_ms]:
             self._ending.remove(ending)
@@ -300,7 +300,7 @@ class Transaction:
         return outcome
 
     def expire(self, wall_ms: int) -> Outcome[TransactionChange]:
-        """Forget a transactional id that nobody has used for long."""
+        """Forget a transactional id that no producer has used for long."""
         outcome = Outcome[TransactionChange]()
         is_old = self.updated_ms < wall_ms - self._config.id_retention_ms
         if self.stored is not None and is_old and VERDICTS[Event.EXPIRE][self.state] is Verdict.DO:

@@ -222,7 +222,7 @@ CLIENT_ASSIGNORS: Final[Mapping[str, Assignor]] = {"range": assign_ranges, "roun
 
 
 def choose_assignor(wishes: Iterable[str | None]) -> str:
-    """The assignor that most members ask for; the default where nobody asks."""
+    """The assignor that most members ask for; the default where none asks."""
     votes = Counter(wish for wish in wishes if wish is not None)
     if not votes:
         return DEFAULT_ASSIGNOR

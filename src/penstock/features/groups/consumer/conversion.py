@@ -78,7 +78,7 @@ def _as_consumer(group: Group, member: Member) -> StoredConsumer:
 def downgrade(ledger: Ledger, draft: Draft, topics: Topics) -> list[GroupChange]:
     """A group of the new protocol becomes a classic one with the members of a draft, all of which are classic.
 
-    Nobody leads it yet, which makes it begin a round as soon as it is there. It goes on in the last epoch that members
+    It has no leader yet, which makes it begin a round as soon as it is there. It goes on in the last epoch that members
     know, so that they are told of the round instead of being fenced, and lose nothing before it.
     """
     members = draft.members()

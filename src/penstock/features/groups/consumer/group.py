@@ -154,7 +154,7 @@ class ConsumerGroup(OffsetKeeper):
 
     @property
     def generation(self) -> int:
-        """The epoch, as whoever knows only classic groups calls it."""
+        """The epoch, by its name in classic groups."""
         return self.epoch
 
     @property
@@ -380,7 +380,7 @@ class ConsumerGroup(OffsetKeeper):
             had.get(place, current.epoch + 1) <= identity.generation for place in places
         ):
             return
-        # Classic members, and producers that commit for whomever, do not know of epochs.
+        # Classic members, and producers that name no member, do not know of epochs.
         is_classic = is_transactional or self.ledger.members[identity.member_id].classic is not None
         kind: type[PenstockError] = IllegalGeneration if is_classic else StaleMemberEpoch
         raise kind(f"Member {identity.member_id!r} is in epoch {current.epoch}, not {identity.generation}.")

@@ -1,6 +1,6 @@
 """What is known for sure of a consumer group: what its records in the log say; and a draft of what is to be written.
 
-A `Ledger` changes in `apply` alone. Whoever decides works on a `Draft`, which looks like the ledger with some changes
+A `Ledger` changes in `apply` alone. The group decides on a `Draft`, which looks like the ledger with some changes
 made and collects them; if they cannot be written, the draft is dropped and nothing has happened.
 """
 
@@ -202,7 +202,7 @@ class Draft:
         return self._currents[member_id] if member_id in self._currents else self._ledger.current_of(member_id)
 
     def is_free_for(self, member_id: str, place: Place) -> bool:
-        """Whether nobody else has a partition; who is to go in this draft has nothing any more."""
+        """Whether no other member has a partition; who is to go in this draft has nothing any more."""
         owner = self._ledger.owners.get(place)
         return owner is None or owner == member_id or self.member(owner) is None
 

@@ -131,7 +131,7 @@ class Attendance:
 
     def __init__(self) -> None:
         self._presences: dict[str, Presence] = {}
-        self.wake_ms: float = inf  # nobody is late before this time; it may be early, but never late itself
+        self.wake_ms: float = inf  # no member is late before this time; it may be early, but never late itself
 
     def touch(self, member_id: str, until_ms: float) -> None:
         """The member was heard of."""

@@ -1,6 +1,6 @@
 """How one member gets from what it has to what it is meant to have, at its own pace.
 
-A partition is given to a member only when nobody else has it, and it counts as somebody's until that member has said
+A partition is given to a member only when no other has it, and it counts as somebody's until that member has said
 that it let go. So a member first lets go of what it is not meant to have, then takes what is free, and waits for the
 rest. The two tables are the whole of it; an epoch is taken on only when nothing is left to let go of.
 
@@ -106,7 +106,7 @@ def reconcile(
     owned: Collection[Place] | None,
     is_free: Callable[[Place], bool],
 ) -> Current:
-    """The next step of a member. ``is_free`` tells whether nobody but this member has a partition."""
+    """The next step of a member. ``is_free`` tells whether no other member has a partition."""
     if STEPS[current.state][situation_of(current, target_epoch, owned)] is Step.STAY:
         return current
     kept = {place: epoch for place, epoch in current.assigned.items() if place in target}

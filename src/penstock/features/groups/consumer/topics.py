@@ -62,7 +62,7 @@ def compile_pattern(pattern: str) -> Any:
 
 
 def match_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """Internal topics are not meant by any pattern: whoever wants one has to name it."""
+    """Internal topics are not meant by any pattern: a member that wants one has to name it."""
     compiled = compile_pattern(pattern)
     return frozenset(name for name in names if not is_internal(name) and compiled.fullmatch(name))
 

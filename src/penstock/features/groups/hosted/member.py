@@ -93,7 +93,7 @@ class Positions:
     # -- reading on ---------------------------------------------------------------------------------------------------
 
     def skip(self, ends: Mapping[Where, int]) -> None:
-        """Pass over what nobody is to see."""
+        """Pass over what no client is to see."""
         for where, offset in ends.items():
             self._next[where] = self._next[where]._replace(offset=offset)
 

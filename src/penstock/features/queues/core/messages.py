@@ -132,7 +132,7 @@ class NackDeliveries(Request[JudgedReceipts]):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDeliveries(Request[JudgedReceipts]):
-    """Take back what nobody looked at: it can be delivered again at once, and this delivery did not count."""
+    """Take back what no consumer looked at: it can be delivered again at once, and this delivery did not count."""
 
     receipts: Sequence[Receipt]
 

@@ -2,7 +2,7 @@
 
 ``topic:partition:offset:delivery-count:nonce``, or ``first-last`` in the place of the offset for neighbours that were
 delivered together. The nonce is the number of the lease and a keyed hash of it under a secret of the group, so that
-one hash serves a lease of any size, nobody can make one up, and an old one is told from a forged one without keeping
+one hash serves a lease of any size, no client can make one up, and an old one is told from a forged one without keeping
 any list of old ones.
 """
 

@@ -263,7 +263,7 @@ def _leases(shard: QueueShard, granted: GrantedLease, gatherings: list[GatheredB
 
 
 def take_back(shard: QueueShard, group: str, granted: GrantedLease | PartitionLease) -> None:
-    """Whoever asked is gone: have what it never saw delivered to somebody else at once."""
+    """The consumer is gone: have what it never saw delivered to another one at once."""
     receipts = [
         Receipt(shard.topic, shard.partition, first, last, count, granted.nonce)
         for first, last, count in granted.deliveries

@@ -7,7 +7,7 @@ doors and the client write it. Others are taken apart, once.
 The lookout: tells queues the labels that they have to know before they choose, and looks ahead where lanes are.
 
 Key order needs to know only as much as is handed out. Lanes need to know of everything, because an urgent message may
-be the last of a million: whoever receives looks at the next few ten thousand messages first, and what is behind them is
+be the last of a million: a receive looks at the next few ten thousand messages first, and what is behind them is
 looked at in the background, a piece at a time, while others have their turn. So a receive never waits for a long log to
 be read, and the index is whole soon after.
 """
@@ -49,7 +49,7 @@ async def read_labels(source: MessageSource, wanted: Interval, settings: QueueSe
     """The labels of messages from the first one wanted on, as far as one look reaches.
 
     What holds no message, or cannot be unpacked, is normal and has no key: it goes out as a gap or to the dead letters,
-    and holds up nobody.
+    and holds up no other.
     """
     pages = BatchWalk(source)
     keys: list[int | None] = []
@@ -257,7 +257,7 @@ async def _look_once(queue: Queue, source: MessageSource, limit: int, end: int) 
     if not labels.size:
         return False
     still = queue.unseen(limit, end)
-    # Nobody else told it meanwhile, and it still wants to know the same.
+    # It was not told otherwise meanwhile, and it still wants to know the same.
     if still is not None and still.first == wanted.first and queue.settings is settings:
         queue.see(wanted.first, labels.keys, labels.runs)
     return True

@@ -111,7 +111,7 @@ async def lanes_of(queue: Queue, source: MessageSource, now_ms: int) -> tuple[La
 
 
 def unseen_of(queue: Queue, end: int) -> int:
-    """How many messages nobody has looked at."""
+    """How many messages are not looked at yet."""
     if queue.supply.pool is None:
         return 0
     return max(0, end - max(queue.supply.known_to, queue.committed))

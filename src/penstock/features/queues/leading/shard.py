@@ -207,7 +207,7 @@ class Waiter:
         self._rooms: dict[WaitingLine, None] = {}
 
     def enter(self, room: WaitingLine) -> None:
-        """Get in line; whoever is in line already keeps the place."""
+        """Get in line; one that is in line already keeps its place."""
         if room not in self._rooms:
             self._rooms[room] = None
             room.admit(self)

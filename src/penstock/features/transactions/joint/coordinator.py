@@ -1,4 +1,4 @@
-"""Joint transactions as a whole: whoever leads a partition of ``__transaction_state`` coordinates those kept there.
+"""Joint transactions: the leader of a partition of ``__transaction_state`` coordinates those kept there.
 
 They share the topic with transactional ids, and nothing else: ids of the two kinds may be the same.
 """
@@ -152,7 +152,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
     # -- looking ------------------------------------------------------------------------------------------------------
 
     async def loaded(self) -> None:
-        """Wait until everything is read from the log, as after a start; whoever asks then hears if it was not."""
+        """Wait until everything is read from the log, as after a start; the next request hears if it was not."""
         for _ in range(_LOADING_POLLS_MAX):
             if not any(shard.is_loading for shard in self._shards.values()):
                 return
@@ -206,7 +206,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
             )
 
     def _name(self, shards: Container[int]) -> str:
-        """An id that nobody has, of a transaction that belongs to one of these shards if any does."""
+        """An id that no other has, of a transaction that belongs to one of these shards if any does."""
         count = self.shard_count
         for _ in range(_NAMES_A_SHARD * count):
             name = self._new_id().hex
@@ -291,7 +291,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
     ) -> bool:
         """Commit a number of a series with what these writers wrote, and abort the rest; False if it was before.
 
-        ``transaction`` is the one that they wrote into, None if nobody wrote anything.
+        ``transaction`` is the one that they wrote into, None if no writer wrote anything.
         """
         if transaction is None and not writers:
             lease = await self.begin(series, number, run, self._config.timeout_max_ms)

@@ -67,7 +67,7 @@ class Open(Request[Opened]):
 
 @dataclass(frozen=True, slots=True)
 class Begin(Request[Begun]):
-    """Somebody is about to write number ``number`` of a series; whoever did so before in another run is replaced."""
+    """A run is about to write number ``number`` of a series; it replaces an earlier run that did."""
 
     series: str
     number: int
@@ -87,12 +87,12 @@ class Enter(Request[Entered]):
     """A writer is about to write to partitions of a topic. A numbered call says which message goes where."""
 
     writer: str
-    fresh_producer_id: int  # for a writer that is not known yet; nobody has it or ever had
+    fresh_producer_id: int  # for a writer that is not known yet; no producer has it or ever had
     topic: str
     topic_id: str
     partitions: frozenset[int]
     call: StoredCall | None = None
-    acks: bool = False  # it is about to ack messages of queues, which nobody numbers
+    acks: bool = False  # it is about to ack messages of queues, which have no numbers
 
 
 @dataclass(frozen=True, slots=True)

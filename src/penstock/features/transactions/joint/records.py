@@ -29,7 +29,7 @@ class StoredPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     series: str
     number: int
-    run: str  # whoever opened it, in one of its lives
+    run: str  # the job that opened it, in one of its lives
     ordinal: int = 0  # transactions of the series before it
     committed_before: int = -1  # the last number that was committed when it was opened
     older_runs: tuple[str, ...] = ()  # that were replaced, the last ones

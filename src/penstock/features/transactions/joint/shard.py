@@ -165,7 +165,7 @@ class JointShard(Shard[JointTransaction, JointChange]):
         self._exists = exists
         self._stats = stats
         self._epoch = epoch
-        # Those that have not ended: time matters to nobody else, and there may be a day's worth of others.
+        # Those that have not ended: time matters to no other, and there may be a day's worth of others.
         self.open_ids: set[str] = set()
         self._heads = Heads()
 
@@ -273,7 +273,7 @@ class JointShard(Shard[JointTransaction, JointChange]):
 
     def _mark(self, machine: JointTransaction, markings: list[Marking], error: PenstockError | None) -> None:
         if error is not None or not self._is_current(machine):
-            return  # the shard is closed, and whoever leads next goes on from what is in the log
+            return  # the shard is closed, and the next leader goes on from what is in the log
         _Round(markings, partial(self._write, machine), partial(self._on_marked, machine), self._defer).go_on()
 
     def _write(self, machine: JointTransaction, marking: Marking, done: Callable[[], None]) -> None:

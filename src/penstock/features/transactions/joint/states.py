@@ -39,7 +39,7 @@ class Event(Enum):
     TIMEOUT = "it has been open for too long"
     RESULT = "somebody waits for its end"
     MARKED = "every partition has its markers"
-    EXPIRE = "it ended so long ago that nobody will ask again"
+    EXPIRE = "it ended so long ago that no client will ask again"
 
 
 class Verdict(Enum):
@@ -76,7 +76,7 @@ _DO, _WAIT, _ANSWER, _ENDED, _UNKNOWN, _IGNORE = Verdict
 
 VERDICTS: Final[Mapping[Event, Mapping[State, Verdict]]] = {
     #                        NONE      OPEN     COMMITTING ABORTING COMMITTED ABORTED
-    # Ids are made by the broker, so nobody opens one twice but by a bug.
+    # Ids are made by the broker, so none is opened twice but by a bug.
     Event.OPEN:         _row(_DO,      _ENDED,  _ENDED,    _ENDED,  _ENDED,   _ENDED),
     Event.ENTER:        _row(_UNKNOWN, _DO,     _ENDED,    _ENDED,  _ENDED,   _ENDED),
     Event.EXTEND:       _row(_UNKNOWN, _DO,     _ENDED,    _ENDED,  _ENDED,   _ENDED),

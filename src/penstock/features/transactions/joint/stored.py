@@ -1,4 +1,4 @@
-"""What a partition holds of a writer's numbered messages, asked of whoever leads it."""
+"""What a partition holds of a writer's numbered messages, asked of its leader."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Holdings:
         return _glance(partition, search)
 
     async def search(self, topic: str, index: int, search: Search) -> Holding:
-        """Ask the partition's leader, once: whoever wants to know can ask again."""
+        """Ask the partition's leader, once: the caller can ask again."""
         leaders = self._leaders
         assigned = leaders.metadata.partition(topic, index)
         if assigned.leader == leaders.node_id:

@@ -1,8 +1,9 @@
 """One joint transaction, as a state machine without clock, socket or log.
 
-A writer is entered, with the partitions it is about to write to, before anything of it goes there; so whoever ends the
-transaction knows every place that may hold something. The decision names the writers that are committed and comes
-before the first marker; from then on nothing can change it, and a crash only means that markers are written again.
+A writer is entered, with the partitions it is about to write to, before anything of it goes there; so the node that
+ends the transaction knows every place that may hold something. The decision names the writers that are committed and
+comes before the first marker; from then on nothing can change it, and a crash only means that markers are written
+again.
 
 A writer may number its calls. Then each call is written down before its messages are, with the partition of each, so
 that a call which was cut short can be finished and one that was not is told what it was told before.
@@ -344,7 +345,7 @@ class JointTransaction:
         self._finish_ms = inf
 
     def resume(self, now_ms: int) -> None:
-        """Nobody is punished for the time this node was away, so an open transaction's time starts anew."""
+        """No writer is punished for the time this node was away, so an open transaction's time starts anew."""
         if self.stored is not None and self.stored.state is State.OPEN:
             self.deadline_ms = now_ms + self.stored.timeout_ms
 
