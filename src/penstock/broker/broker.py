@@ -39,7 +39,7 @@ from penstock.features.redrives.redrives import Redrives
 from penstock.features.schedules.schedules import Schedules
 from penstock.features.transactions.coordinator import TransactionCoordinator
 from penstock.features.transactions.joint.coordinator import JointCoordinator
-from penstock.features.transactions.joint.records import Place
+from penstock.features.transactions.joint.records import WriterPlace
 from penstock.machines.addresses import Coordinators
 from penstock.machines.clocks import PatientClock
 from penstock.machines.leaders import Leaders
@@ -374,7 +374,7 @@ class Broker:
         """Whether there can be any group: the first one creates the topic they are kept in."""
         return OFFSETS_TOPIC in self.metadata.topics
 
-    def _has_place(self, place: Place) -> bool:
+    def _has_place(self, place: WriterPlace) -> bool:
         topic = self.metadata.topics.get(place.topic)
         return topic is not None and str(topic.topic_id) == place.topic_id
 

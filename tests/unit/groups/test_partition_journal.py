@@ -12,7 +12,7 @@ from penstock.consensus.topic_config import TopicSettings
 from penstock.errors import LogFailed, MessageTooLarge, NotCoordinator, ProducerFenced
 from penstock.features.groups import records
 from penstock.features.groups.coordinator import GroupShard
-from penstock.features.groups.messages import Commit, CommitInTransaction, MemberIdentity, OffsetCommit, Settled
+from penstock.features.groups.messages import CommitInTransaction, CommitOffsets, MemberIdentity, OffsetCommit, Settled
 from penstock.features.groups.records import OFFSETS_TOPIC, GroupChange, GroupKey, StoredGroup, StoredMember
 from penstock.machines.journal import PartitionJournal
 from penstock.machines.messages import ProducerIdentity, Rejected
@@ -54,7 +54,7 @@ class World:
 
     def commit(self, offset: int) -> None:
         row = OffsetCommit("orders", 0, offset, -1, "", "id")
-        self.shard.ask("g", Commit(MemberIdentity(member_id=""), (row,)), self.answers.append)
+        self.shard.ask("g", CommitOffsets(MemberIdentity(member_id=""), (row,)), self.answers.append)
 
     def sync(self) -> None:
         for log in self.syncer.wanted:

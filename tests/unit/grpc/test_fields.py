@@ -20,7 +20,7 @@ from penstock.doors.grpc.fields import (
 )
 from penstock.doors.grpc.statuses import InvalidArgument
 from penstock.grpc.generated.message_pb2 import LogEnd, Start
-from penstock.partitions.access import Since
+from penstock.partitions.access import SinceTime
 
 
 @pytest.mark.parametrize("value", [-1, 0, 11, -(1 << 31)])
@@ -79,7 +79,7 @@ def test_starts() -> None:
     assert start_of(Start(end=LogEnd.LOG_END_LATEST)) == "latest"
     assert start_of(Start(end=LogEnd.LOG_END_EARLIEST)) == "earliest"
     assert start_of(Start(offset=0)) == 0
-    assert start_of(Start(since=Timestamp(seconds=2))) == Since(2_000)
+    assert start_of(Start(since=Timestamp(seconds=2))) == SinceTime(2_000)
     with pytest.raises(InvalidArgument, match=r"start\.offset is -1"):
         start_of(Start(offset=-1))
     with pytest.raises(InvalidArgument, match=r"start\.end"):

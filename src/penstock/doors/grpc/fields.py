@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from penstock.doors.grpc.statuses import InvalidArgument
 from penstock.grpc.generated import message_pb2
 from penstock.grpc.generated.message_pb2 import LogEnd
-from penstock.partitions.access import Since, Start
+from penstock.partitions.access import SinceTime, Start
 
 INT32_MAX: Final = (1 << 31) - 1
 DEFAULT_GROUP: Final = "default"
@@ -69,7 +69,7 @@ def start_of(start: message_pb2.Start, field: str = "start") -> Start:
     if kind == "offset":
         return whole(start.offset, f"{field}.offset", high=(1 << 63) - 1)
     if kind == "since":
-        return Since(timestamp_ms(start.since, f"{field}.since"))
+        return SinceTime(timestamp_ms(start.since, f"{field}.since"))
     if kind == "end" and start.end == LogEnd.LOG_END_LATEST:
         return "latest"
     if kind == "end" and start.end != LogEnd.LOG_END_EARLIEST:

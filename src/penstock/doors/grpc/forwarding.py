@@ -14,7 +14,7 @@ from penstock.doors.grpc.call import Call
 from penstock.doors.grpc.door import Door
 from penstock.doors.grpc.upstreams import Address
 from penstock.errors import PeerNotReached
-from penstock.machines.addresses import Home
+from penstock.machines.addresses import CoordinatorAddress
 
 FORWARDED: Final = "penstock-forwarded"  # by which node
 
@@ -23,7 +23,7 @@ _PAUSE_SECONDS: Final = 0.02
 _TIMEOUT_SECONDS: Final = 75.0  # longer than any call may wait by itself
 
 
-async def hand_on(door: Door, home: Home, call: Call, method: str, data: bytes) -> bytes | None:
+async def hand_on(door: Door, home: CoordinatorAddress, call: Call, method: str, data: bytes) -> bytes | None:
     """The answer of the node that has to give it, or None if that is this one.
 
     A node that cannot be connected to has done nothing; it may be about to be replaced, so whoever comes after it is

@@ -14,12 +14,12 @@ from penstock.doors.grpc.messages import stored_view, views_of
 from penstock.doors.grpc.method import Method, Unary
 from penstock.doors.grpc.statuses import InvalidArgument
 from penstock.errors import OffsetOutOfRange
-from penstock.features.groups.hosted.member import OffsetToCommit, Polled, Standing
+from penstock.features.groups.hosted.member import MemberStanding, OffsetToCommit, Polled
 from penstock.features.groups.hosted.seat import Wish
-from penstock.features.groups.messages import Commit, MemberIdentity, OffsetCommit, check_committable
+from penstock.features.groups.messages import CommitOffsets, MemberIdentity, OffsetCommit, check_committable
 from penstock.grpc.generated import groups_pb2
 from penstock.grpc.generated.message_pb2 import LogEnd
-from penstock.machines.addresses import Home, group_home
+from penstock.machines.addresses import CoordinatorAddress, group_address
 
 _WAIT_MS_MAX: Final = 30_000
 _SESSION_TIMEOUT_MS: Final = 30_000
@@ -39,14 +39,14 @@ AnyRequest = (
 )
 
 
-def home(request: AnyRequest) -> Home:
+def home(request: AnyRequest) -> CoordinatorAddress:
     """Members live where their group is coordinated."""
-    return group_home(needed(request.group, "group"))
+    return group_address(needed(request.group, "group"))
 
 
-def home_of_new(request: AnyRequest) -> Home:
+def home_of_new(request: AnyRequest) -> CoordinatorAddress:
     """The same where the group may be the first of all."""
-    return group_home(needed(request.group, "group"), makes=True)
+    return group_address(needed(request.group, "group"), makes=True)
 
 
 async def join(door: Door, call: Call, request: groups_pb2.JoinRequest) -> groups_pb2.Membership:
@@ -133,7 +133,7 @@ async def _commit_for_nobody(door: Door, group: str, offsets: list[OffsetToCommi
         commits.append(
             OffsetCommit(item.topic, item.partition, item.offset, assigned.leader_epoch, item.metadata, topic_id)
         )
-    settled = await broker.groups.ask(group, Commit(MemberIdentity(member_id=""), tuple(commits)))
+    settled = await broker.groups.ask(group, CommitOffsets(MemberIdentity(member_id=""), tuple(commits)))
     for error in settled.refused.values():
         raise error
 
@@ -165,7 +165,7 @@ def _wait_ms(call: Call, request: groups_pb2.JoinRequest | groups_pb2.PollReques
     return call.milliseconds_left(wait_ms, _MARGIN_MS)
 
 
-def _standing(group: str, standing: Standing) -> groups_pb2.Membership:
+def _standing(group: str, standing: MemberStanding) -> groups_pb2.Membership:
     return groups_pb2.Membership(
         group=group,
         member_id=standing.member_id,

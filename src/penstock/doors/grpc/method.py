@@ -23,7 +23,7 @@ from penstock.doors.grpc.door import Door
 from penstock.doors.grpc.forwarding import hand_on
 from penstock.doors.grpc.statuses import status_of
 from penstock.errors import NodeStarting
-from penstock.machines.addresses import Home
+from penstock.machines.addresses import CoordinatorAddress
 
 Context = grpc.aio.ServicerContext[Any, Any]
 M = TypeVar("M", bound=Message)
@@ -34,7 +34,7 @@ class Unary:
     """A request, an answer. ``home`` finds the node that has to answer, where not every node can."""
 
     run: Callable[[Door, Call, Any], Awaitable[Message]]
-    home: Callable[[Any], Home | None] | None = None
+    home: Callable[[Any], CoordinatorAddress | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

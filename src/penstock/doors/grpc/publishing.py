@@ -29,7 +29,7 @@ from penstock.grpc.generated.messages_pb2 import (
     PublishStreamRequest,
     PublishStreamResponse,
 )
-from penstock.machines.addresses import Home, transaction_home
+from penstock.machines.addresses import CoordinatorAddress, transaction_address
 
 _PARTITIONERS: Final[Mapping[int, str | None]] = {
     Partitioner.PARTITIONER_UNSPECIFIED: None,
@@ -41,9 +41,9 @@ _BATCH_PATH: Final = "/penstock.v1.Messages/PublishBatch"
 _UNANSWERED_MAX: Final = 64
 
 
-def ticket_home(request: PublishRequest | PublishBatchRequest) -> Home | None:
+def ticket_home(request: PublishRequest | PublishBatchRequest) -> CoordinatorAddress | None:
     """Messages of a transaction are written by the node that coordinates it."""
-    return transaction_home(request.ticket.transaction) if request.HasField("ticket") else None
+    return transaction_address(request.ticket.transaction) if request.HasField("ticket") else None
 
 
 async def publish(door: Door, call: Call, request: PublishRequest) -> PublishResponse:

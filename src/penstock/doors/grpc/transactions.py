@@ -12,10 +12,10 @@ from penstock.doors.grpc.fields import INT32_MAX, duration, duration_ms, instant
 from penstock.doors.grpc.method import Method, Unary
 from penstock.doors.grpc.statuses import InvalidArgument
 from penstock.features.transactions.joint.coordinator import Lease
-from penstock.features.transactions.joint.messages import Ended
+from penstock.features.transactions.joint.messages import JointEnd
 from penstock.grpc.generated import transactions_pb2
 from penstock.grpc.generated.transactions_pb2 import TransactionState
-from penstock.machines.addresses import NEW_TRANSACTION, Home, transaction_home
+from penstock.machines.addresses import NEW_TRANSACTION, CoordinatorAddress, transaction_address
 
 _TIMEOUT_MS: Final = 60_000
 _WRITERS_MAX: Final = 10_000
@@ -36,11 +36,11 @@ Named = (
 )
 
 
-def home(request: Named) -> Home:
-    return transaction_home(needed(request.transaction, "transaction"))
+def home(request: Named) -> CoordinatorAddress:
+    return transaction_address(needed(request.transaction, "transaction"))
 
 
-def home_of_new(_request: transactions_pb2.BeginTransactionRequest) -> Home:
+def home_of_new(_request: transactions_pb2.BeginTransactionRequest) -> CoordinatorAddress:
     return NEW_TRANSACTION
 
 
@@ -122,7 +122,7 @@ def _lease(lease: Lease) -> transactions_pb2.TransactionLease:
     )
 
 
-def _end(transaction: str, ended: Ended) -> transactions_pb2.TransactionEnd:
+def _end(transaction: str, ended: JointEnd) -> transactions_pb2.TransactionEnd:
     return transactions_pb2.TransactionEnd(
         transaction=transaction,
         state=_STATES[ended.state.value],

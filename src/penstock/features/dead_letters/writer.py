@@ -29,7 +29,13 @@ from penstock.errors import (
     ProducerFenced,
     TopicExists,
 )
-from penstock.features.dead_letters.letters import HEADERS_BYTES_MAX, Origin, dead_letter_topic, retrieve, with_origin
+from penstock.features.dead_letters.letters import (
+    HEADERS_BYTES_MAX,
+    DeadLetterOrigin,
+    dead_letter_topic,
+    retrieve,
+    with_origin,
+)
 from penstock.features.dead_letters.sequences import UNKNOWN, Sequences
 from penstock.features.messages.publishing import OutgoingMessage, chunks
 from penstock.features.queues.core.intervals import IntervalSet
@@ -175,7 +181,7 @@ class DeadLetterWriter:
         for record in records:
             sequence = (letter.sequence + record.offset - letter.first) % SEQUENCE_WRAP
             if not _is_written(sequence, last):
-                origin = Origin(
+                origin = DeadLetterOrigin(
                     topic=self._queue.topic,
                     partition=self._queue.partition,
                     offset=record.offset,

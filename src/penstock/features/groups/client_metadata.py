@@ -27,7 +27,7 @@ _FIRST_OWNED_VERSION: Final = 1
 _NO_USER_DATA: Final = _COUNT.pack(0)
 
 
-class Subscription(NamedTuple):
+class ClientSubscription(NamedTuple):
     """The topics that a consumer wants and the partitions it has."""
 
     topics: tuple[str, ...]
@@ -79,13 +79,13 @@ class _Cursor:
         return tuple(found)
 
 
-def read_subscription(metadata: bytes) -> Subscription | None:
+def read_subscription(metadata: bytes) -> ClientSubscription | None:
     """What a consumer's metadata says; None if it cannot be read."""
     try:
         cursor = _Cursor(metadata)
         topics = cursor.topics()
         cursor.skip_blob()
-        return Subscription(topics, cursor.places() if cursor.version >= _FIRST_OWNED_VERSION else ())
+        return ClientSubscription(topics, cursor.places() if cursor.version >= _FIRST_OWNED_VERSION else ())
     except (struct.error, ValueError):
         return None
 

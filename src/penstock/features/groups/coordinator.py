@@ -17,9 +17,17 @@ from penstock.features.groups import records
 from penstock.features.groups.config import MemberTimes, MemberTimesOf
 from penstock.features.groups.consumer.messages import ConsumerHeartbeat
 from penstock.features.groups.consumer.records import StoredConsumerGroup
-from penstock.features.groups.consumer.topics import NoTopics, Topics
+from penstock.features.groups.consumer.topics import NoTopics, ReadableTopics
 from penstock.features.groups.group import Group
-from penstock.features.groups.messages import Commit, Delete, DeleteOffsets, Join, Leave, MemberIdentity, Sync
+from penstock.features.groups.messages import (
+    CommitOffsets,
+    Delete,
+    DeleteOffsets,
+    JoinGroup,
+    Leave,
+    MemberIdentity,
+    SyncGroup,
+)
 from penstock.features.groups.records import OFFSETS_TOPIC, GroupChange, StoredGroup
 from penstock.features.groups.slot import AnyGroup, GroupSlot
 from penstock.machines.clocks import PatientClock
@@ -48,7 +56,7 @@ class GroupShard(TransactionalShard[GroupSlot, GroupChange]):
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         defer: Defer,
-        topics: Topics | None = None,
+        topics: ReadableTopics | None = None,
         on_round: Callable[[int], None] | None = None,
         times_of: MemberTimesOf | None = None,
     ) -> None:
@@ -58,7 +66,7 @@ class GroupShard(TransactionalShard[GroupSlot, GroupChange]):
         """
         super().__init__(journal, now_ms, wall_ms, defer)
         self._config = config
-        self._topics: Topics = topics or NoTopics()
+        self._topics: ReadableTopics = topics or NoTopics()
         self._on_round = on_round
         self._times_of: MemberTimesOf = times_of or (lambda _: MemberTimes.of(config))
         self._pending: list[tuple[GroupSlot, Outcome[GroupChange]]] = []  # commits to be written together
@@ -93,7 +101,7 @@ class GroupShard(TransactionalShard[GroupSlot, GroupChange]):
 
     def ask(self, name: str, request: Request[Any], reply: Reply) -> None:
         """Have a group decide on a request; it is replied to unless this raises a `GroupError`."""
-        if isinstance(request, Commit):
+        if isinstance(request, CommitOffsets):
             self.check()
             self._collect(*self.decide(name, request, reply))
         elif isinstance(request, (Delete, DeleteOffsets)) and self.is_ready and name not in self.machines:
@@ -143,7 +151,7 @@ class GroupCoordinator(NamedCoordinator[GroupShard]):
         config: GroupSettings,
         leaders: Leaders,
         time: PatientClock,
-        topics: Topics,
+        topics: ReadableTopics,
         times_of: MemberTimesOf | None = None,
         *,
         syncs: bool,
@@ -175,7 +183,7 @@ class GroupCoordinator(NamedCoordinator[GroupShard]):
 
     async def ask(self, group_id: str, request: Request[AnswerT]) -> AnswerT:
         """The answer to a request, as soon as it holds; a `CoordinationError` if it is refused."""
-        if isinstance(request, (Join, Sync, Leave, ConsumerHeartbeat)):
+        if isinstance(request, (JoinGroup, SyncGroup, Leave, ConsumerHeartbeat)):
             _check_group_id(group_id)
         return await super().ask(group_id, request)
 

@@ -24,27 +24,25 @@ from penstock.errors import (
     UnknownMember,
 )
 from penstock.features.groups.client_metadata import CONSUMER_PROTOCOL
-from penstock.features.groups.members import Member, Roster
+from penstock.features.groups.members import ClassicMember, Roster
 from penstock.features.groups.messages import (
-    Commit,
     CommitInTransaction,
+    CommitOffsets,
     Delete,
     DeleteOffsets,
-    Join,
+    JoinGroup,
     Leave,
     Left,
     MemberIdentity,
     Settled,
-    Sync,
+    SyncGroup,
     Where,
 )
 from penstock.features.groups.offsets import CommittedOffsets, OffsetKeeper
 from penstock.features.groups.records import GroupChange, GroupKey, StoredGroup
-from penstock.features.groups.rounds import Admission, Round
-from penstock.features.groups.states import VERDICTS, Event, State, Verdict
+from penstock.features.groups.rounds import JoinRules, Round
+from penstock.features.groups.states import VERDICTS, GroupEvent, GroupState, GroupVerdict
 from penstock.machines.messages import Outcome, Reply, Request
-
-__all__ = ["Group", "GroupSettings", "Member", "State"]
 
 
 class Group(OffsetKeeper):
@@ -57,7 +55,7 @@ class Group(OffsetKeeper):
         self._config = config
         self._roster = Roster(group_id)
         self._round = Round(group_id, config, self._roster)
-        self._admission = Admission(group_id, config, self._roster, self._round)
+        self._admission = JoinRules(group_id, config, self._roster, self._round)
         self.offsets = CommittedOffsets(group_id, config) if offsets is None else offsets
         self.wake_ms: float = inf  # nothing happens by itself before this time
 
@@ -65,7 +63,7 @@ class Group(OffsetKeeper):
         return f"<Group {self.id!r} {self.state.value}, generation {self.generation}, {len(self._roster)} members>"
 
     @property
-    def state(self) -> State:
+    def state(self) -> GroupState:
         return self._round.state
 
     @property
@@ -89,7 +87,7 @@ class Group(OffsetKeeper):
         return len(self._roster)
 
     @property
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[ClassicMember, ...]:
         return tuple(self._roster)
 
     @property
@@ -101,7 +99,7 @@ class Group(OffsetKeeper):
     def is_forgettable(self) -> bool:
         """Whether nothing would be lost with it."""
         return (
-            self.state is State.EMPTY
+            self.state is GroupState.EMPTY
             and not self.stored.generation
             and not self.offsets
             and not self.offsets.has_undecided
@@ -112,15 +110,15 @@ class Group(OffsetKeeper):
         """Decide on a request. The reply is in this outcome or a later one; a `GroupError` instead changes nothing."""
         outcome: Outcome[GroupChange] = Outcome()
         match request:
-            case Commit():
+            case CommitOffsets():
                 self._commit(request, now_ms, reply, outcome)
                 return outcome
             case CommitInTransaction():
                 self._commit_in_transaction(request, now_ms, reply, outcome)
                 return outcome
-            case Join():
+            case JoinGroup():
                 self._admission.join(request, now_ms, reply, outcome)
-            case Sync():
+            case SyncGroup():
                 self._sync(request, now_ms, reply, outcome)
             case Leave():
                 outcome.reply(reply, Left(tuple(self._leave(member, now_ms, outcome) for member in request.members)))
@@ -142,25 +140,25 @@ class Group(OffsetKeeper):
 
     def heartbeat(self, identity: MemberIdentity, now_ms: int) -> None:
         """Note that a member is alive; it hears by an error if it has to join again."""
-        self._touch(Event.HEARTBEAT, identity, now_ms)
+        self._touch(GroupEvent.HEARTBEAT, identity, now_ms)
 
-    def _touch(self, event: Event, identity: MemberIdentity, now_ms: int) -> Member:
+    def _touch(self, event: GroupEvent, identity: MemberIdentity, now_ms: int) -> ClassicMember:
         """The member that a request comes from, if the request is in order at this time."""
         member = self._roster.find(identity)
         if identity.generation != self.generation:
             raise IllegalGeneration(f"Group {self.id!r} is in generation {self.generation}, not {identity.generation}.")
         member.touch(now_ms)
-        if VERDICTS[event][self.state] is Verdict.REBALANCING:
+        if VERDICTS[event][self.state] is GroupVerdict.REBALANCING:
             raise RebalanceInProgress
         return member
 
-    def _sync(self, request: Sync, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
+    def _sync(self, request: SyncGroup, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Give a member its assignment, as soon as the leader has brought it."""
-        member = self._touch(Event.SYNC, request.identity, now_ms)
+        member = self._touch(GroupEvent.SYNC, request.identity, now_ms)
         kind, protocol = request.protocol_type, request.protocol
         if kind not in (None, self.protocol_type) or protocol not in (None, self.protocol):
             raise InconsistentProtocol(f"Group {self.id!r} has settled on {self.protocol!r}, not {protocol!r}.")
-        if VERDICTS[Event.SYNC][self.state] is Verdict.ANSWER:
+        if VERDICTS[GroupEvent.SYNC][self.state] is GroupVerdict.ANSWER:
             member.owes_sync = False
             outcome.reply(reply, self._round.synced(member.facts.assignment))
             return
@@ -183,10 +181,10 @@ class Group(OffsetKeeper):
             return error
         return None
 
-    def _lose(self, member: Member, why: str, now_ms: int, outcome: Outcome[GroupChange]) -> None:
+    def _lose(self, member: ClassicMember, why: str, now_ms: int, outcome: Outcome[GroupChange]) -> None:
         member.dismiss(UnknownMember(why), outcome)
         self._roster.remove(member)
-        if VERDICTS[Event.LOSS][self.state] is Verdict.BEGIN:
+        if VERDICTS[GroupEvent.LOSS][self.state] is GroupVerdict.BEGIN:
             self._round.begin(now_ms, outcome)
         self._round.hurry(now_ms)
 
@@ -222,17 +220,17 @@ class Group(OffsetKeeper):
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
-    def _commit(self, request: Commit, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
+    def _commit(self, request: CommitOffsets, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Remember offsets, of a member or, while the group is empty, of anybody who manages partitions by itself."""
         identity = request.identity
         is_anonymous = not identity.member_id and identity.instance_id is None
-        if identity.generation < 0 and (is_anonymous or self.state is State.EMPTY):
-            if VERDICTS[Event.LONE_COMMIT][self.state] is Verdict.REFUSE:
+        if identity.generation < 0 and (is_anonymous or self.state is GroupState.EMPTY):
+            if VERDICTS[GroupEvent.LONE_COMMIT][self.state] is GroupVerdict.REFUSE:
                 raise UnknownMember(
                     f"Group {self.id!r} has members, and only they may commit. Stop them first to reset offsets."
                 )
         else:
-            self._touch(Event.COMMIT, identity, now_ms)
+            self._touch(GroupEvent.COMMIT, identity, now_ms)
         outcome.reply(reply, Settled(self.offsets.commit(request.offsets, outcome)))
 
     def _commit_in_transaction(
@@ -241,7 +239,7 @@ class Group(OffsetKeeper):
         """Hold offsets for a producer, who may tell which member it reads for (KIP-447) or, as older ones do, not."""
         identity = request.identity
         if identity.generation >= 0 or identity.member_id or identity.instance_id is not None:
-            self._touch(Event.COMMIT, identity, now_ms)
+            self._touch(GroupEvent.COMMIT, identity, now_ms)
         outcome.producer = request.producer
         outcome.reply(reply, Settled(self.offsets.commit(request.offsets, outcome)))
 
@@ -251,7 +249,7 @@ class Group(OffsetKeeper):
         super()._delete_offsets(places, reply, outcome)
 
     def _delete(self, reply: Reply, outcome: Outcome[GroupChange]) -> None:
-        if VERDICTS[Event.DELETE][self.state] is Verdict.REFUSE:
+        if VERDICTS[GroupEvent.DELETE][self.state] is GroupVerdict.REFUSE:
             raise GroupNotEmpty(f"Group {self.id!r} has {len(self._roster)} members. Stop them first.")
         self.offsets.forget(dict.fromkeys((*self.offsets, *self.offsets.places_undecided())), outcome)
         outcome.changes += self.tombstones()
@@ -261,12 +259,12 @@ class Group(OffsetKeeper):
         return self._roster.subscribed_topics()
 
     def _settled_topics(self) -> frozenset[str] | None:
-        is_settled = self.state is State.STABLE and self.protocol_type == CONSUMER_PROTOCOL
+        is_settled = self.state is GroupState.STABLE and self.protocol_type == CONSUMER_PROTOCOL
         return self.subscribed_topics() if is_settled else None
 
     @property
     def is_empty(self) -> bool:
-        return self.state is State.EMPTY
+        return self.state is GroupState.EMPTY
 
     @property
     def _emptied_ms(self) -> int:

@@ -34,7 +34,7 @@ class CommittedOffset(NamedTuple):
     committed_ms: int
 
 
-class _Held(NamedTuple):
+class _HeldOffset(NamedTuple):
     """What takes effect with a transaction, and when it was written, counted in changes."""
 
     stored: StoredOffset
@@ -49,7 +49,7 @@ class CommittedOffsets:
         self._group_id = group_id
         self._config = config
         self._kept: dict[Where, CommittedOffset] = {}
-        self._held: dict[int, dict[Where, _Held]] = {}  # by producer id
+        self._held: dict[int, dict[Where, _HeldOffset]] = {}  # by producer id
         self._turn = 0
         self._turns: dict[Where, int] = {}  # of the last change, of places that somebody holds something for
 
@@ -141,7 +141,7 @@ class CommittedOffsets:
     def hold(self, key: OffsetKey, stored: StoredOffset, at_ms: int, producer_id: int) -> None:
         """Take over what is in the log as part of a transaction."""
         self._turn += 1
-        self._held.setdefault(producer_id, {})[key.topic, key.partition] = _Held(stored, at_ms, self._turn)
+        self._held.setdefault(producer_id, {})[key.topic, key.partition] = _HeldOffset(stored, at_ms, self._turn)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """Take over the end of a transaction."""

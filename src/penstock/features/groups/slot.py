@@ -15,12 +15,12 @@ from penstock.features.groups.config import MemberTimesOf
 from penstock.features.groups.consumer.conversion import upgrade
 from penstock.features.groups.consumer.group import ConsumerGroup
 from penstock.features.groups.consumer.messages import JOINING, ConsumerHeartbeat, check_heartbeat
-from penstock.features.groups.consumer.topics import Topics
+from penstock.features.groups.consumer.topics import ReadableTopics
 from penstock.features.groups.group import Group
-from penstock.features.groups.messages import Join, MemberIdentity
+from penstock.features.groups.messages import JoinGroup, MemberIdentity
 from penstock.features.groups.offsets import CommittedOffsets
 from penstock.features.groups.records import GroupChange, GroupKey, OffsetKey, StoredOffset
-from penstock.features.groups.states import State
+from penstock.features.groups.states import GroupState
 from penstock.machines.messages import Outcome, Reply, Request
 
 AnyGroup = Group | ConsumerGroup
@@ -29,7 +29,7 @@ AnyGroup = Group | ConsumerGroup
 class GroupSlot:
     """One group of either kind."""
 
-    def __init__(self, group_id: str, config: GroupSettings, topics: Topics, times_of: MemberTimesOf) -> None:
+    def __init__(self, group_id: str, config: GroupSettings, topics: ReadableTopics, times_of: MemberTimesOf) -> None:
         self.id = group_id
         self._config = config
         self._topics = topics
@@ -63,7 +63,7 @@ class GroupSlot:
         self._begin_if_leaderless(now_ms)
         if isinstance(request, ConsumerHeartbeat) and isinstance(self.group, Group):
             return self._upgrade(self.group, request, now_ms, reply)
-        if isinstance(request, Join) and isinstance(self.group, ConsumerGroup) and self.group.is_empty:
+        if isinstance(request, JoinGroup) and isinstance(self.group, ConsumerGroup) and self.group.is_empty:
             return self._restart_as_classic(self.group, request, now_ms, reply)
         return self._with_leftover(self.group.handle(request, now_ms, reply))
 
@@ -82,7 +82,7 @@ class GroupSlot:
         return outcome
 
     def _restart_as_classic(
-        self, group: ConsumerGroup, request: Join, now_ms: int, reply: Reply
+        self, group: ConsumerGroup, request: JoinGroup, now_ms: int, reply: Reply
     ) -> Outcome[GroupChange]:
         """It has no members. A round lives in memory, so nothing needs to be written before the first is through."""
         fresh = self._classic()
@@ -113,7 +113,7 @@ class GroupSlot:
     @property
     def _is_leaderless(self) -> bool:
         group = self.group
-        return isinstance(group, Group) and group.state is State.STABLE and group.leader_id is None
+        return isinstance(group, Group) and group.state is GroupState.STABLE and group.leader_id is None
 
     def expire_offsets(self, wall_ms: int) -> Outcome[GroupChange]:
         return self._with_leftover(self.group.expire_offsets(wall_ms))

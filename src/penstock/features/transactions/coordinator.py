@@ -34,8 +34,8 @@ from penstock.errors import (
 )
 from penstock.features.transactions import records
 from penstock.features.transactions.epochs import is_last
-from penstock.features.transactions.markers import ClusterMarkers, LocalMarkers, Marker, OffsetsEnd
-from penstock.features.transactions.messages import AddPartitions, End, Init, Verify, Where
+from penstock.features.transactions.markers import ClusterMarkers, EndMarker, LocalMarkers, OffsetsEnd
+from penstock.features.transactions.messages import AddToTransaction, End, Init, Verify, Where
 from penstock.features.transactions.records import NO_PRODUCER
 from penstock.features.transactions.shard import TransactionShard
 from penstock.features.transactions.transaction import Transaction
@@ -57,7 +57,7 @@ AdmissionReply = Callable[[frozenset[Where] | Rejected], None]
 _TIMEOUT_SECONDS: Final = 3.0  # a node that fell silent coordinates nothing any more by then
 
 
-class Admit(msgspec.Struct, frozen=True):
+class AdmitPartitions(msgspec.Struct, frozen=True):
     """May this producer write to these partitions? If it ``adds``, they are taken into its transaction."""
 
     transactional_id: str
@@ -67,14 +67,14 @@ class Admit(msgspec.Struct, frozen=True):
     adds: bool
 
 
-class Admitted(msgspec.Struct, frozen=True):
+class AdmittedPartitions(msgspec.Struct, frozen=True):
     """Those of the places that are not in the transaction, as of a coordinator's epoch."""
 
     missing: tuple[Where, ...]
     coordinator_epoch: int
 
 
-ADMIT: Final = Method("transactions.admit", Admit, Admitted)
+ADMIT: Final = Method("transactions.admit", AdmitPartitions, AdmittedPartitions)
 
 
 class _Question:
@@ -112,17 +112,17 @@ class Admissions:
     ) -> None:
         """Ask a node; ``reply`` is called in a turn in which the answer holds for partitions of this node."""
         places = tuple(sorted(partitions))
-        request = Admit(transactional_id, *producer, places, adds)
+        request = AdmitPartitions(transactional_id, *producer, places, adds)
         question = _Question(producer, {where: self._find(*where).leader_epoch for where in places})
         self._spawn(self._ask(node_id, request, question, reply))
 
-    async def _ask(self, node_id: int, request: Admit, question: _Question, reply: AdmissionReply) -> None:
+    async def _ask(self, node_id: int, request: AdmitPartitions, question: _Question, reply: AdmissionReply) -> None:
         answer: frozenset[Where] | Rejected
         for where in question.epochs:
             self._open.setdefault((where, question.producer.producer_id), []).append(question)
         try:
             received = await self._leaders.peers.call(node_id, ADMIT, request, timeout_s=_TIMEOUT_SECONDS)
-            admitted: Admitted = received.reply
+            admitted: AdmittedPartitions = received.reply
             check_coordinator(self._find, question.producer, question.epochs, admitted.coordinator_epoch)
             answer = frozenset(admitted.missing)
         except PeerUnavailable as error:
@@ -259,7 +259,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         until = self._clock.monotonic() + _HANDOVER_SECONDS
         while True:
             try:
-                await self.ask(transactional_id, AddPartitions(producer, partitions))
+                await self.ask(transactional_id, AddToTransaction(producer, partitions))
                 return
             except NotCoordinator as refusal:
                 if await self._pass_on(transactional_id, producer, partitions):
@@ -270,7 +270,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
 
     async def _pass_on(self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[Where]) -> bool:
         """Whether the node that coordinates now has taken the partitions in; it may not know yet that it does."""
-        request = Admit(transactional_id, *producer, tuple(sorted(partitions)), adds=True)
+        request = AdmitPartitions(transactional_id, *producer, tuple(sorted(partitions)), adds=True)
         try:
             node_id = self._home_of(transactional_id)
             if node_id is None:
@@ -336,12 +336,12 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         *,
         adds: bool,
     ) -> None:
-        request = AddPartitions(producer, partitions) if adds else Verify(producer, partitions)
+        request = AddToTransaction(producer, partitions) if adds else Verify(producer, partitions)
         shard = self.shard(transactional_id)
         check_coordinator(self._find, producer, partitions, shard.epoch)
         shard.ask(transactional_id, request, lambda answer: reply(answer or frozenset()))
 
-    async def _on_admit(self, _node_id: int, request: Admit, _body: memoryview) -> Admitted:
+    async def _on_admit(self, _node_id: int, request: AdmitPartitions, _body: memoryview) -> AdmittedPartitions:
         """Another node asks for a partition of its own."""
         await self.await_shard(request.transactional_id)
         epoch = self.shard(request.transactional_id).epoch
@@ -358,7 +358,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         missing = await answer
         if isinstance(missing, Rejected):
             raise missing.error
-        return Admitted(tuple(sorted(missing)), epoch)
+        return AdmittedPartitions(tuple(sorted(missing)), epoch)
 
     def _check_known(self, places: Iterable[Where]) -> None:
         """Take in only what this node knows of: what it does not it would take for deleted when the end comes."""
@@ -368,7 +368,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
             except (UnknownTopic, UnknownPartition) as error:
                 raise CoordinatorLoading(f"The coordinator does not know {where[0]}-{where[1]} yet.") from error
 
-    async def write_marker(self, marker: Marker, where: Where) -> None:
+    async def write_marker(self, marker: EndMarker, where: Where) -> None:
         """Write a marker to a partition that this node leads, and return once it is committed.
 
         For operators who end what is open in a partition and unknown to every coordinator.

@@ -30,7 +30,7 @@ from penstock.partitions.partition import Partition
 log = logging.getLogger(__name__)
 
 
-class Marker(NamedTuple):
+class EndMarker(NamedTuple):
     """The end of a transaction as partitions are told of it."""
 
     producer: ProducerIdentity
@@ -42,7 +42,7 @@ class MarkerWriter(Protocol):
     """Tells partitions."""
 
     def write(
-        self, marker: Marker, partitions: Collection[Where], is_wanted: Callable[[], bool], done: Callable[[], None]
+        self, marker: EndMarker, partitions: Collection[Where], is_wanted: Callable[[], bool], done: Callable[[], None]
     ) -> None:
         """Write a marker to each partition and call ``done`` once all are committed, or ``is_wanted`` no more."""
 
@@ -70,7 +70,7 @@ class LocalMarkers:
         self.on_written: Callable[[Where, int], None] = _ignore
         self.queues: AcksEnd | None = None  # keeps acks in companions of topics
 
-    def append(self, marker: Marker, where: Where, leader_epoch: int = -1) -> tuple[Partition, int]:
+    def append(self, marker: EndMarker, where: Where, leader_epoch: int = -1) -> tuple[Partition, int]:
         """Write one marker; the partition, and the offset after it. Offsets and acks take effect in the same turn."""
         partition = self.find(*where)
         partition.check_leader(leader_epoch)
@@ -150,11 +150,11 @@ class ClusterMarkers:
         self.leaders.peers.serve(MARK, self._on_mark)
 
     def write(
-        self, marker: Marker, partitions: Collection[Where], is_wanted: Callable[[], bool], done: Callable[[], None]
+        self, marker: EndMarker, partitions: Collection[Where], is_wanted: Callable[[], bool], done: Callable[[], None]
     ) -> None:
         """Write a marker to each partition and call ``done`` once all are committed, or ``is_wanted`` no more."""
         if partitions:
-            _Round(self, marker, partitions, is_wanted, done).go_on()
+            _MarkerRound(self, marker, partitions, is_wanted, done).go_on()
         else:
             done()
 
@@ -169,13 +169,13 @@ class ClusterMarkers:
         return None if leader == self.leaders.node_id else leader
 
     def ask(
-        self, node_id: int, marker: Marker, places: list[Where], told: Callable[[Where, PenstockError | None], None]
+        self, node_id: int, marker: EndMarker, places: list[Where], told: Callable[[Where, PenstockError | None], None]
     ) -> None:
         """Have another node write markers, and hear of each place what became of it."""
         self._spawn(self._ask(node_id, marker, places, told))
 
     async def _ask(
-        self, node_id: int, marker: Marker, places: list[Where], told: Callable[[Where, PenstockError | None], None]
+        self, node_id: int, marker: EndMarker, places: list[Where], told: Callable[[Where, PenstockError | None], None]
     ) -> None:
         failures: Iterable[PenstockError | None]
         try:
@@ -188,7 +188,7 @@ class ClusterMarkers:
         for where, failure in zip(places, failures, strict=True):
             told(where, failure)
 
-    def _request(self, marker: Marker, places: list[Where]) -> Mark:
+    def _request(self, marker: EndMarker, places: list[Where]) -> Mark:
         metadata = self.leaders.metadata
         return Mark(
             *marker.producer,
@@ -206,7 +206,7 @@ class ClusterMarkers:
 
     def _on_mark(self, _node_id: int, request: Mark, _body: memoryview) -> asyncio.Future[Marked]:
         """Everything is written in this very turn, so in the order in which it was asked; the answer comes later."""
-        marker = Marker(
+        marker = EndMarker(
             ProducerIdentity(request.producer_id, request.producer_epoch), request.is_commit, request.coordinator_epoch
         )
         answer: asyncio.Future[Marked] = asyncio.get_running_loop().create_future()
@@ -235,13 +235,13 @@ class ClusterMarkers:
         return topic.name, place.partition
 
 
-class _Round:
+class _MarkerRound:
     """One marker on its way to all its partitions."""
 
     def __init__(
         self,
         markers: ClusterMarkers,
-        marker: Marker,
+        marker: EndMarker,
         partitions: Collection[Where],
         is_wanted: Callable[[], bool],
         done: Callable[[], None],

@@ -22,7 +22,7 @@ class Init(Request[ProducerIdentity]):
 
 
 @dataclass(frozen=True, slots=True)
-class AddPartitions(Request[None]):
+class AddToTransaction(Request[None]):
     """A producer is about to write to partitions; the first ones begin its transaction."""
 
     producer: ProducerIdentity

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.features.transactions.states import State
+from penstock.features.transactions.states import TransactionState
 from penstock.machines.journal import KeyedFormat
 from penstock.machines.messages import ProducerIdentity
 
@@ -56,7 +56,7 @@ class TransactionKey(msgspec.Struct, frozen=True, tag=TRANSACTION):
 class StoredTransaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A transactional id: whose it is, and where its transaction stands."""
 
-    state: State
+    state: TransactionState
     producer_id: int
     producer_epoch: int
     timeout_ms: int

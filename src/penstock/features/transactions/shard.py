@@ -14,9 +14,9 @@ from typing import Any
 
 from penstock.config.settings import TransactionSettings
 from penstock.errors import PenstockError
-from penstock.features.transactions.markers import Marker, MarkerWriter
+from penstock.features.transactions.markers import EndMarker, MarkerWriter
 from penstock.features.transactions.records import Reason, TransactionChange
-from penstock.features.transactions.states import DECIDED, State
+from penstock.features.transactions.states import DECIDED, TransactionState
 from penstock.features.transactions.transaction import Transaction
 from penstock.machines.journal import Journal
 from penstock.machines.messages import Outcome, Rejected, Reply, Request
@@ -58,9 +58,9 @@ class TransactionShard(Shard[Transaction, TransactionChange]):
         stored = change.value
         if stored is None:
             return
-        if stored.state is State.PREPARE_COMMIT:
+        if stored.state is TransactionState.PREPARE_COMMIT:
             self._stats.committed += 1
-        elif stored.state is State.PREPARE_ABORT:
+        elif stored.state is TransactionState.PREPARE_ABORT:
             reason = stored.reason or Reason.CLIENT
             self._stats.count_aborted(reason.value)
             if reason is not Reason.CLIENT:
@@ -118,7 +118,7 @@ class TransactionShard(Shard[Transaction, TransactionChange]):
         stored = machine.stored
         if error is not None or not self._is_current(machine) or stored is None:
             return  # the shard is closed, and the next leader goes on from what is in the log
-        marker = Marker(stored.producer, stored.state is State.PREPARE_COMMIT, self.epoch)
+        marker = EndMarker(stored.producer, stored.state is TransactionState.PREPARE_COMMIT, self.epoch)
         partitions = [(topic, index) for topic, indexes in stored.partitions.items() for index in indexes]
         self._markers.write(marker, partitions, partial(self._is_current, machine), partial(self._on_marked, machine))
 

@@ -24,9 +24,16 @@ from penstock.errors import (
     TransactionalIdNotFound,
 )
 from penstock.features.transactions import epochs
-from penstock.features.transactions.messages import AddPartitions, End, Init, Terminate, Verify, Where
+from penstock.features.transactions.messages import AddToTransaction, End, Init, Terminate, Verify, Where
 from penstock.features.transactions.records import Reason, StoredTransaction, TransactionChange, TransactionKey
-from penstock.features.transactions.states import DECIDED, SUCCESSORS, VERDICTS, Event, State, Verdict
+from penstock.features.transactions.states import (
+    DECIDED,
+    SUCCESSORS,
+    VERDICTS,
+    TransactionEvent,
+    TransactionState,
+    TransactionVerdict,
+)
 from penstock.machines.messages import Outcome, ProducerIdentity, Rejected, Reply, Request
 
 _REFUSED_RETRY_MS: Final = 1_000  # after a write that was refused, as by a full disk
@@ -73,13 +80,13 @@ class Transaction:
         return f"<Transaction {self.id!r} {stored.state.value}, producer {stored.producer_id}/{stored.producer_epoch}>"
 
     @property
-    def state(self) -> State:
-        return State.EMPTY if self.stored is None else self.stored.state
+    def state(self) -> TransactionState:
+        return TransactionState.EMPTY if self.stored is None else self.stored.state
 
     @property
     def is_open(self) -> bool:
         """Whether there are records that are neither committed nor aborted for everybody to see."""
-        return self.state is State.ONGOING or self.state in DECIDED
+        return self.state is TransactionState.ONGOING or self.state in DECIDED
 
     @property
     def is_forgettable(self) -> bool:
@@ -94,7 +101,7 @@ class Transaction:
         match request:
             case Init():
                 self._init(request, now_ms, reply, outcome)
-            case AddPartitions():
+            case AddToTransaction():
                 self._add(request, now_ms, reply, outcome)
             case Verify():
                 self._verify(request, reply, outcome)
@@ -112,10 +119,10 @@ class Transaction:
                 f"A transaction may be open for 1 to {self._config.timeout_max_ms} ms, not {request.timeout_ms}."
             )
         stored = self.stored
-        verdict = VERDICTS[Event.INIT][self.state]
-        if verdict is Verdict.WAIT:
+        verdict = VERDICTS[TransactionEvent.INIT][self.state]
+        if verdict is TransactionVerdict.WAIT:
             self._wait(request, now_ms, reply)
-        elif verdict is Verdict.TAKE_OVER:
+        elif verdict is TransactionVerdict.TAKE_OVER:
             assert stored is not None
             if request.expected not in (None, stored.producer):
                 raise epochs.fenced(request.expected, stored)
@@ -128,23 +135,25 @@ class Transaction:
             self._change(started, outcome)
             outcome.reply(reply, started.producer)
 
-    def _add(self, request: AddPartitions, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
+    def _add(self, request: AddToTransaction, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         stored = self._check_producer(request.producer)
-        verdict = VERDICTS[Event.ADD][self.state]
-        if verdict is Verdict.WAIT:
+        verdict = VERDICTS[TransactionEvent.ADD][self.state]
+        if verdict is TransactionVerdict.WAIT:
             self._wait(request, now_ms, reply)
             return
-        if stored.state is not State.ONGOING or self.lacking(request.partitions):
-            started_ms = self.started_ms if stored.state is State.ONGOING else -1
+        if stored.state is not TransactionState.ONGOING or self.lacking(request.partitions):
+            started_ms = self.started_ms if stored.state is TransactionState.ONGOING else -1
             self._change(epochs.begun(stored, request.partitions, started_ms), outcome)
         outcome.reply(reply, None)
 
     def _verify(self, request: Verify, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         self._check_producer(request.producer)
-        verdict = VERDICTS[Event.VERIFY][self.state]
-        if verdict is Verdict.LATER:
+        verdict = VERDICTS[TransactionEvent.VERIFY][self.state]
+        if verdict is TransactionVerdict.LATER:
             raise ConcurrentTransactions(f"The last transaction of {self.id!r} is still being ended.")
-        outcome.reply(reply, request.partitions if verdict is Verdict.REFUSE else self.lacking(request.partitions))
+        outcome.reply(
+            reply, request.partitions if verdict is TransactionVerdict.REFUSE else self.lacking(request.partitions)
+        )
 
     def lacking(self, partitions: frozenset[Where]) -> frozenset[Where]:
         """Those of the partitions that are not in the transaction."""
@@ -156,7 +165,7 @@ class Transaction:
         event = self._event_of(request)
         assert stored is not None
         match VERDICTS[event][stored.state]:
-            case Verdict.DO if stored.state is State.ONGOING:
+            case TransactionVerdict.DO if stored.state is TransactionState.ONGOING:
                 self._decide(
                     outcome,
                     is_commit=request.is_commit,
@@ -165,40 +174,40 @@ class Transaction:
                     fresh_producer_id=request.fresh_producer_id,
                 )
                 self._join(now_ms, reply, outcome)
-            case Verdict.DO:  # there is no partition to tell, so the end is complete at once
+            case TransactionVerdict.DO:  # there is no partition to tell, so the end is complete at once
                 aborted = epochs.decided(
                     stored, -1, is_commit=False, bumps=True, fresh_producer_id=request.fresh_producer_id
                 )
                 self._change(epochs.completed(aborted), outcome)
                 outcome.reply(reply, aborted.successor)
-            case Verdict.WAIT:
+            case TransactionVerdict.WAIT:
                 self._wait(request, now_ms, reply)
-            case Verdict.JOIN:
+            case TransactionVerdict.JOIN:
                 self._join(now_ms, reply, outcome)
-            case Verdict.ANSWER:
+            case TransactionVerdict.ANSWER:
                 outcome.reply(reply, stored.producer)
-            case Verdict.FENCE:
+            case TransactionVerdict.FENCE:
                 raise epochs.fenced(request.producer, stored)
             case _:
                 what = "committed" if request.is_commit else "aborted"
                 raise InvalidTxnState(f"{self.id!r} is {stored.state.value}; its transaction cannot be {what} now.")
 
-    def _event_of(self, request: End) -> Event:
+    def _event_of(self, request: End) -> TransactionEvent:
         """What it means that this producer asks for an end."""
         if request.bumps and self.stored is not None and epochs.is_repeated(self.stored, request.producer):
-            return Event.COMMIT_AGAIN if request.is_commit else Event.ABORT_AGAIN
+            return TransactionEvent.COMMIT_AGAIN if request.is_commit else TransactionEvent.ABORT_AGAIN
         self._check_producer(request.producer)
         if request.bumps:
-            return Event.NEW_COMMIT if request.is_commit else Event.NEW_ABORT
-        return Event.COMMIT if request.is_commit else Event.ABORT
+            return TransactionEvent.NEW_COMMIT if request.is_commit else TransactionEvent.NEW_ABORT
+        return TransactionEvent.COMMIT if request.is_commit else TransactionEvent.ABORT
 
     def _terminate(self, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         if self.stored is None:
             raise TransactionalIdNotFound(f"There is no transactional id {self.id!r}.")
-        verdict = VERDICTS[Event.TERMINATE][self.state]
-        if verdict is Verdict.REFUSE:
+        verdict = VERDICTS[TransactionEvent.TERMINATE][self.state]
+        if verdict is TransactionVerdict.REFUSE:
             raise InvalidTxnState(f"{self.id!r} is {self.state.value}; there is no transaction to abort.")
-        if verdict is Verdict.DO:
+        if verdict is TransactionVerdict.DO:
             self._decide(outcome, is_commit=False, bumps=True, reason=Reason.ADMIN)
         self._join(now_ms, reply, outcome)
 
@@ -291,7 +300,7 @@ class Transaction:
         for waiting in [each for each in self._waiting if each.deadline_ms <= now_ms]:
             self._waiting.remove(waiting)
             outcome.reply(waiting.reply, late)
-        if self._expires_ms <= now_ms and VERDICTS[Event.TIMEOUT][self.state] is Verdict.DO:
+        if self._expires_ms <= now_ms and VERDICTS[TransactionEvent.TIMEOUT][self.state] is TransactionVerdict.DO:
             self._expires_ms = now_ms + _REFUSED_RETRY_MS
             self._decide(outcome, is_commit=False, bumps=True, reason=Reason.TIMEOUT)
         if self._completes_ms <= now_ms:
@@ -303,7 +312,11 @@ class Transaction:
         """Forget a transactional id that no producer has used for long."""
         outcome = Outcome[TransactionChange]()
         is_old = self.updated_ms < wall_ms - self._config.id_retention_ms
-        if self.stored is not None and is_old and VERDICTS[Event.EXPIRE][self.state] is Verdict.DO:
+        if (
+            self.stored is not None
+            and is_old
+            and VERDICTS[TransactionEvent.EXPIRE][self.state] is TransactionVerdict.DO
+        ):
             outcome.changes.append(TransactionChange(TransactionKey(self.id), None))
         return outcome
 
@@ -362,8 +375,8 @@ class Transaction:
         """Take over what was written to the log at ``at_ms``."""
         was, self.stored = self.state, change.value
         self.updated_ms = at_ms
-        if self.state is State.ONGOING:
-            if was is not State.ONGOING:
+        if self.state is TransactionState.ONGOING:
+            if was is not TransactionState.ONGOING:
                 self._start_timer(now_ms)
             assert change.value is not None
             self.started_ms = change.value.started_ms if change.value.started_ms >= 0 else at_ms
@@ -378,7 +391,7 @@ class Transaction:
     def resume(self, now_ms: int) -> None:
         """Go on with what was just read from the log: an open transaction has all its time again."""
         self._has_ended = False
-        if self.state is State.ONGOING:
+        if self.state is TransactionState.ONGOING:
             self._start_timer(now_ms)
         self._set_alarm()
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from penstock.features.groups.client_metadata import (
-    Subscription,
+    ClientSubscription,
     read_assignment,
     read_subscription,
     write_assignment,
@@ -29,7 +29,7 @@ def test_a_subscription_is_read_as_kafka_python_writes_it(version, topics, owned
     written = ConsumerProtocolSubscription(
         topics=topics, user_data=user_data, owned_partitions=rows, generation_id=7, rack_id="r"
     )
-    expected = Subscription(tuple(topics), tuple(wheres(owned)) if version else ())
+    expected = ClientSubscription(tuple(topics), tuple(wheres(owned)) if version else ())
     assert read_subscription(bytes(written.encode(version=version))) == expected
 
 

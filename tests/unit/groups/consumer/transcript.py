@@ -39,7 +39,7 @@ from penstock.features.groups.consumer.records import (
     TargetKey,
 )
 from penstock.features.groups.coordinator import GroupShard
-from penstock.features.groups.messages import Sync, Synced
+from penstock.features.groups.messages import SyncedGroup, SyncGroup
 from penstock.features.groups.records import GroupKey, StoredGroup
 from penstock.machines.messages import Rejected
 
@@ -196,9 +196,11 @@ class ConsumerTranscript(Transcript):
         if words:
             super().do_sync(word, *words)
             return
-        request = Sync(identity=client.identity(generation), protocol_type="consumer", protocol=None, assignments=())
+        request = SyncGroup(
+            identity=client.identity(generation), protocol_type="consumer", protocol=None, assignments=()
+        )
 
-        def told(answer: Synced) -> str:
+        def told(answer: SyncedGroup) -> str:
             self.owned[client.name] = frozenset(read_assignment(answer.assignment))
             return f"gets {shown(self.owned[client.name])}"
 

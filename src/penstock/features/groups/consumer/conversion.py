@@ -16,7 +16,7 @@ from penstock.features.groups.client_metadata import (
     write_assignment,
 )
 from penstock.features.groups.consumer.assignors import DEFAULT_ASSIGNOR, Place
-from penstock.features.groups.consumer.ledger import Draft, Ledger, store_current, to_partitions
+from penstock.features.groups.consumer.ledger import Ledger, LedgerDraft, store_current, to_partitions
 from penstock.features.groups.consumer.reconciliation import Current
 from penstock.features.groups.consumer.records import (
     ConsumerGroupKey,
@@ -29,15 +29,15 @@ from penstock.features.groups.consumer.records import (
     TargetKey,
     common_protocols,
 )
-from penstock.features.groups.consumer.topics import Topics, to_ids, to_names
+from penstock.features.groups.consumer.topics import ReadableTopics, to_ids, to_names
 from penstock.features.groups.group import Group
-from penstock.features.groups.members import Member
+from penstock.features.groups.members import ClassicMember
 from penstock.features.groups.records import GroupChange, GroupKey, StoredGroup, StoredMember
 
 _FIRST_EPOCH: Final = 1
 
 
-def upgrade(group: Group, topics: Topics) -> list[GroupChange]:
+def upgrade(group: Group, topics: ReadableTopics) -> list[GroupChange]:
     """A classic group becomes one of the new protocol; its members stay, each with what it has."""
     changes = [GroupChange(GroupKey(group.id), None)] if group.stored.generation else []
     members = [member for member in group.members if not member.is_newcomer]  # these come again by themselves
@@ -60,7 +60,7 @@ def upgrade(group: Group, topics: Topics) -> list[GroupChange]:
     return [*changes, GroupChange(ConsumerGroupKey(group.id), stored)]
 
 
-def _as_consumer(group: Group, member: Member) -> StoredConsumer:
+def _as_consumer(group: Group, member: ClassicMember) -> StoredConsumer:
     facts = member.facts
     subscription = read_subscription(facts.protocols[0][1])
     if subscription is None:
@@ -75,7 +75,7 @@ def _as_consumer(group: Group, member: Member) -> StoredConsumer:
     )
 
 
-def downgrade(ledger: Ledger, draft: Draft, topics: Topics) -> list[GroupChange]:
+def downgrade(ledger: Ledger, draft: LedgerDraft, topics: ReadableTopics) -> list[GroupChange]:
     """A group of the new protocol becomes a classic one with the members of a draft, all of which are classic.
 
     It has no leader yet, which makes it begin a round as soon as it is there. It goes on in the last epoch that members

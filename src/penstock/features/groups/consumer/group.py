@@ -35,15 +35,15 @@ from penstock.errors import (
 )
 from penstock.features.groups.client_metadata import (
     CONSUMER_PROTOCOL,
-    Subscription,
+    ClientSubscription,
     read_subscription,
     write_assignment,
 )
 from penstock.features.groups.config import MemberTimesOf
 from penstock.features.groups.consumer.assignors import ASSIGNORS, Place, choose_assignor
 from penstock.features.groups.consumer.conversion import downgrade
-from penstock.features.groups.consumer.ledger import Draft, Ledger
-from penstock.features.groups.consumer.members import Admission, Attendance
+from penstock.features.groups.consumer.ledger import Ledger, LedgerDraft
+from penstock.features.groups.consumer.members import Attendance, HeartbeatRules
 from penstock.features.groups.consumer.messages import (
     LEAVING,
     LEAVING_FOR_NOW,
@@ -59,22 +59,22 @@ from penstock.features.groups.consumer.records import (
     StoredConsumer,
     common_protocols,
 )
-from penstock.features.groups.consumer.topics import Topics, look_up, to_ids, to_names, wanted_names
+from penstock.features.groups.consumer.topics import ReadableTopics, look_up, to_ids, to_names, wanted_names
 from penstock.features.groups.messages import (
-    Commit,
     CommitInTransaction,
+    CommitOffsets,
     Delete,
     DeleteOffsets,
-    Join,
-    Joined,
+    JoinedGroup,
+    JoinGroup,
     Leave,
     Left,
     MemberIdentity,
     OffsetCommit,
     Promised,
     Settled,
-    Sync,
-    Synced,
+    SyncedGroup,
+    SyncGroup,
 )
 from penstock.features.groups.offsets import CommittedOffsets, OffsetKeeper
 from penstock.features.groups.records import GroupChange, GroupKey, OffsetKey, StoredGroup, StoredMember, StoredOffset
@@ -95,7 +95,7 @@ class ConsumerGroupState(Enum):
     STABLE = "Stable"
 
 
-class MemberView(NamedTuple):
+class ConsumerMember(NamedTuple):
     """A member as people look at it, in the same words as a classic one."""
 
     id: str
@@ -113,7 +113,7 @@ class ConsumerGroup(OffsetKeeper):
         self,
         group_id: str,
         config: GroupSettings,
-        topics: Topics,
+        topics: ReadableTopics,
         offsets: CommittedOffsets,
         times_of: MemberTimesOf,
     ) -> None:
@@ -124,7 +124,7 @@ class ConsumerGroup(OffsetKeeper):
         self._times_of = times_of
         self._topics = topics
         self._attendance = Attendance()
-        self._admission = Admission(group_id, config, self.ledger)
+        self._admission = HeartbeatRules(group_id, config, self.ledger)
         self._classic = ClassicSide(
             self, self._admission, topics, (config.session_timeout_min_ms, config.session_timeout_max_ms)
         )
@@ -166,10 +166,10 @@ class ConsumerGroup(OffsetKeeper):
         return len(self.ledger.members)
 
     @property
-    def members(self) -> tuple[MemberView, ...]:
+    def members(self) -> tuple[ConsumerMember, ...]:
         return tuple(self._view(member_id, facts) for member_id, facts in self.ledger.members.items())
 
-    def _view(self, member_id: str, facts: StoredConsumer) -> MemberView:
+    def _view(self, member_id: str, facts: StoredConsumer) -> ConsumerMember:
         current = self.ledger.current_of(member_id)
         stored = StoredMember(
             member_id=member_id,
@@ -181,7 +181,7 @@ class ConsumerGroup(OffsetKeeper):
             protocols=() if facts.classic is None else facts.classic.protocols,
             assignment=write_assignment(to_names(current.assigned, self._topics)),
         )
-        return MemberView(member_id, facts.instance_id, stored)
+        return ConsumerMember(member_id, facts.instance_id, stored)
 
     @property
     def wake_ms(self) -> float:
@@ -204,14 +204,14 @@ class ConsumerGroup(OffsetKeeper):
         match request:
             case ConsumerHeartbeat():
                 self._heartbeat(request, now_ms, reply, outcome)
-            case Commit():
+            case CommitOffsets():
                 self._commit(request.identity, request.offsets, reply, outcome)
             case CommitInTransaction():
                 self._commit(request.identity, request.offsets, reply, outcome, is_transactional=True)
                 outcome.producer = request.producer
-            case Join():
+            case JoinGroup():
                 self._classic.join(request, now_ms, reply, outcome)
-            case Sync():
+            case SyncGroup():
                 self._classic.sync(request, now_ms, reply, outcome)
             case Leave():
                 self._classic.leave(request, now_ms, reply, outcome)
@@ -234,7 +234,7 @@ class ConsumerGroup(OffsetKeeper):
         if request.epoch in (LEAVING, LEAVING_FOR_NOW):
             self._leave(request, now_ms, reply, outcome)
             return
-        draft = Draft(self.ledger)
+        draft = LedgerDraft(self.ledger)
         member_id = self._admission.admit(request, draft)
         before = draft.current_of(member_id)
         after = self.step(member_id, request.owned, draft, now_ms)
@@ -244,7 +244,7 @@ class ConsumerGroup(OffsetKeeper):
         told = frozenset(after.assigned) if is_news else None
         outcome.reply(reply, Beat(member_id, after.epoch, self._times_of(self.id).heartbeat_interval_ms, told))
 
-    def step(self, member_id: str, owned: Iterable[Place] | None, draft: Draft, now_ms: int) -> Current:
+    def step(self, member_id: str, owned: Iterable[Place] | None, draft: LedgerDraft, now_ms: int) -> Current:
         """Bring the target up to date and lead a member one step towards it."""
         self.aim(draft, now_ms)
         target = draft.target_of(member_id)
@@ -282,7 +282,7 @@ class ConsumerGroup(OffsetKeeper):
 
     # -- the target ---------------------------------------------------------------------------------------------------
 
-    def aim(self, draft: Draft, now_ms: int) -> None:
+    def aim(self, draft: LedgerDraft, now_ms: int) -> None:
         """Work out a new target if members or topics changed since the last one."""
         if draft.epoch == draft.assignment_epoch and self._topics.version == self._seen_version:
             return
@@ -311,7 +311,7 @@ class ConsumerGroup(OffsetKeeper):
     def _leave(self, request: ConsumerHeartbeat, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         member_id = self._admission.find(request)
         if request.epoch == LEAVING_FOR_NOW:
-            draft = Draft(self.ledger)
+            draft = LedgerDraft(self.ledger)
             draft.put_current(member_id, self.ledger.current_of(member_id).at(LEFT_FOR_NOW))
             outcome.changes += draft.changes()
         else:
@@ -320,7 +320,7 @@ class ConsumerGroup(OffsetKeeper):
 
     def lose(self, member_ids: Iterable[str], now_ms: int, outcome: Outcome[GroupChange]) -> None:
         """Members are gone; what they had is free for others."""
-        draft = Draft(self.ledger)
+        draft = LedgerDraft(self.ledger)
         for member_id in member_ids:
             draft.drop(member_id)
             draft.bump()
@@ -332,7 +332,7 @@ class ConsumerGroup(OffsetKeeper):
             self.aim(draft, now_ms)
         outcome.changes += draft.changes()
 
-    def step_down(self, draft: Draft, outcome: Outcome[GroupChange]) -> None:
+    def step_down(self, draft: LedgerDraft, outcome: Outcome[GroupChange]) -> None:
         """Only classic members are left, so the group is a classic one again."""
         outcome.changes += downgrade(self.ledger, draft, self._topics)
 
@@ -343,7 +343,7 @@ class ConsumerGroup(OffsetKeeper):
         if late:
             self.lose(late, now_ms, outcome)
         elif self.ledger.members:
-            draft = Draft(self.ledger)
+            draft = LedgerDraft(self.ledger)
             self.aim(draft, now_ms)
             outcome.changes += draft.changes()
         return outcome
@@ -450,7 +450,11 @@ class ClassicSide:
     """Serves the classic members of one group."""
 
     def __init__(
-        self, group: ConsumerGroup, admission: Admission, topics: Topics, session_limits_ms: tuple[int, int]
+        self,
+        group: ConsumerGroup,
+        admission: HeartbeatRules,
+        topics: ReadableTopics,
+        session_limits_ms: tuple[int, int],
     ) -> None:
         self._group = group
         self._admission = admission
@@ -459,13 +463,13 @@ class ClassicSide:
 
     # -- joining ------------------------------------------------------------------------------------------------------
 
-    def join(self, request: Join, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
+    def join(self, request: JoinGroup, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Take in a member or have it take its next step."""
         subscription = self._check(request)
         if not request.member_id and request.takes_id_first and request.instance_id is None:
             outcome.reply(reply, Promised(request.fresh_id))
             return
-        draft = Draft(self._group.ledger)
+        draft = LedgerDraft(self._group.ledger)
         member_id = self._admit(request, draft)
         facts = StoredConsumer(
             client_id=request.client_id,
@@ -487,7 +491,7 @@ class ClassicSide:
             self._group.excuse(member_id)
         outcome.reply(reply, self._joined(member_id, request, after))
 
-    def _check(self, request: Join) -> Subscription:
+    def _check(self, request: JoinGroup) -> ClientSubscription:
         low, high = self._session_limits_ms
         if not low <= request.session_timeout_ms <= high:
             raise InvalidSessionTimeout(
@@ -504,7 +508,7 @@ class ClassicSide:
             raise InconsistentProtocol("The member's metadata is not a consumer's subscription.")
         return subscription
 
-    def _admit(self, request: Join, draft: Draft) -> str:
+    def _admit(self, request: JoinGroup, draft: LedgerDraft) -> str:
         ledger = self._group.ledger
         member_id = request.member_id or request.fresh_id
         current_id = ledger.instances.get(request.instance_id or "")
@@ -516,8 +520,8 @@ class ClassicSide:
             self._admission.check_room()
         return member_id
 
-    def _joined(self, member_id: str, request: Join, current: Current) -> Joined:
-        return Joined(
+    def _joined(self, member_id: str, request: JoinGroup, current: Current) -> JoinedGroup:
+        return JoinedGroup(
             member_id=member_id,
             generation=current.epoch,
             protocol_type=CONSUMER_PROTOCOL,
@@ -552,7 +556,7 @@ class ClassicSide:
         self._group.touch(member_id, now_ms)
         return member_id, current
 
-    def sync(self, request: Sync, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
+    def sync(self, request: SyncGroup, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Give a member what it has now."""
         member_id, current = self._touch(request.identity, now_ms)
         classic = self._group.ledger.members[member_id].classic
@@ -565,7 +569,7 @@ class ClassicSide:
             self._group.expect_join(member_id, now_ms)
             raise RebalanceInProgress
         assignment = write_assignment(to_names(current.assigned, self._topics))
-        outcome.reply(reply, Synced(CONSUMER_PROTOCOL, protocol, assignment))
+        outcome.reply(reply, SyncedGroup(CONSUMER_PROTOCOL, protocol, assignment))
 
     def heartbeat(self, identity: MemberIdentity, now_ms: int) -> None:
         """Note that a member is alive, and send it round if there is a step to take."""

@@ -1,6 +1,6 @@
 """What is known for sure of a consumer group: what its records in the log say; and a draft of what is to be written.
 
-A `Ledger` changes in `apply` alone. The group decides on a `Draft`, which looks like the ledger with some changes
+A `Ledger` changes in `apply` alone. The group decides on a `LedgerDraft`, which looks like the ledger with some changes
 made and collects them; if they cannot be written, the draft is dropped and nothing has happened.
 """
 
@@ -159,7 +159,7 @@ class Ledger:
 # -- what is to be -----------------------------------------------------------------------------------------------------
 
 
-class Draft:
+class LedgerDraft:
     """The ledger as it will be once ``changes()`` are written."""
 
     def __init__(self, ledger: Ledger) -> None:

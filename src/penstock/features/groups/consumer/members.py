@@ -11,13 +11,13 @@ from math import inf
 
 from penstock.config.settings import GroupSettings
 from penstock.errors import FencedInstance, FencedMemberEpoch, GroupFull, UnknownMember, UnreleasedInstance
-from penstock.features.groups.consumer.ledger import Draft, Ledger
+from penstock.features.groups.consumer.ledger import Ledger, LedgerDraft
 from penstock.features.groups.consumer.messages import JOINING, ConsumerHeartbeat
 from penstock.features.groups.consumer.reconciliation import LEFT_FOR_NOW, Current
 from penstock.features.groups.consumer.records import StoredConsumer
 
 
-class Admission:
+class HeartbeatRules:
     """Decides on who is in."""
 
     def __init__(self, group_id: str, config: GroupSettings, ledger: Ledger) -> None:
@@ -25,7 +25,7 @@ class Admission:
         self._config = config
         self._ledger = ledger
 
-    def admit(self, request: ConsumerHeartbeat, draft: Draft) -> str:
+    def admit(self, request: ConsumerHeartbeat, draft: LedgerDraft) -> str:
         """The member that a heartbeat comes from, with what it wants now; a new one if it joins."""
         if request.epoch != JOINING:
             member_id = self.find(request)
@@ -45,7 +45,7 @@ class Admission:
         if len(self._ledger.members) >= self._config.members_max:
             raise GroupFull(f"Group {self._group_id!r} has {self._config.members_max} members already.")
 
-    def take_over(self, old_id: str, new_id: str, draft: Draft) -> None:
+    def take_over(self, old_id: str, new_id: str, draft: LedgerDraft) -> None:
         """A static member came back under another id. One of the new protocol has to have said so."""
         facts, current = self._ledger.members[old_id], self._ledger.current_of(old_id)
         if current.epoch != LEFT_FOR_NOW and facts.classic is None:
@@ -68,7 +68,7 @@ class Admission:
             raise UnknownMember(f"Group {self._group_id!r} does not know member {request.member_id!r}; join again.")
         return request.member_id
 
-    def _note_wishes(self, member_id: str, request: ConsumerHeartbeat, draft: Draft) -> None:
+    def _note_wishes(self, member_id: str, request: ConsumerHeartbeat, draft: LedgerDraft) -> None:
         """What the member says about itself; what it leaves out is as it was, unless it joins."""
         before = draft.member(member_id)
         is_joining = request.epoch == JOINING
@@ -85,7 +85,7 @@ class Admission:
         )
         self.put_member(member_id, facts, draft)
 
-    def put_member(self, member_id: str, facts: StoredConsumer, draft: Draft) -> None:
+    def put_member(self, member_id: str, facts: StoredConsumer, draft: LedgerDraft) -> None:
         """A member as it is now; whether the target depends on what changed decides on a new epoch."""
         before = draft.member(member_id)
         if before is None or _wishes(before) != _wishes(facts):

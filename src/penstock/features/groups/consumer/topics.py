@@ -30,7 +30,7 @@ class TopicShape(NamedTuple):
     partitions: int
 
 
-class Topics(Protocol):
+class ReadableTopics(Protocol):
     """What groups know of topics."""
 
     @property
@@ -112,17 +112,17 @@ class NoTopics:
         return frozenset()
 
 
-def to_names(places: Iterable[tuple[str, int]], topics: Topics) -> list[tuple[str, int]]:
+def to_names(places: Iterable[tuple[str, int]], topics: ReadableTopics) -> list[tuple[str, int]]:
     """Partitions by topic name; those of topics that are gone are left out."""
     return [(name, index) for topic_id, index in places if (name := topics.name_of(topic_id)) is not None]
 
 
-def to_ids(wheres: Iterable[tuple[str, int]], topics: Topics) -> list[tuple[str, int]]:
+def to_ids(wheres: Iterable[tuple[str, int]], topics: ReadableTopics) -> list[tuple[str, int]]:
     """Partitions by topic id; those of topics that are gone are left out."""
     return [(shape.topic_id, index) for name, index in wheres if (shape := topics.find(name)) is not None]
 
 
-def wanted_names(facts: StoredConsumer, topics: Topics) -> frozenset[str]:
+def wanted_names(facts: StoredConsumer, topics: ReadableTopics) -> frozenset[str]:
     """The names of the topics that a member wants, whether they exist or not."""
     named = frozenset(facts.topics)
     return named | topics.matching(facts.regex) if facts.regex else named
@@ -141,7 +141,7 @@ class Subscriptions(NamedTuple):
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def look_up(members: Mapping[str, StoredConsumer], topics: Topics) -> Subscriptions:
+def look_up(members: Mapping[str, StoredConsumer], topics: ReadableTopics) -> Subscriptions:
     """Members that want the same share the answer: a large group is mostly alike."""
     by_wish: dict[tuple[tuple[str, ...], str], frozenset[str]] = {}
     subscribers: dict[str, Subscriber] = {}

@@ -25,7 +25,7 @@ from penstock.errors import (
 )
 from penstock.features.groups.coordinator import GroupCoordinator
 from penstock.features.groups.hosted.seat import Seat, Wish
-from penstock.features.groups.messages import Commit, OffsetCommit, Where, check_committable
+from penstock.features.groups.messages import CommitOffsets, OffsetCommit, Where, check_committable
 from penstock.features.messages.reading import BatchRun, read_messages, read_run
 from penstock.machines.ports import Ports
 from penstock.partitions.access import Extent
@@ -231,7 +231,7 @@ async def _read(
 _HEARTBEAT_SECONDS: Final = 0.2
 
 
-class Standing(NamedTuple):
+class MemberStanding(NamedTuple):
     """Where a member stands. Unless it is settled, its partitions may go to another member in a moment."""
 
     member_id: str
@@ -247,7 +247,7 @@ class Polled:
     number: int
     messages: list[tuple[Where, list[Record]]]
     runs: list[tuple[Where, BatchRun]]  # instead of messages, for clients that decode
-    standing: Standing
+    standing: MemberStanding
     # Whether the partitions are others than the client was last told of.
     is_rebalanced: bool
 
@@ -276,13 +276,13 @@ class HostedMember:
         self.is_polling = False
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> MemberStanding:
         seat = self.seat
-        return Standing(seat.member_id, seat.generation, seat.places, seat.is_settled)
+        return MemberStanding(seat.member_id, seat.generation, seat.places, seat.is_settled)
 
     # -- membership ---------------------------------------------------------------------------------------------------
 
-    async def join(self, wait_seconds: float) -> Standing:
+    async def join(self, wait_seconds: float) -> MemberStanding:
         """Take a seat, or take it again for another wish; where the member stands after that or a while."""
         self.seat.hear()
         self.seat.join()
@@ -291,7 +291,7 @@ class HostedMember:
         self._told = self.seat.places
         return self.standing
 
-    def heartbeat(self, generation: int | None) -> Standing:
+    def heartbeat(self, generation: int | None) -> MemberStanding:
         """Keep the session going. A client that hears of an unsettled group should poll, for that takes part in it."""
         self.seat.hear()
         self._check_generation(generation)
@@ -475,7 +475,7 @@ class HostedMember:
         else:
             ends = await self._ports.partitions.extents([(wanted.topic, wanted.partition) for wanted in offsets])
         commits = tuple(self._checked(offsets, ends))
-        settled = await self._groups.ask(self.group_id, Commit(self.seat.identity, commits))
+        settled = await self._groups.ask(self.group_id, CommitOffsets(self.seat.identity, commits))
         for error in settled.refused.values():
             raise error
         self._positions.committed(

@@ -24,7 +24,7 @@ from penstock.features.groups.client_metadata import (
 )
 from penstock.features.groups.consumer.assignors import CLIENT_ASSIGNORS, Subscriber
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.groups.messages import Join, Joined, Leave, MemberIdentity, Sync, Where
+from penstock.features.groups.messages import JoinedGroup, JoinGroup, Leave, MemberIdentity, SyncGroup, Where
 from penstock.machines.ports import Ports
 
 # How often to ask a coordinator that is still reading its log, and how many times.
@@ -134,7 +134,7 @@ class Seat:
             identity = MemberIdentity(
                 member_id=joined.member_id, instance_id=self.wish.instance_id, generation=joined.generation
             )
-            sync = Sync(
+            sync = SyncGroup(
                 identity=identity,
                 protocol_type=joined.protocol_type,
                 protocol=joined.protocol,
@@ -150,10 +150,10 @@ class Seat:
             self.places = tuple(sorted(read_assignment(synced.assignment)))
             return
 
-    async def _join(self) -> Joined:
+    async def _join(self) -> JoinedGroup:
         wish = self.wish
         metadata = write_subscription(wish.topics)
-        join = Join(
+        join = JoinGroup(
             # A static member that is new takes its predecessor's place, which goes by the instance alone.
             member_id="" if self._is_new else self.member_id,
             instance_id=wish.instance_id,
@@ -173,13 +173,13 @@ class Seat:
             except CoordinatorLoading:
                 await asyncio.sleep(_LOADING_PAUSE_SECONDS)
                 continue
-            assert isinstance(answer, Joined), "an id is promised only to those who ask for one first"
+            assert isinstance(answer, JoinedGroup), "an id is promised only to those who ask for one first"
             return answer
         raise CoordinatorLoading
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    def _share_out(self, joined: Joined) -> tuple[tuple[str, bytes], ...]:
+    def _share_out(self, joined: JoinedGroup) -> tuple[tuple[str, bytes], ...]:
         """The assignments of all members, if this one is to make them."""
         self._counts = None
         if joined.leader_id != joined.member_id:

@@ -35,7 +35,7 @@ from penstock.consensus.metadata import Topic
 from penstock.consensus.queue_config import QueueSettings, Retention
 from penstock.errors import CoordinatorLoading, GroupNotFound, NotCoordinator, PenstockError
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit
+from penstock.features.groups.messages import CommitOffsets, DeleteOffsets, MemberIdentity, OffsetCommit
 from penstock.features.queues.core.queue import Queue
 from penstock.machines.leaders import Leaders, shard_of
 from penstock.machines.ports import Ports
@@ -218,7 +218,7 @@ class QueueCommits:
             )
             gone = tuple((row.topic, row.partition) for row in rows if row.offset == _FORGOTTEN)
             if kept:
-                await self._groups.ask(wanted.group, Commit(_NO_MEMBER, kept))
+                await self._groups.ask(wanted.group, CommitOffsets(_NO_MEMBER, kept))
             if gone:
                 await self._groups.ask(wanted.group, DeleteOffsets(gone))
         except (NotCoordinator, CoordinatorLoading):

@@ -74,7 +74,7 @@ from penstock.machines.messages import Request
 from penstock.machines.ports import Ports
 from penstock.network.frames import Failure
 from penstock.network.port import Nothing, Peers, Reply
-from penstock.partitions.access import Since, Start
+from penstock.partitions.access import SinceTime, Start
 from penstock.priorities import PRIORITIES
 
 # Messages in flight are counted row by row, so of very many rows only the first ones are.
@@ -389,13 +389,13 @@ def start_of(action: BeginGroup | SeekGroup) -> Start:
     if action.at is not None:
         return action.at
     if action.since_ms is not None:
-        return Since(action.since_ms)
+        return SinceTime(action.since_ms)
     return "latest" if action.is_latest else "earliest"
 
 
 def told_start(start: Start) -> dict[str, Any]:
     """The same in the other direction."""
-    if isinstance(start, Since):
+    if isinstance(start, SinceTime):
         return {"since_ms": start.timestamp_ms}
     if isinstance(start, int):
         return {"at": start}

@@ -29,23 +29,23 @@ from penstock.errors import (
 )
 from penstock.features.transactions.joint import records
 from penstock.features.transactions.joint.messages import (
-    Abort,
+    AbortJoint,
+    AwaitEnd,
     Begin,
     Begun,
-    Commit,
-    Ended,
+    CommitJoint,
     Enter,
     Entered,
-    Extend,
+    ExtendJoint,
+    JointEnd,
     Open,
     Opened,
-    Result,
     check_writer,
 )
-from penstock.features.transactions.joint.records import Place, StoredCall
+from penstock.features.transactions.joint.records import StoredCall, WriterPlace
 from penstock.features.transactions.joint.shard import WRITER_EPOCH, JointShard, Turn, turn_of
-from penstock.features.transactions.joint.states import State
-from penstock.features.transactions.joint.stored import Holdings
+from penstock.features.transactions.joint.states import JointState
+from penstock.features.transactions.joint.stored import NumberedSearch
 from penstock.features.transactions.joint.transaction import JointTransaction
 from penstock.features.transactions.markers import ClusterMarkers
 from penstock.features.transactions.records import Reason
@@ -111,7 +111,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
         time: PatientClock,
         stats: TransactionStats,
         markers: ClusterMarkers,
-        exists: Callable[[Place], bool],
+        exists: Callable[[WriterPlace], bool],
         ensure_topic: Callable[[], Awaitable[object]],
         allocate_producer_id: Callable[[], Awaitable[int]],
         new_id: Callable[[], UUID] = uuid4,
@@ -128,7 +128,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
         self._allocate_producer_id = allocate_producer_id
         self._new_id = new_id
         self._syncs = syncs
-        self.holdings = Holdings(markers.local.find, markers.leaders)
+        self.holdings = NumberedSearch(markers.local.find, markers.leaders)
         self._turns: dict[tuple[str, str], _Turn] = {}
 
     def make_shard(self, partition: Partition) -> JointShard:
@@ -184,7 +184,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
 
     def expires_ms(self, transaction: JointTransaction) -> int | None:
         """When an open transaction will have been open for too long, by the wall clock."""
-        return self._wall_ms(transaction.deadline_ms) if transaction.state is State.OPEN else None
+        return self._wall_ms(transaction.deadline_ms) if transaction.state is JointState.OPEN else None
 
     def _wall_ms(self, deadline_ms: float) -> int:
         return self._clock.now_ms() + int(deadline_ms - self._time.now_ms())
@@ -218,33 +218,33 @@ class JointCoordinator(NamedCoordinator[JointShard]):
         """Let a transaction's time start anew, or give it another one."""
         await self.loaded()
         self.find(transaction_id)
-        return self._lease(transaction_id, await self.ask(transaction_id, Extend(timeout_ms)))
+        return self._lease(transaction_id, await self.ask(transaction_id, ExtendJoint(timeout_ms)))
 
     def _lease(self, name: str, opened: Opened) -> Lease:
         return Lease(name, opened.timeout_ms, self._wall_ms(opened.deadline_ms))
 
     async def commit(
         self, transaction_id: str, *, key: str | None = None, writers: tuple[str, ...] | None = None
-    ) -> Ended:
+    ) -> JointEnd:
         """Commit what these writers wrote, None for all, and abort the rest; returns when readers see all of it."""
         began = self._clock.monotonic()
         await self.loaded()
         self.find(transaction_id)
-        await self.ask(transaction_id, Commit(key, writers))
+        await self.ask(transaction_id, CommitJoint(key, writers))
         ended = await self._ended(transaction_id)
         self._stats.commit_latency.observe(self._clock.monotonic() - began)
         return ended
 
-    async def abort(self, transaction_id: str, reason: Reason = Reason.CLIENT) -> Ended:
+    async def abort(self, transaction_id: str, reason: Reason = Reason.CLIENT) -> JointEnd:
         """Abort what everybody wrote; returns when that holds for every partition."""
         await self.loaded()
         self.find(transaction_id)
-        await self.ask(transaction_id, Abort(reason))
+        await self.ask(transaction_id, AbortJoint(reason))
         return await self._ended(transaction_id)
 
-    async def _ended(self, transaction_id: str) -> Ended:
+    async def _ended(self, transaction_id: str) -> JointEnd:
         try:
-            return await asyncio.wait_for(self.ask(transaction_id, Result()), _END_PATIENCE_SECONDS)
+            return await asyncio.wait_for(self.ask(transaction_id, AwaitEnd()), _END_PATIENCE_SECONDS)
         except TimeoutError:
             raise RequestTimedOut(
                 f"The end of transaction {transaction_id} is decided, but some partition has not taken it yet. "
@@ -308,7 +308,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
                 f"Nothing was committed: transaction {transaction} for number {number} of series {series!r} was "
                 "aborted before. Write that number again."
             )
-        await self.ask(head.id, Commit(None, writers))
+        await self.ask(head.id, CommitJoint(None, writers))
         await self._ended(head.id)
         return True
 
@@ -319,7 +319,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
         await self.await_shard(series)
         head = self.shard(series).head_of(series)
         if head is not None and turn_of(head.stored, number, run) is Turn.JOIN:
-            await self.ask(head.id, Abort())
+            await self.ask(head.id, AbortJoint())
             await self._ended(head.id)
 
     async def _await_head(self, series: str, number: int) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import InvalidRequest
 from penstock.features.transactions.joint.records import StoredCall, StoredPart, StoredWriter
-from penstock.features.transactions.joint.states import State
+from penstock.features.transactions.joint.states import JointState
 from penstock.features.transactions.records import Reason
 from penstock.machines.messages import Request
 
@@ -46,10 +46,10 @@ class Begun(NamedTuple):
     transaction: str | None
 
 
-class Ended(NamedTuple):
+class JointEnd(NamedTuple):
     """How the transaction ended, for every partition of it."""
 
-    state: State
+    state: JointState
     committed: tuple[str, ...]
     aborted: tuple[str, ...]
     reason: Reason | None
@@ -76,7 +76,7 @@ class Begin(Request[Begun]):
 
 
 @dataclass(frozen=True, slots=True)
-class Extend(Request[Opened]):
+class ExtendJoint(Request[Opened]):
     """The time starts anew, and becomes another one if it is given."""
 
     timeout_ms: int | None
@@ -96,7 +96,7 @@ class Enter(Request[Entered]):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit(Request[None]):
+class CommitJoint(Request[None]):
     """Decide to commit what these writers wrote, None for all of them, and to abort the rest."""
 
     key: str | None
@@ -104,12 +104,12 @@ class Commit(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Abort(Request[None]):
+class AbortJoint(Request[None]):
     """Decide to abort what everybody wrote."""
 
     reason: Reason = Reason.CLIENT
 
 
 @dataclass(frozen=True, slots=True)
-class Result(Request[Ended]):
+class AwaitEnd(Request[JointEnd]):
     """How did it end? Answered once it has, for every partition."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.features.transactions.joint.states import State
+from penstock.features.transactions.joint.states import JointState
 from penstock.features.transactions.records import JOINT, JOINT_WRITER, Reason, is_joint
 from penstock.machines.journal import KeyedFormat
 
@@ -38,7 +38,7 @@ class StoredPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StoredJoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A joint transaction: where it stands and, once that is decided, how it ends."""
 
-    state: State
+    state: JointState
     timeout_ms: int
     opened_ms: int
     # What the call that ended it said: its idempotency key, and the writers it named, if it did.
@@ -50,7 +50,7 @@ class StoredJoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     part: StoredPart | None = None  # of a series, if it is
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class WriterPlace(msgspec.Struct, frozen=True, array_like=True):
     """A partition of the topic that had this id, and how many numbered messages the writer has for it."""
 
     topic: str
@@ -78,7 +78,7 @@ class StoredWriter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A writer: the producer it is in the logs, every partition that may hold something of it, its last call."""
 
     producer_id: int
-    places: tuple[Place, ...] = ()
+    places: tuple[WriterPlace, ...] = ()
     call: StoredCall | None = None
 
     def base_sequence(self, partition: int) -> int:

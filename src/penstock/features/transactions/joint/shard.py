@@ -23,10 +23,10 @@ from typing import Final, Protocol
 from penstock.config.settings import TransactionSettings
 from penstock.errors import PenstockError, SeriesFenced
 from penstock.features.transactions.joint.messages import Begin, Begun, Open
-from penstock.features.transactions.joint.records import JointChange, Place, StoredJoint, StoredPart
-from penstock.features.transactions.joint.states import State
+from penstock.features.transactions.joint.records import JointChange, StoredJoint, StoredPart, WriterPlace
+from penstock.features.transactions.joint.states import JointState
 from penstock.features.transactions.joint.transaction import JointTransaction, Marking
-from penstock.features.transactions.markers import Marker, MarkerWriter
+from penstock.features.transactions.markers import EndMarker, MarkerWriter
 from penstock.features.transactions.records import Reason
 from penstock.machines.journal import Journal
 from penstock.machines.messages import Outcome, ProducerIdentity, Rejected, Reply
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 # Runs that were replaced and are refused by name. Should one come back after this many others, it is taken for new;
 # also then a number is committed once.
 RUNS_REMEMBERED: Final = 32
-_COMMITTED: Final = frozenset({State.COMMITTING, State.COMMITTED})
+_COMMITTED: Final = frozenset({JointState.COMMITTING, JointState.COMMITTED})
 NOTHING: Final = -1  # is committed yet
 
 
@@ -70,7 +70,7 @@ def turn_of(head: StoredJoint | None, number: int, run: str) -> Turn:
     if number <= last_committed(head):
         return Turn.DONE
     is_same = (part.number, part.run) == (number, run)
-    return Turn.JOIN if is_same and head.state is State.OPEN else Turn.OPEN
+    return Turn.JOIN if is_same and head.state is JointState.OPEN else Turn.OPEN
 
 
 def next_part(head: StoredJoint | None, wish: Begin) -> StoredPart:
@@ -89,7 +89,7 @@ def next_part(head: StoredJoint | None, wish: Begin) -> StoredPart:
     )
 
 
-class Known(Protocol):
+class KnownJoint(Protocol):
     """A transaction, as it is stored."""
 
     @property
@@ -98,7 +98,7 @@ class Known(Protocol):
     def stored(self) -> StoredJoint | None: ...
 
 
-class Heads:
+class SeriesHeads:
     """The last transaction of each series."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Heads:
         self._series: dict[str, str] = {}  # by the id of its head
 
     @classmethod
-    def of(cls, transactions: Iterable[Known]) -> Heads:
+    def of(cls, transactions: Iterable[KnownJoint]) -> SeriesHeads:
         heads = cls()
         for each in transactions:
             if each.stored is not None:
@@ -150,7 +150,7 @@ class JointShard(Shard[JointTransaction, JointChange]):
         journal: Journal[JointChange],
         config: TransactionSettings,
         markers: MarkerWriter,
-        exists: Callable[[Place], bool],
+        exists: Callable[[WriterPlace], bool],
         stats: TransactionStats,
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
@@ -167,7 +167,7 @@ class JointShard(Shard[JointTransaction, JointChange]):
         self._epoch = epoch
         # Those that have not ended: time matters to no other, and there may be a day's worth of others.
         self.open_ids: set[str] = set()
-        self._heads = Heads()
+        self._heads = SeriesHeads()
 
     def make(self, name: str) -> JointTransaction:
         return JointTransaction(name, self._config)
@@ -185,10 +185,10 @@ class JointShard(Shard[JointTransaction, JointChange]):
             return
         self._heads.note(machine.id, stored)
         counted = (self._stats,) if stored.part is None else (self._stats, self._stats.series)
-        if stored.state is State.COMMITTING:
+        if stored.state is JointState.COMMITTING:
             for each in counted:
                 each.committed += 1
-        elif stored.state is State.ABORTING:
+        elif stored.state is JointState.ABORTING:
             reason = (stored.reason or Reason.CLIENT).value
             for each in counted:
                 each.count_aborted(reason)
@@ -200,7 +200,7 @@ class JointShard(Shard[JointTransaction, JointChange]):
         super().open(machines)
         if is_wanted:
             self.open_ids = {machine.id for machine in machines.values() if machine.is_open}
-            self._heads = Heads.of(machines.values())
+            self._heads = SeriesHeads.of(machines.values())
             for machine in machines.values():
                 self._follow_up(machine, self._end)  # not all of what was read need be committed
 
@@ -274,10 +274,10 @@ class JointShard(Shard[JointTransaction, JointChange]):
     def _mark(self, machine: JointTransaction, markings: list[Marking], error: PenstockError | None) -> None:
         if error is not None or not self._is_current(machine):
             return  # the shard is closed, and the next leader goes on from what is in the log
-        _Round(markings, partial(self._write, machine), partial(self._on_marked, machine), self._defer).go_on()
+        _WriterMarkers(markings, partial(self._write, machine), partial(self._on_marked, machine), self._defer).go_on()
 
     def _write(self, machine: JointTransaction, marking: Marking, done: Callable[[], None]) -> None:
-        marker = Marker(ProducerIdentity(marking.producer_id, _MARKER_EPOCH), marking.is_commit, self._epoch)
+        marker = EndMarker(ProducerIdentity(marking.producer_id, _MARKER_EPOCH), marking.is_commit, self._epoch)
         places = {(place.topic, place.partition) for place in marking.places if self._exists(place)}
         self._markers.write(marker, places, partial(self._is_current, machine), done)
 
@@ -286,7 +286,7 @@ class JointShard(Shard[JointTransaction, JointChange]):
             self.perform([(machine, machine.on_marked(self._now_ms()))])
 
 
-class _Round:
+class _WriterMarkers:
     """The markers of all writers on their way."""
 
     def __init__(

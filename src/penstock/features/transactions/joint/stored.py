@@ -51,7 +51,7 @@ class Inquiry(msgspec.Struct, frozen=True):
 INQUIRE: Final = Method("joint.stored", Inquiry, Holding)
 
 
-class Holdings:
+class NumberedSearch:
     """Searches in partitions wherever they are led."""
 
     def __init__(self, find: Callable[[str, int], Partition], leaders: Leaders) -> None:

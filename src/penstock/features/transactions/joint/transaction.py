@@ -31,34 +31,34 @@ from penstock.errors import (
     UnknownWriter,
 )
 from penstock.features.transactions.joint.messages import (
-    Abort,
-    Commit,
-    Ended,
+    AbortJoint,
+    AwaitEnd,
+    CommitJoint,
     Enter,
     Entered,
-    Extend,
+    ExtendJoint,
+    JointEnd,
     Open,
     Opened,
-    Result,
 )
 from penstock.features.transactions.joint.records import (
     JointChange,
     JointKey,
-    Place,
     StoredCall,
     StoredJoint,
     StoredWriter,
     WriterKey,
+    WriterPlace,
 )
 from penstock.features.transactions.joint.states import (
     DECIDED,
     ENDED,
     TRANSITIONS,
     VERDICTS,
-    Event,
-    State,
-    Step,
-    Verdict,
+    JointEvent,
+    JointState,
+    JointStep,
+    JointVerdict,
 )
 from penstock.features.transactions.records import Reason
 from penstock.machines.messages import Outcome as CoordinatorOutcome
@@ -75,7 +75,7 @@ class Marking(NamedTuple):
 
     producer_id: int
     is_commit: bool
-    places: tuple[Place, ...]
+    places: tuple[WriterPlace, ...]
 
 
 class JointTransaction:
@@ -93,8 +93,8 @@ class JointTransaction:
         self._is_marking = False
 
     @property
-    def state(self) -> State:
-        return State.NONE if self.stored is None else self.stored.state
+    def state(self) -> JointState:
+        return JointState.NONE if self.stored is None else self.stored.state
 
     @property
     def wake_ms(self) -> float:
@@ -103,7 +103,7 @@ class JointTransaction:
     @property
     def is_open(self) -> bool:
         """Whether there may be messages that are neither committed nor aborted for everybody to see."""
-        return self.state is State.OPEN or self.state in DECIDED
+        return self.state is JointState.OPEN or self.state in DECIDED
 
     @property
     def is_forgettable(self) -> bool:
@@ -111,7 +111,7 @@ class JointTransaction:
 
     def check_open(self) -> None:
         """Refuse unless writers may write at this moment."""
-        self._verdict(Event.ENTER)
+        self._verdict(JointEvent.ENTER)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -121,34 +121,34 @@ class JointTransaction:
                 return self._open(request, now_ms, reply)
             case Enter():
                 return self._enter(request, reply)
-            case Extend():
+            case ExtendJoint():
                 return self._extend(request, now_ms, reply)
-            case Commit():
+            case CommitJoint():
                 return self._commit(request, reply)
-            case Abort():
+            case AbortJoint():
                 return self._abort(request.reason, reply)
-            case Result():
+            case AwaitEnd():
                 return self._result(reply)
         raise AssertionError(f"a joint transaction is not asked for {request}")
 
     def tick(self, now_ms: int) -> Outcome:
-        if now_ms >= self.deadline_ms and VERDICTS[Event.TIMEOUT][self.state] is Verdict.DO:
+        if now_ms >= self.deadline_ms and VERDICTS[JointEvent.TIMEOUT][self.state] is JointVerdict.DO:
             self.deadline_ms = now_ms + _REFUSED_RETRY_MS
-            return Outcome([self._decide(Step.ABORT, reason=Reason.TIMEOUT)])
+            return Outcome([self._decide(JointStep.ABORT, reason=Reason.TIMEOUT)])
         if now_ms >= self._finish_ms:
             return self._finish(now_ms)
         return Outcome()
 
     def replace(self) -> Outcome:
         """A newer run of its series takes over: abort it, if it is not decided yet."""
-        if VERDICTS[Event.ABORT][self.state] is not Verdict.DO:
+        if VERDICTS[JointEvent.ABORT][self.state] is not JointVerdict.DO:
             return Outcome()
-        return Outcome([self._decide(Step.ABORT, reason=Reason.FENCED)])
+        return Outcome([self._decide(JointStep.ABORT, reason=Reason.FENCED)])
 
     def expire(self, wall_ms: int, retention_ms: int) -> Outcome:
         """Forget how it ended, if that was long ago."""
         is_old = self.ended_ms + retention_ms <= wall_ms
-        if is_old and VERDICTS[Event.EXPIRE][self.state] is Verdict.DO:
+        if is_old and VERDICTS[JointEvent.EXPIRE][self.state] is JointVerdict.DO:
             return Outcome([JointChange(JointKey(self.id), None)])
         return Outcome()
 
@@ -156,11 +156,11 @@ class JointTransaction:
         waiting, self._waiting = self._waiting, []
         return Outcome(replies=[(reply, Rejected(error)) for reply in waiting])
 
-    def _verdict(self, event: Event) -> Verdict:
+    def _verdict(self, event: JointEvent) -> JointVerdict:
         verdict = VERDICTS[event][self.state]
-        if verdict is Verdict.UNKNOWN:
+        if verdict is JointVerdict.UNKNOWN:
             raise TransactionNotFound(f"There is no transaction {self.id!r}, or it ended too long ago.")
-        if verdict is Verdict.ENDED:
+        if verdict is JointVerdict.ENDED:
             raise self._over()
         return verdict
 
@@ -175,17 +175,17 @@ class JointTransaction:
         return TransactionEnded(f"Transaction {self.id} is {stored.state.value}. Open a new one.")
 
     def _open(self, request: Open, now_ms: int, reply: Reply) -> Outcome:
-        self._verdict(Event.OPEN)
+        self._verdict(JointEvent.OPEN)
         self._check_timeout(request.timeout_ms)
         opened = StoredJoint(
-            state=State.OPEN, timeout_ms=request.timeout_ms, opened_ms=request.at_ms, part=request.part
+            state=JointState.OPEN, timeout_ms=request.timeout_ms, opened_ms=request.at_ms, part=request.part
         )
         outcome = Outcome([JointChange(JointKey(self.id), opened)])
         outcome.reply(reply, Opened(request.timeout_ms, now_ms + request.timeout_ms))
         return outcome
 
-    def _extend(self, request: Extend, now_ms: int, reply: Reply) -> Outcome:
-        self._verdict(Event.EXTEND)
+    def _extend(self, request: ExtendJoint, now_ms: int, reply: Reply) -> Outcome:
+        self._verdict(JointEvent.EXTEND)
         stored = self.stored
         assert stored is not None
         timeout_ms = stored.timeout_ms if request.timeout_ms is None else request.timeout_ms
@@ -202,7 +202,7 @@ class JointTransaction:
     # -- writers ------------------------------------------------------------------------------------------------------
 
     def _enter(self, request: Enter, reply: Reply) -> Outcome:
-        self._verdict(Event.ENTER)
+        self._verdict(JointEvent.ENTER)
         known = self.writers.get(request.writer)
         if known is None and len(self.writers) >= self._config.joint_writers_max:
             raise TransactionLimitReached(
@@ -249,18 +249,18 @@ class JointTransaction:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _commit(self, request: Commit, reply: Reply) -> Outcome:
+    def _commit(self, request: CommitJoint, reply: Reply) -> Outcome:
         stored = self.stored
         is_again = stored is not None and request.key is not None and stored.key == request.key
-        verdict = self._verdict(Event.COMMIT_AGAIN if is_again else Event.COMMIT)
+        verdict = self._verdict(JointEvent.COMMIT_AGAIN if is_again else JointEvent.COMMIT)
         asked = None if request.writers is None else tuple(sorted(set(request.writers)))
         outcome = Outcome()
-        if verdict is Verdict.DO:
+        if verdict is JointVerdict.DO:
             unknown = sorted(set(asked or ()) - set(self.writers))
             if unknown:
                 names = ", ".join(map(repr, unknown))
                 raise UnknownWriter(f"Nothing was committed: {names} wrote nothing into transaction {self.id}.")
-            outcome.changes.append(self._decide(Step.COMMIT, key=request.key, asked=asked))
+            outcome.changes.append(self._decide(JointStep.COMMIT, key=request.key, asked=asked))
         elif stored is not None and stored.asked != asked:
             raise IdempotencyKeyReused(
                 f"Transaction {self.id} was committed with this key before, but for other writers. Its outcome stands."
@@ -270,18 +270,23 @@ class JointTransaction:
 
     def _abort(self, reason: Reason, reply: Reply) -> Outcome:
         outcome = Outcome()
-        if self._verdict(Event.ABORT) is Verdict.DO:
-            outcome.changes.append(self._decide(Step.ABORT, reason=reason))
+        if self._verdict(JointEvent.ABORT) is JointVerdict.DO:
+            outcome.changes.append(self._decide(JointStep.ABORT, reason=reason))
         outcome.reply(reply, None)
         return outcome
 
     def _decide(
-        self, step: Step, *, key: str | None = None, asked: tuple[str, ...] | None = None, reason: Reason | None = None
+        self,
+        step: JointStep,
+        *,
+        key: str | None = None,
+        asked: tuple[str, ...] | None = None,
+        reason: Reason | None = None,
     ) -> JointChange:
         stored = self.stored
         assert stored is not None
         chosen: tuple[str, ...] = ()
-        if step is Step.COMMIT:
+        if step is JointStep.COMMIT:
             chosen = tuple(sorted(self.writers)) if asked is None else asked
         decided = replace(
             stored,
@@ -305,11 +310,11 @@ class JointTransaction:
 
     def on_marked(self, now_ms: int) -> Outcome:
         """Every partition has its markers."""
-        return self._finish(now_ms) if VERDICTS[Event.MARKED][self.state] is Verdict.DO else Outcome()
+        return self._finish(now_ms) if VERDICTS[JointEvent.MARKED][self.state] is JointVerdict.DO else Outcome()
 
     def _result(self, reply: Reply) -> Outcome:
         outcome = Outcome()
-        if self._verdict(Event.RESULT) is Verdict.ANSWER:
+        if self._verdict(JointEvent.RESULT) is JointVerdict.ANSWER:
             assert self.stored is not None
             outcome.reply(reply, _ended(self.stored))
         else:
@@ -320,7 +325,7 @@ class JointTransaction:
         stored = self.stored
         assert stored is not None
         self._finish_ms = now_ms + _REFUSED_RETRY_MS
-        finished = replace(stored, state=TRANSITIONS[Step.FINISH][stored.state])
+        finished = replace(stored, state=TRANSITIONS[JointStep.FINISH][stored.state])
         outcome = Outcome([JointChange(JointKey(self.id), finished)])
         outcome.changes += [JointChange(WriterKey(self.id, name), None) for name in self.writers]
         waiting, self._waiting = self._waiting, []
@@ -340,19 +345,19 @@ class JointTransaction:
             return
         assert value is None or isinstance(value, StoredJoint)
         self.stored = value
-        self.deadline_ms = now_ms + value.timeout_ms if value is not None and value.state is State.OPEN else inf
+        self.deadline_ms = now_ms + value.timeout_ms if value is not None and value.state is JointState.OPEN else inf
         self.ended_ms = at_ms if value is not None and value.state in ENDED else -1
         self._finish_ms = inf
 
     def resume(self, now_ms: int) -> None:
         """No writer is punished for the time this node was away, so an open transaction's time starts anew."""
-        if self.stored is not None and self.stored.state is State.OPEN:
+        if self.stored is not None and self.stored.state is JointState.OPEN:
             self.deadline_ms = now_ms + self.stored.timeout_ms
 
 
-def _ended(stored: StoredJoint) -> Ended:
+def _ended(stored: StoredJoint) -> JointEnd:
     assert stored.state in ENDED, "it has not ended"
-    return Ended(stored.state, stored.committed, stored.aborted, stored.reason)
+    return JointEnd(stored.state, stored.committed, stored.aborted, stored.reason)
 
 
 def _entered(request: Enter, known: StoredWriter | None) -> StoredWriter:
@@ -362,7 +367,7 @@ def _entered(request: Enter, known: StoredWriter | None) -> StoredWriter:
     for partition in sorted(request.partitions):
         at = (request.topic_id, partition)
         before = places[at].sent if at in places else 0
-        places[at] = Place(request.topic, request.topic_id, partition, before + sent[partition])
+        places[at] = WriterPlace(request.topic, request.topic_id, partition, before + sent[partition])
     producer_id = request.fresh_producer_id if known is None else known.producer_id
     call = known.call if request.acks and known is not None else request.call
     return StoredWriter(producer_id=producer_id, places=tuple(places.values()), call=call)
