@@ -23,7 +23,7 @@ from penstock.doors.kafka.protocol.messages import groups as wire
 from penstock.errors import CoordinatorLoading, InvalidGroupId, NotCoordinator
 from penstock.features.groups.consumer.topics import NoTopics
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.groups.messages import CommitOffsets, JoinGroup, Leave, MemberIdentity
+from penstock.features.groups.messages import CommitOffsets, JoinRequest, Leave, MemberIdentity
 from penstock.machines.clocks import PatientClock
 from penstock.machines.journal import PartitionJournal
 from penstock.machines.leaders import Leaders, shard_of
@@ -33,7 +33,7 @@ from penstock.testing import peers
 from penstock.testing.files import MemoryFiles
 
 NOBODY = MemberIdentity(member_id="")
-JOIN = JoinGroup(
+JOIN = JoinRequest(
     member_id="",
     instance_id=None,
     client_id="c",

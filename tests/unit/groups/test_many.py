@@ -11,7 +11,7 @@ from tests.unit.groups.transcript import subscription
 
 from penstock.config.settings import GroupSettings
 from penstock.features.groups.coordinator import GroupShard
-from penstock.features.groups.messages import JoinedGroup, JoinGroup, MemberIdentity, SyncGroup
+from penstock.features.groups.messages import JoinedGroup, JoinRequest, MemberIdentity, SyncGroup
 from penstock.features.groups.states import GroupState
 
 
@@ -28,7 +28,7 @@ class Crowd:
         self.identities: dict[str, dict[str, MemberIdentity]] = {}
 
     def join(self, group: str, member_id: str, *, is_new: bool) -> None:
-        request = JoinGroup(
+        request = JoinRequest(
             member_id="" if is_new else member_id,
             instance_id=None,
             client_id="c",

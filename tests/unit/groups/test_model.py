@@ -26,7 +26,7 @@ from penstock.features.groups.messages import (
     CommitOffsets,
     Delete,
     JoinedGroup,
-    JoinGroup,
+    JoinRequest,
     Leave,
     Left,
     MemberIdentity,
@@ -174,7 +174,7 @@ class GroupMachine(RuleBasedStateMachine):
     def send_join(self, client: Client, owns: bytes = b"", version: int = 9) -> None:
         self.fresh += 1
         client_before = client.id
-        request = JoinGroup(
+        request = JoinRequest(
             member_id=client.id,
             instance_id=client.instance,
             client_id=client.name,

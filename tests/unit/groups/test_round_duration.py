@@ -9,7 +9,7 @@ from tests.unit.groups.transcript import subscription
 
 from penstock.config.settings import GroupSettings
 from penstock.features.groups.coordinator import GroupShard
-from penstock.features.groups.messages import CommitOffsets, JoinGroup, Leave, MemberIdentity, OffsetCommit, SyncGroup
+from penstock.features.groups.messages import CommitOffsets, JoinRequest, Leave, MemberIdentity, OffsetCommit, SyncGroup
 
 
 class Stopwatch:
@@ -36,7 +36,7 @@ class Stopwatch:
     def join(self, member_id: str) -> None:
         is_new = member_id not in self.generations
         self.generations.setdefault(member_id, -1)
-        request = JoinGroup(
+        request = JoinRequest(
             member_id="" if is_new else member_id,
             instance_id=None,
             client_id="c",

@@ -31,7 +31,7 @@ from penstock.features.groups.messages import (
     Delete,
     DeleteOffsets,
     JoinedGroup,
-    JoinGroup,
+    JoinRequest,
     Leave,
     Left,
     MemberIdentity,
@@ -133,7 +133,7 @@ class Transcript:
         version = int(chosen.get("version", 9))
         metadata = self._metadata(client, chosen)
         session_ms = milliseconds(chosen.get("session", "45s"))
-        request = JoinGroup(
+        request = JoinRequest(
             member_id=client.id,
             instance_id=client.instance,
             client_id=client.name,

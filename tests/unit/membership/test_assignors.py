@@ -14,7 +14,7 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
 from penstock.features.groups.consumer.assignors import (
     CLIENT_ASSIGNORS,
-    Subscriber,
+    GroupSubscriber,
     Target,
     assign_in_turn,
     assign_ranges,
@@ -28,15 +28,15 @@ partition_counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 9))
 
 
 @st.composite
-def groups(draw: st.DrawFn, *, with_static: bool = True, alike: bool = False) -> dict[str, Subscriber]:
+def groups(draw: st.DrawFn, *, with_static: bool = True, alike: bool = False) -> dict[str, GroupSubscriber]:
     ids = draw(st.lists(names, min_size=1, max_size=7, unique=True))
     some = st.frozensets(st.sampled_from(TOPICS), min_size=1)
     shared = draw(some)
-    members: dict[str, Subscriber] = {}
+    members: dict[str, GroupSubscriber] = {}
     for number, member_id in enumerate(ids):
         instance = draw(st.one_of(st.none(), names)) if with_static else None
         instance = None if instance is None else f"{instance}-{number}"
-        members[member_id] = Subscriber(shared if alike else draw(some), instance)
+        members[member_id] = GroupSubscriber(shared if alike else draw(some), instance)
     return members
 
 
@@ -50,7 +50,7 @@ class Cluster:
         return set(range(self._counts[topic])) if topic in self._counts else None
 
 
-def by_kafka_python(assignor: Any, subscribers: dict[str, Subscriber], counts: dict[str, int]) -> Target:
+def by_kafka_python(assignor: Any, subscribers: dict[str, GroupSubscriber], counts: dict[str, int]) -> Target:
     # Static members first, because kafka-python groups leaders only.
     ordered = sorted(subscribers.items(), key=lambda item: item[1].instance_id is None)
     members = [
@@ -69,14 +69,14 @@ def by_kafka_python(assignor: Any, subscribers: dict[str, Subscriber], counts: d
 
 @patiently
 @given(groups(), partition_counts)
-def test_ranges_are_those_of_kafka_python(subscribers: dict[str, Subscriber], counts: dict[str, int]) -> None:
+def test_ranges_are_those_of_kafka_python(subscribers: dict[str, GroupSubscriber], counts: dict[str, int]) -> None:
     expected = by_kafka_python(RangePartitionAssignor, subscribers, counts)
     assert assign_ranges(subscribers, {}, counts) == expected
 
 
 @patiently
 @given(groups(alike=True), partition_counts)
-def test_turns_are_those_of_kafka_python(subscribers: dict[str, Subscriber], counts: dict[str, int]) -> None:
+def test_turns_are_those_of_kafka_python(subscribers: dict[str, GroupSubscriber], counts: dict[str, int]) -> None:
     """Where all want the same: kafka-python stumbles over members that have to be passed over."""
     expected = by_kafka_python(RoundRobinPartitionAssignor, subscribers, counts)
     assert assign_in_turn(subscribers, {}, counts) == expected
@@ -85,7 +85,7 @@ def test_turns_are_those_of_kafka_python(subscribers: dict[str, Subscriber], cou
 @patiently
 @given(groups(with_static=False), partition_counts)
 def test_turns_with_different_wishes_are_those_of_aiokafka(
-    subscribers: dict[str, Subscriber], counts: dict[str, int]
+    subscribers: dict[str, GroupSubscriber], counts: dict[str, int]
 ) -> None:
     """Without static members, which aiokafka does not treat apart."""
     members = {
@@ -102,7 +102,7 @@ def test_turns_with_different_wishes_are_those_of_aiokafka(
 @patiently
 @given(groups(), partition_counts, st.sampled_from(sorted(CLIENT_ASSIGNORS)))
 def test_everything_wanted_is_given_once_and_to_somebody_who_wants_it(
-    subscribers: dict[str, Subscriber], counts: dict[str, int], name: str
+    subscribers: dict[str, GroupSubscriber], counts: dict[str, int], name: str
 ) -> None:
     shares = CLIENT_ASSIGNORS[name](subscribers, {}, counts)
     topics = {member_id: one.topics for member_id, one in subscribers.items()}
@@ -117,7 +117,7 @@ def test_everything_wanted_is_given_once_and_to_somebody_who_wants_it(
 
 @patiently
 @given(groups(alike=True), partition_counts)
-def test_turns_differ_by_one_at_most(subscribers: dict[str, Subscriber], counts: dict[str, int]) -> None:
+def test_turns_differ_by_one_at_most(subscribers: dict[str, GroupSubscriber], counts: dict[str, int]) -> None:
     sizes = {len(places) for places in assign_in_turn(subscribers, {}, counts).values()}
     assert max(sizes) - min(sizes) <= 1
 
@@ -125,7 +125,7 @@ def test_turns_differ_by_one_at_most(subscribers: dict[str, Subscriber], counts:
 @patiently
 @given(groups(), partition_counts, st.randoms(use_true_random=False), st.sampled_from(sorted(CLIENT_ASSIGNORS)))
 def test_the_order_in_which_members_came_does_not_matter(
-    subscribers: dict[str, Subscriber], counts: dict[str, int], rng: Any, name: str
+    subscribers: dict[str, GroupSubscriber], counts: dict[str, int], rng: Any, name: str
 ) -> None:
     before = CLIENT_ASSIGNORS[name](subscribers, {}, counts)
     shuffled = list(subscribers.items())

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import CorruptRecords, PipelineNotFound, PipelineReplaced
 from penstock.features.pipelines.board import AskToStop, Board, Forget, Tell
-from penstock.features.pipelines.records import PipelineChange, QueryFigures, Report, RunState, from_record, to_record
+from penstock.features.pipelines.records import PipelineChange, Report, RunState, SinkFigures, from_record, to_record
 from penstock.records import Record
 
 
@@ -79,7 +79,7 @@ def test_a_report_comes_back_from_its_record_as_it_was() -> None:
         host="h",
         started_ms=1,
         error="e",
-        queries=[QueryFigures(name="q", batch=3, rows=4, rows_per_second=0.5, lag=7, unmet={"x": 1})],
+        queries=[SinkFigures(name="q", batch=3, rows=4, rows_per_second=0.5, lag=7, unmet={"x": 1})],
         stop=True,
     )
     assert from_record(to_record(PipelineChange("p", whole), 3, 9)) == PipelineChange("p", whole)

@@ -23,7 +23,7 @@ from penstock.features.groups.messages import (
     CommitOffsets,
     Delete,
     DeleteOffsets,
-    JoinGroup,
+    JoinRequest,
     Leave,
     MemberIdentity,
     SyncGroup,
@@ -183,7 +183,7 @@ class GroupCoordinator(NamedCoordinator[GroupShard]):
 
     async def ask(self, group_id: str, request: Request[AnswerT]) -> AnswerT:
         """The answer to a request, as soon as it holds; a `CoordinationError` if it is refused."""
-        if isinstance(request, (JoinGroup, SyncGroup, Leave, ConsumerHeartbeat)):
+        if isinstance(request, (JoinRequest, SyncGroup, Leave, ConsumerHeartbeat)):
             _check_group_id(group_id)
         return await super().ask(group_id, request)
 

@@ -30,7 +30,7 @@ from penstock.features.groups.messages import (
     CommitOffsets,
     Delete,
     DeleteOffsets,
-    JoinGroup,
+    JoinRequest,
     Leave,
     Left,
     MemberIdentity,
@@ -116,7 +116,7 @@ class Group(OffsetKeeper):
             case CommitInTransaction():
                 self._commit_in_transaction(request, now_ms, reply, outcome)
                 return outcome
-            case JoinGroup():
+            case JoinRequest():
                 self._admission.join(request, now_ms, reply, outcome)
             case SyncGroup():
                 self._sync(request, now_ms, reply, outcome)

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.errors import FencedInstance, PenstockError, RebalanceInProgress, UnknownMember
 from penstock.features.groups.client_metadata import topics_of
-from penstock.features.groups.messages import JoinGroup, MemberIdentity
+from penstock.features.groups.messages import JoinRequest, MemberIdentity
 from penstock.features.groups.records import GroupChange, StoredMember
 from penstock.machines.messages import Outcome, Rejected, Reply
 
@@ -72,7 +72,7 @@ class ClassicMember:
         self.join_reply = self.sync_reply = None
 
 
-def facts_of(member_id: str, join: JoinGroup, assignment: bytes = b"") -> StoredMember:
+def facts_of(member_id: str, join: JoinRequest, assignment: bytes = b"") -> StoredMember:
     return StoredMember(
         member_id=member_id,
         instance_id=join.instance_id,

@@ -57,7 +57,7 @@ class Settled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroup(Request[JoinedGroup | Promised]):
+class JoinRequest(Request[JoinedGroup | Promised]):
     """A wish to be a member. ``protocols`` are (name, metadata) in the member's order of preference."""
 
     member_id: str

@@ -25,7 +25,7 @@ from penstock.errors import (
 )
 from penstock.features.groups.client_metadata import CONSUMER_PROTOCOL, wants_the_same
 from penstock.features.groups.members import ClassicMember, Roster, facts_of
-from penstock.features.groups.messages import JoinedGroup, JoinGroup, MemberIdentity, Promised, SyncedGroup, SyncGroup
+from penstock.features.groups.messages import JoinedGroup, JoinRequest, MemberIdentity, Promised, SyncedGroup, SyncGroup
 from penstock.features.groups.records import GroupChange, GroupKey, StoredGroup
 from penstock.features.groups.states import TRANSITIONS, VERDICTS, GroupEvent, GroupState, GroupVerdict, RoundStep
 from penstock.machines.messages import Outcome, Reply
@@ -240,7 +240,7 @@ class JoinRules:
         self._roster = roster
         self._round = current
 
-    def join(self, request: JoinGroup, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
+    def join(self, request: JoinRequest, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Take in a member, have it rejoin, or send it away with an id to come back with."""
         predecessor = None if request.member_id else self._roster.of_instance(request.instance_id)
         self._check(request, predecessor)
@@ -258,7 +258,7 @@ class JoinRules:
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
-    def _check(self, request: JoinGroup, predecessor: ClassicMember | None) -> None:
+    def _check(self, request: JoinRequest, predecessor: ClassicMember | None) -> None:
         low, high = self._config.session_timeout_min_ms, self._config.session_timeout_max_ms
         if not low <= request.session_timeout_ms <= high:
             raise InvalidSessionTimeout(
@@ -272,7 +272,7 @@ class JoinRules:
         if not is_expected and len(self._roster) + len(self._roster.promised) >= self._config.members_max:
             raise GroupFull(f"Group {self._group_id!r} has {self._config.members_max} members already.")
 
-    def _check_protocols(self, request: JoinGroup, itself: ClassicMember | None) -> None:
+    def _check_protocols(self, request: JoinRequest, itself: ClassicMember | None) -> None:
         """A member has to get along with all the others."""
         if not len(self._roster):
             return
@@ -286,14 +286,14 @@ class JoinRules:
 
     # -- members that are new -----------------------------------------------------------------------------------------
 
-    def _keep_promise(self, request: JoinGroup, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
+    def _keep_promise(self, request: JoinRequest, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         if request.instance_id is not None:
             raise UnknownMember(f"Id {request.member_id!r} was not promised to a static member; join without it.")
         del self._roster.promised[request.member_id]
         self._welcome(request.member_id, request, now_ms, reply, outcome)
 
     def _welcome(
-        self, member_id: str, request: JoinGroup, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]
+        self, member_id: str, request: JoinRequest, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]
     ) -> None:
         member = ClassicMember(facts_of(member_id, request))
         member.is_newcomer = True
@@ -309,7 +309,7 @@ class JoinRules:
 
     # -- members that come back ---------------------------------------------------------------------------------------
 
-    def _let_rejoin(self, request: JoinGroup, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
+    def _let_rejoin(self, request: JoinRequest, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         member = self._roster.find(MemberIdentity(member_id=request.member_id, instance_id=request.instance_id))
         member.touch(now_ms)
         if member.facts.protocols != request.protocols:
@@ -326,7 +326,7 @@ class JoinRules:
         member.wait_for_join(reply, outcome)
 
     def _let_return(
-        self, old: ClassicMember, request: JoinGroup, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]
+        self, old: ClassicMember, request: JoinRequest, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]
     ) -> None:
         """A restarted static member takes its predecessor's place (KIP-345), without a round if it can."""
         new = ClassicMember(facts_of(request.fresh_id, request, old.facts.assignment))
@@ -352,7 +352,7 @@ class JoinRules:
         is_same = wants_the_same(before, after) if is_consumer else before == after
         return GroupEvent.RETURN if is_same else GroupEvent.CHANGE
 
-    def _returned(self, old: ClassicMember, new: ClassicMember, request: JoinGroup) -> JoinedGroup:
+    def _returned(self, old: ClassicMember, new: ClassicMember, request: JoinRequest) -> JoinedGroup:
         """What a member hears that came back while all is stable; a leader must not assign, no member would listen."""
         current = self._round
         protocol, leader_id = current.protocol, current.leader_id

@@ -17,7 +17,7 @@ from penstock.features.groups.consumer.group import ConsumerGroup
 from penstock.features.groups.consumer.messages import JOINING, ConsumerHeartbeat, check_heartbeat
 from penstock.features.groups.consumer.topics import ReadableTopics
 from penstock.features.groups.group import Group
-from penstock.features.groups.messages import JoinGroup, MemberIdentity
+from penstock.features.groups.messages import JoinRequest, MemberIdentity
 from penstock.features.groups.offsets import CommittedOffsets
 from penstock.features.groups.records import GroupChange, GroupKey, OffsetKey, StoredOffset
 from penstock.features.groups.states import GroupState
@@ -63,7 +63,7 @@ class GroupSlot:
         self._begin_if_leaderless(now_ms)
         if isinstance(request, ConsumerHeartbeat) and isinstance(self.group, Group):
             return self._upgrade(self.group, request, now_ms, reply)
-        if isinstance(request, JoinGroup) and isinstance(self.group, ConsumerGroup) and self.group.is_empty:
+        if isinstance(request, JoinRequest) and isinstance(self.group, ConsumerGroup) and self.group.is_empty:
             return self._restart_as_classic(self.group, request, now_ms, reply)
         return self._with_leftover(self.group.handle(request, now_ms, reply))
 
@@ -82,7 +82,7 @@ class GroupSlot:
         return outcome
 
     def _restart_as_classic(
-        self, group: ConsumerGroup, request: JoinGroup, now_ms: int, reply: Reply
+        self, group: ConsumerGroup, request: JoinRequest, now_ms: int, reply: Reply
     ) -> Outcome[GroupChange]:
         """It has no members. A round lives in memory, so nothing needs to be written before the first is through."""
         fresh = self._classic()

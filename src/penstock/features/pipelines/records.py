@@ -27,7 +27,7 @@ class RunState(Enum):
         return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
 
 
-class QueryFigures(msgspec.Struct, frozen=True, kw_only=True):
+class SinkFigures(msgspec.Struct, frozen=True, kw_only=True):
     """How far the query of one sink is."""
 
     name: str
@@ -52,7 +52,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     reported_ms: int = 0
     ended_ms: int | None = None
     error: str | None = None
-    queries: list[QueryFigures] = []
+    queries: list[SinkFigures] = []
     stop: bool = False
 
 

@@ -28,7 +28,7 @@ from penstock.features.groups.group import Group
 from penstock.features.groups.messages import (
     CommitOffsets,
     JoinedGroup,
-    JoinGroup,
+    JoinRequest,
     Leave,
     MemberIdentity,
     OffsetCommit,
@@ -211,7 +211,7 @@ class ClassicClient:
 
     def _join(self) -> None:
         self.state = "joining"
-        request = JoinGroup(
+        request = JoinRequest(
             member_id=self.id,
             instance_id=None,
             client_id="old",

@@ -21,7 +21,7 @@ from penstock.features.groups.consumer.messages import ConsumerHeartbeat
 from penstock.features.groups.consumer.records import StoredConsumer
 from penstock.features.groups.group import Group
 from penstock.features.groups.members import ClassicMember
-from penstock.features.groups.messages import Delete, JoinGroup, Leave, MemberIdentity, Promised, SyncGroup
+from penstock.features.groups.messages import Delete, JoinRequest, Leave, MemberIdentity, Promised, SyncGroup
 from penstock.features.groups.states import GroupState
 from penstock.machines.leaders import shard_of
 
@@ -89,7 +89,7 @@ async def join_group(context: RequestContext, request: wire.JoinGroupRequest) ->
     """Versions 0 to 9. From 1 on with a rebalance timeout, from 5 on with static members."""
     timeout_ms = request.session_timeout_ms if context.version == 0 else request.rebalance_timeout_ms
     client_id = context.client_id or ""
-    join = JoinGroup(
+    join = JoinRequest(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         client_id=client_id,

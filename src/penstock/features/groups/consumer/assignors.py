@@ -17,21 +17,21 @@ Place = tuple[str, int]  # topic id, or for assignors of clients its name, and p
 Target = dict[str, frozenset[Place]]  # by member
 
 
-class Subscriber(NamedTuple):
+class GroupSubscriber(NamedTuple):
     """A member as an assignor sees it: the ids of the topics it wants, and the instance it stands for."""
 
     topics: frozenset[str]
     instance_id: str | None = None
 
 
-Assignor = Callable[[Mapping[str, Subscriber], Mapping[str, Collection[Place]], Mapping[str, int]], Target]
+Assignor = Callable[[Mapping[str, GroupSubscriber], Mapping[str, Collection[Place]], Mapping[str, int]], Target]
 
 
 # -- range -------------------------------------------------------------------------------------------------------------
 
 
 def assign_ranges(
-    members: Mapping[str, Subscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
+    members: Mapping[str, GroupSubscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
 ) -> Target:
     """Neighbouring partitions of each topic; static members come first, so that a restart changes nothing."""
     del previous  # a range follows from the order of members alone
@@ -50,7 +50,7 @@ def assign_ranges(
     return {member_id: frozenset(places) for member_id, places in found.items()}
 
 
-def _in_order(members: Mapping[str, Subscriber]) -> list[str]:
+def _in_order(members: Mapping[str, GroupSubscriber]) -> list[str]:
     """As Kafka's Java client puts them: static members first, by instance, then the others by id."""
     return sorted(members, key=lambda name: (members[name].instance_id is None, members[name].instance_id or name))
 
@@ -59,7 +59,7 @@ def _in_order(members: Mapping[str, Subscriber]) -> list[str]:
 
 
 def assign_in_turn(
-    members: Mapping[str, Subscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
+    members: Mapping[str, GroupSubscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
 ) -> Target:
     """All partitions are dealt like cards; who does not want a topic is passed over."""
     del previous  # whatever they had
@@ -76,7 +76,7 @@ def assign_in_turn(
 
 
 def assign_uniformly(
-    members: Mapping[str, Subscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
+    members: Mapping[str, GroupSubscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
 ) -> Target:
     """As evenly as subscriptions allow, moving as little as possible."""
     if not members:
@@ -87,7 +87,7 @@ def assign_uniformly(
 
 
 def _assign_alike(
-    members: Mapping[str, Subscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
+    members: Mapping[str, GroupSubscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
 ) -> Target:
     """Everybody wants the same topics, so everybody gets the same number, or one more while there is a rest."""
     topics = next(iter(members.values())).topics
@@ -131,7 +131,7 @@ class _Balance:
 
     def __init__(
         self,
-        members: Mapping[str, Subscriber],
+        members: Mapping[str, GroupSubscriber],
         previous: Mapping[str, Collection[Place]],
         partitions: Mapping[str, int],
     ) -> None:

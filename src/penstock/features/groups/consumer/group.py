@@ -66,7 +66,7 @@ from penstock.features.groups.messages import (
     Delete,
     DeleteOffsets,
     JoinedGroup,
-    JoinGroup,
+    JoinRequest,
     Leave,
     Left,
     MemberIdentity,
@@ -209,7 +209,7 @@ class ConsumerGroup(OffsetKeeper):
             case CommitInTransaction():
                 self._commit(request.identity, request.offsets, reply, outcome, is_transactional=True)
                 outcome.producer = request.producer
-            case JoinGroup():
+            case JoinRequest():
                 self._classic.join(request, now_ms, reply, outcome)
             case SyncGroup():
                 self._classic.sync(request, now_ms, reply, outcome)
@@ -463,7 +463,7 @@ class ClassicSide:
 
     # -- joining ------------------------------------------------------------------------------------------------------
 
-    def join(self, request: JoinGroup, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
+    def join(self, request: JoinRequest, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Take in a member or have it take its next step."""
         subscription = self._check(request)
         if not request.member_id and request.takes_id_first and request.instance_id is None:
@@ -491,7 +491,7 @@ class ClassicSide:
             self._group.excuse(member_id)
         outcome.reply(reply, self._joined(member_id, request, after))
 
-    def _check(self, request: JoinGroup) -> ClientSubscription:
+    def _check(self, request: JoinRequest) -> ClientSubscription:
         low, high = self._session_limits_ms
         if not low <= request.session_timeout_ms <= high:
             raise InvalidSessionTimeout(
@@ -508,7 +508,7 @@ class ClassicSide:
             raise InconsistentProtocol("The member's metadata is not a consumer's subscription.")
         return subscription
 
-    def _admit(self, request: JoinGroup, draft: LedgerDraft) -> str:
+    def _admit(self, request: JoinRequest, draft: LedgerDraft) -> str:
         ledger = self._group.ledger
         member_id = request.member_id or request.fresh_id
         current_id = ledger.instances.get(request.instance_id or "")
@@ -520,7 +520,7 @@ class ClassicSide:
             self._admission.check_room()
         return member_id
 
-    def _joined(self, member_id: str, request: JoinGroup, current: Current) -> JoinedGroup:
+    def _joined(self, member_id: str, request: JoinRequest, current: Current) -> JoinedGroup:
         return JoinedGroup(
             member_id=member_id,
             generation=current.epoch,

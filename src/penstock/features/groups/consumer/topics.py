@@ -15,7 +15,7 @@ from uuid import UUID
 
 from penstock.consensus.metadata import ClusterMetadata
 from penstock.errors import InvalidRegularExpression
-from penstock.features.groups.consumer.assignors import Subscriber
+from penstock.features.groups.consumer.assignors import GroupSubscriber
 from penstock.features.groups.consumer.records import StoredConsumer
 from penstock.model import is_internal
 
@@ -131,7 +131,7 @@ def wanted_names(facts: StoredConsumer, topics: ReadableTopics) -> frozenset[str
 class Subscriptions(NamedTuple):
     """Who wants what of the topics there are, and how many partitions each of these has."""
 
-    members: dict[str, Subscriber]
+    members: dict[str, GroupSubscriber]
     partitions: dict[str, int]
 
     @property
@@ -144,7 +144,7 @@ class Subscriptions(NamedTuple):
 def look_up(members: Mapping[str, StoredConsumer], topics: ReadableTopics) -> Subscriptions:
     """Members that want the same share the answer: a large group is mostly alike."""
     by_wish: dict[tuple[tuple[str, ...], str], frozenset[str]] = {}
-    subscribers: dict[str, Subscriber] = {}
+    subscribers: dict[str, GroupSubscriber] = {}
     partitions: dict[str, int] = {}
     for member_id, facts in members.items():
         wish = (facts.topics, facts.regex)
@@ -152,5 +152,5 @@ def look_up(members: Mapping[str, StoredConsumer], topics: ReadableTopics) -> Su
             shapes = [shape for name in sorted(wanted_names(facts, topics)) if (shape := topics.find(name)) is not None]
             partitions.update(shapes)
             by_wish[wish] = frozenset(shape.topic_id for shape in shapes)
-        subscribers[member_id] = Subscriber(by_wish[wish], facts.instance_id)
+        subscribers[member_id] = GroupSubscriber(by_wish[wish], facts.instance_id)
     return Subscriptions(subscribers, partitions)

@@ -22,9 +22,9 @@ from penstock.features.groups.client_metadata import (
     write_assignment,
     write_subscription,
 )
-from penstock.features.groups.consumer.assignors import CLIENT_ASSIGNORS, Subscriber
+from penstock.features.groups.consumer.assignors import CLIENT_ASSIGNORS, GroupSubscriber
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.groups.messages import JoinedGroup, JoinGroup, Leave, MemberIdentity, SyncGroup, Where
+from penstock.features.groups.messages import JoinedGroup, JoinRequest, Leave, MemberIdentity, SyncGroup, Where
 from penstock.machines.ports import Ports
 
 # How often to ask a coordinator that is still reading its log, and how many times.
@@ -153,7 +153,7 @@ class Seat:
     async def _join(self) -> JoinedGroup:
         wish = self.wish
         metadata = write_subscription(wish.topics)
-        join = JoinGroup(
+        join = JoinRequest(
             # A static member that is new takes its predecessor's place, which goes by the instance alone.
             member_id="" if self._is_new else self.member_id,
             instance_id=wish.instance_id,
@@ -185,7 +185,7 @@ class Seat:
         if joined.leader_id != joined.member_id:
             return ()
         subscribers = {
-            member_id: Subscriber(topics_of(metadata) or frozenset(), instance_id)
+            member_id: GroupSubscriber(topics_of(metadata) or frozenset(), instance_id)
             for member_id, instance_id, metadata in joined.members
         }
         self._counts = self._count(frozenset[str]().union(*(each.topics for each in subscribers.values())))
