@@ -12,7 +12,7 @@ from tests.unit.queues.graveyard import publish, receive, run, running, until
 from penstock.consensus.controller import TopicSpec
 from penstock.consensus.queue_config import QueueSettings
 from penstock.errors import NotCoordinator
-from penstock.features.dead_letters.breaker import Breaker, Breakers
+from penstock.features.dead_letters.writer import Breaker, Breakers
 from penstock.features.queues.core.state import QueueTally
 from penstock.supervision import Supervision
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from penstock.features.queues.core.receipts import parse_receipt
+from penstock.features.queues.core.messages import parse_receipt
 from penstock.features.queues.leases import LeasedRecord, SettledReceipt
 
 # A lease that is extended is not told how long it lasts now; none lasts longer than this.

@@ -24,8 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from penstock.errors import PenstockError
-from penstock.features.queues.core.messages import OfferedSpan, ReceiptOutcome, ReceiptPart
-from penstock.features.queues.core.receipts import Receipt
+from penstock.features.queues.core.messages import OfferedSpan, Receipt, ReceiptOutcome, ReceiptPart
 from penstock.records import decode_records, is_quick_to_decode, iter_batches, size_of_headers
 from penstock.records.batch import Headers
 

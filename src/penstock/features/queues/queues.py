@@ -28,13 +28,11 @@ from penstock.errors import (
     ProducerFenced,
     TransactionEnded,
 )
-from penstock.features.dead_letters.breaker import Breakers
 from penstock.features.dead_letters.letters import unpacked
-from penstock.features.dead_letters.writer import DeadLetterWriters
+from penstock.features.dead_letters.writer import Breakers, DeadLetterWriters
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.queues.core.messages import ReceiptOutcome, ReceiptPart
+from penstock.features.queues.core.messages import Receipt, ReceiptOutcome, ReceiptPart, parse_receipt
 from penstock.features.queues.core.queue import Queue
-from penstock.features.queues.core.receipts import Receipt, parse_receipt
 from penstock.features.queues.leading.progress import QueueProgress
 from penstock.features.queues.leading.serving import QueueServing, told_start
 from penstock.features.queues.leading.shard import AllFigures, QueueCoordinator, QueueShard, Waiter, ensure_companion

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.consensus.queue_config import QueueSettings
-from penstock.features.queues.core.messages import OfferedSpan, ReceiptPart
-from penstock.features.queues.core.receipts import Receipt
+from penstock.features.queues.core.messages import OfferedSpan, Receipt, ReceiptPart
 from penstock.machines.messages import ProducerIdentity
 from penstock.network.frames import Failure
 from penstock.network.port import Method, Nothing

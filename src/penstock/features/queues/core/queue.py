@@ -36,6 +36,7 @@ from penstock.features.queues.core.deliveries import (
 )
 from penstock.features.queues.core.intervals import Interval, IntervalSet
 from penstock.features.queues.core.messages import (
+    SECRET_BYTES,
     AckDeliveries,
     AssignDeadLetterProducer,
     BeginQueue,
@@ -52,15 +53,16 @@ from penstock.features.queues.core.messages import (
     PauseQueue,
     PendingDeadLetter,
     PurgeBefore,
+    Receipt,
     ReceiptOutcome,
     ReceiptPart,
     RejectDeliveries,
     ReleaseDeliveries,
+    Seal,
     SeekQueue,
     SkipGaps,
     TrimBefore,
 )
-from penstock.features.queues.core.receipts import SECRET_BYTES, Receipt, Seal
 from penstock.features.queues.core.records import (
     EndCause,
     LeaseGranted,

@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.consensus.queue_config import QueueSettings
 from penstock.features.queues.core.deliveries import LEASED, NO_CONSUMER, SEQUENCE_WRAP, Deliveries, DeliveryRow
-from penstock.features.queues.core.receipts import Seal
+from penstock.features.queues.core.messages import Seal
 from penstock.features.queues.core.records import (
     EndCause,
     LeaseGranted,

@@ -44,8 +44,13 @@ from penstock.features.queues.core.records import (
     QueueForgotten,
     QueueSnapshot,
 )
-from penstock.features.queues.leading.labels import LabelIndexer
-from penstock.features.queues.leading.sources import DecodedBatches, LedSource, MessageSource, RemoteSource
+from penstock.features.queues.leading.sources import (
+    DecodedBatches,
+    LabelIndexer,
+    LedSource,
+    MessageSource,
+    RemoteSource,
+)
 from penstock.machines.clocks import SteadyClock
 from penstock.machines.coordinator import Coordinator
 from penstock.machines.journal import Decided, PartitionJournal, Written
