@@ -473,16 +473,9 @@ class PartitionService:
         batch = memoryview(bytearray(body))  # it is stamped in place
         now_ms, kind = self._clock.now_ms(), {"is_internal": request.is_internal, "is_thinned": request.is_thinned}
         appended = partition.append(batch, now_ms, is_durable=self._syncs, **kind)
-        committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-
-        def done(error: PenstockError | None) -> None:
-            if not committed.done():
-                committed.set_result(error)
-
-        partition.when_committed(appended.next_offset, done)
         try:
             async with asyncio.timeout(request.timeout_ms / 1000):
-                error = await committed
+                error = await partition.committed(appended.next_offset)
         except TimeoutError:
             raise RequestTimedOut(
                 f"The batch was written to {partition.id} but not committed within {request.timeout_ms} ms. It may "

@@ -25,6 +25,7 @@ clients then begin a new epoch for all that they have on its way anywhere, and w
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -525,6 +526,17 @@ class Partition:
             done(self._isolated())
         else:
             self._append_waiters.append((offset, done))
+
+    def committed(self, offset: int) -> asyncio.Future[PenstockError | None]:
+        """Done once everything before ``offset`` is committed, with what went wrong if anything did."""
+        future: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
+
+        def done(error: PenstockError | None) -> None:
+            if not future.done():
+                future.set_result(error)
+
+        self.when_committed(offset, done)
+        return future
 
     def on_synced(self) -> None:
         """The log was synced, or failed to be."""

@@ -163,14 +163,7 @@ class _Delivery:
         )
 
     def _await_commit(self, partition: Partition, offset: int, positions: list[int]) -> None:
-        committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-
-        def done(error: PenstockError | None) -> None:
-            if not committed.done():
-                committed.set_result(error)
-
-        partition.when_committed(offset, done)
-        self._waiting.append((committed, positions))
+        self._waiting.append((partition.committed(offset), positions))
 
     async def _send(self, index: int, positions: list[int]) -> PenstockError | None:
         """Have the leader of a partition append them, one after the other."""

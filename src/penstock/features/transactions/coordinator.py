@@ -376,9 +376,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         if where[0] == TRANSACTIONS_TOPIC:
             raise UnknownPartition(f"Nothing in {TRANSACTIONS_TOPIC} is part of a transaction.")
         partition, offset = self.markers.local.append(marker, where)
-        committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-        partition.when_committed(offset, partial(resolve, committed))
-        error = await committed
+        error = await partition.committed(offset)
         if error is not None:
             raise error
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from penstock.consensus.records import NO_LEADER
-from penstock.errors import LeaderNotAvailable, PenstockError, RequestTimedOut, UnknownTopic
+from penstock.errors import LeaderNotAvailable, RequestTimedOut, UnknownTopic
 from penstock.machines.leaders import Leaders
-from penstock.machines.shard import resolve
 from penstock.network.port import Method
 from penstock.partitions.partition import Partition
 from penstock.records import decode_records, parse_header
@@ -112,10 +110,8 @@ def _glance(partition: Partition, search: Search) -> Holding:
 
 
 async def _committed(partition: Partition, offset: int) -> None:
-    committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-    partition.when_committed(offset, partial(resolve, committed))
     try:
-        error = await asyncio.wait_for(committed, _TIMEOUT_SECONDS / 2)
+        error = await asyncio.wait_for(partition.committed(offset), _TIMEOUT_SECONDS / 2)
     except TimeoutError:
         raise RequestTimedOut(
             f"Messages in {partition.id} are written but not committed yet. Repeat the call to hear when they are."
