@@ -193,7 +193,7 @@ _GAP_MAX: Final = 100_000  # numbers in a row without a message; consumers see t
 
 
 class DeadLetterWriters:
-    """The burials of all queues that this node leads."""
+    """The writers of all queues that this node leads."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -205,11 +205,11 @@ class DeadLetterWriters:
         self._sequences.serve()
 
     def look(self, queue: Queue, ask: Ask) -> None:
-        """Begin a burial if the queue has something to bury and none is under way. Cheap: call it often."""
+        """Begin to write if the queue has dead letters and no writer is under way. Cheap: call it often."""
         if queue in self._tasks or not queue.dead_letters(1):
             return
-        burial = DeadLetterWriter(self._ports, self._sequences, queue, ask)
-        task = self._tasks[queue] = asyncio.ensure_future(burial.run())
+        writer = DeadLetterWriter(self._ports, self._sequences, queue, ask)
+        task = self._tasks[queue] = asyncio.ensure_future(writer.run())
         task.add_done_callback(lambda done: self._end(queue, ask, done))
 
     def _end(self, queue: Queue, ask: Ask, task: asyncio.Task[bool]) -> None:
@@ -253,7 +253,7 @@ class DeadLetterWriter:
         pause_s = _PAUSE_SECONDS_MIN
         while letters := self._queue.dead_letters(_LETTERS_AT_ONCE):
             try:
-                await self.bury(letters)
+                await self.write(letters)
             except CoordinationError:
                 return False  # its next leader goes on
             except PenstockError as error:
@@ -270,7 +270,7 @@ class DeadLetterWriter:
         if not is_known:
             log.warning("Dead letters of %r cannot be written now, and are kept: %s", self._queue, error.message)
 
-    async def bury(self, letters: Sequence[PendingDeadLetter]) -> None:
+    async def write(self, letters: Sequence[PendingDeadLetter]) -> None:
         """Write dead letters and confirm them, or bring things closer to that."""
         queue, ids = self._queue, tuple(dict.fromkeys(letter.id for letter in letters))
         await self._ask(

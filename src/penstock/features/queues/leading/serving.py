@@ -263,7 +263,7 @@ async def deliver(
         start, end = await source.reach()
         if start > queue.committed:
             await shard.request(group, TrimBefore(start))
-        await shard.lookout.look(shard, queue, source, max_messages, end)
+        await shard.indexer.look(shard, queue, source, max_messages, end)
         offered = queue.offer(consumer, max_messages, end, shard.now_ms())
         if not offered:
             return []

@@ -302,7 +302,7 @@ class QueueShard(TransactionalShard[Queue, QueueChange]):
         self._one_snapshot = asyncio.Lock()
         self._watched: LedSource | None = None
         self._watching: asyncio.Task[None] | None = None
-        self.lookout = LabelIndexer(self._loop, node.supervision)
+        self.indexer = LabelIndexer(self._loop, node.supervision)
 
     def __repr__(self) -> str:
         return f"<QueueShard of {self.topic}-{self.partition}, {len(self.machines)} groups>"
@@ -344,7 +344,7 @@ class QueueShard(TransactionalShard[Queue, QueueChange]):
         super().close(error)
         if self._snapshotting is not None:
             self._snapshotting.cancel()
-        self.lookout.close()
+        self.indexer.close()
         self._unwatch()
         for room in self._rooms.values():
             room.wake_all()
@@ -365,8 +365,8 @@ class QueueShard(TransactionalShard[Queue, QueueChange]):
     def perform(self, decisions: Sequence[tuple[Queue, Outcome[QueueChange]]]) -> None:
         super().perform(decisions)
         for queue, outcome in decisions:
-            # Nothing follows from what could not be written: leases to be ended and letters to be buried would have
-            # each other tried again without a pause, for as long as the disk is full.
+            # Nothing follows from what could not be written: the ends of leases and the dead letters would have each
+            # other tried again without a pause, for as long as the disk is full.
             if outcome.changes and not self._is_refused:
                 self._follow_up(queue)
 
