@@ -6,7 +6,7 @@ import pytest
 from tests.unit.transactions.nodes import Cluster, play
 
 from penstock.errors import FencedLeaderEpoch, LeaderNotAvailable, PeerUnavailable
-from penstock.features.transactions.joint.stored import NumberedSearch, Search
+from penstock.features.transactions.joint.coordinator import NumberedSearch, Search
 from penstock.machines.leaders import Leaders
 from penstock.machines.messages import ProducerIdentity
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.unit.transactions.journal import MemoryJournal, MemoryMarkers
 
 from penstock.config.settings import TransactionSettings
+from penstock.features.transactions.coordinator import TransactionShard
 from penstock.features.transactions.markers import EndMarker
 from penstock.features.transactions.messages import Where
 from penstock.features.transactions.records import StoredTransaction, TransactionChange, TransactionKey
-from penstock.features.transactions.shard import TransactionShard
 from penstock.features.transactions.states import TransactionState
 from penstock.machines.messages import ProducerIdentity
 from penstock.partitions.stats import TransactionStats

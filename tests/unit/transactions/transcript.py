@@ -27,11 +27,11 @@ from tests.unit.transactions.journal import MemoryJournal, MemoryMarkers
 
 from penstock.config.settings import TransactionSettings
 from penstock.errors import NotCoordinator, PenstockError
+from penstock.features.transactions.coordinator import TransactionShard
 from penstock.features.transactions.epochs import EPOCH_MAX
 from penstock.features.transactions.markers import EndMarker
 from penstock.features.transactions.messages import AddToTransaction, End, Init, Terminate, Verify, Where
 from penstock.features.transactions.records import TransactionChange, TransactionKey, from_record
-from penstock.features.transactions.shard import TransactionShard
 from penstock.machines.messages import ProducerIdentity, Rejected, Request
 from penstock.partitions.stats import TransactionStats
 

@@ -44,11 +44,10 @@ from penstock.features.messages.publishing import (
     chunks,
     ensure_topic,
 )
-from penstock.features.transactions.joint.coordinator import JointCoordinator
+from penstock.features.transactions.joint.coordinator import Holding, JointCoordinator, Search
 from penstock.features.transactions.joint.messages import check_writer
 from penstock.features.transactions.joint.records import StoredCall, StoredWriter
 from penstock.features.transactions.joint.shard import WRITER_EPOCH
-from penstock.features.transactions.joint.stored import Holding, Search
 from penstock.machines.messages import ProducerIdentity
 from penstock.machines.ports import Ports
 from penstock.records import Partitioner
