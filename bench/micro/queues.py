@@ -20,9 +20,8 @@ from random import Random
 from typing import Any
 
 from penstock.consensus.queue_config import Order, QueueSettings
-from penstock.features.queues.core.messages import AckDeliveries, BeginQueue, GrantLease
+from penstock.features.queues.core.messages import AckDeliveries, BeginQueue, GrantLease, Receipt, parse_receipt
 from penstock.features.queues.core.queue import Queue
-from penstock.features.queues.core.receipts import Receipt, parse_receipt
 from penstock.features.queues.core.records import QueueChange, to_record
 from penstock.machines.messages import Request
 

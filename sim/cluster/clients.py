@@ -21,7 +21,7 @@ from penstock.errors import (
     PenstockError,
     RequestTimedOut,
 )
-from penstock.features.groups.messages import Commit, MemberIdentity, OffsetCommit
+from penstock.features.groups.messages import CommitOffsets, MemberIdentity, OffsetCommit
 from penstock.machines.leaders import shard_of
 from penstock.model import OFFSETS_TOPIC
 from penstock.partitions.partition import Appended, Partition
@@ -300,7 +300,7 @@ class OffsetCommitter(Client):
 
         async def work(broker: Broker) -> None:
             wanted = OffsetCommit(self.place[0], self.place[1], offset, -1, "", "")
-            settled = await broker.groups.ask(self.name, Commit(MemberIdentity(member_id=""), (wanted,)))
+            settled = await broker.groups.ask(self.name, CommitOffsets(MemberIdentity(member_id=""), (wanted,)))
             for error in settled.refused.values():
                 raise error
 

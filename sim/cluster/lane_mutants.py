@@ -6,7 +6,7 @@ from typing import Final
 
 from sim.planting import Mutant
 
-_LABELS: Final = "penstock.features.queues.leading.labels"
+_LABELS: Final = "penstock.features.queues.leading.sources"
 _LANES: Final = "penstock.features.queues.core.supply"
 _ORIGINS: Final = "penstock.features.dead_letters.letters"
 _SHARES: Final = "penstock.features.queues.core.shares"

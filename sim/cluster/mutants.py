@@ -179,7 +179,7 @@ CONTROLLER: Final = (
     ),
 )
 
-_MARKING: Final = "penstock.features.transactions.marking"
+_MARKING: Final = "penstock.features.transactions.markers"
 
 TRANSACTIONS: Final = (
     Mutant(

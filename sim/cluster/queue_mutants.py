@@ -8,9 +8,9 @@ from sim.planting import Mutant
 
 _BURIAL: Final = "penstock.features.dead_letters.writer"
 _CLAIMS: Final = "penstock.features.queues.core.queue"
-_COORDINATOR: Final = "penstock.features.queues.leading.coordinator"
+_COORDINATOR: Final = "penstock.features.queues.leading.shard"
 _DELIVERIES: Final = "penstock.features.queues.core.deliveries"
-_DELIVERING: Final = "penstock.features.queues.leading.delivering"
+_DELIVERING: Final = "penstock.features.queues.leading.serving"
 _JOURNAL: Final = "penstock.features.queues.leading.shard"
 _QUEUE: Final = "penstock.features.queues.core.queue"
 _SHARD: Final = "penstock.machines.shard"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.features.dead_letters.letters import Origin, origin_of
+from penstock.features.dead_letters.letters import DeadLetterOrigin, origin_of
 from penstock.partitions.partition import Partition
 from penstock.priorities import priority_of
 from penstock.records import decode_records, parse_header
@@ -31,7 +31,7 @@ class Kept(NamedTuple):
 
     key: bytes | None
     value: bytes
-    origin: Origin
+    origin: DeadLetterOrigin
     priority: str
 
 

@@ -45,7 +45,7 @@ from penstock.features.redrives.redrives import Redrives
 from penstock.features.schedules.schedules import Schedules
 from penstock.features.transactions.coordinator import TransactionCoordinator
 from penstock.features.transactions.joint.coordinator import JointCoordinator
-from penstock.features.transactions.joint.records import Place
+from penstock.features.transactions.joint.records import WriterPlace
 from penstock.machines.addresses import Coordinators
 from penstock.machines.clocks import PatientClock
 from penstock.machines.leaders import Leaders
@@ -274,7 +274,7 @@ class Broker:
             self.ports,
             self.groups,
             self.transactions,
-            self.joint.entrance,
+            self.joint,
             offsets_retention_ms=config.groups.offsets_retention_ms,
         )
         self._redrives = Redrives(self.ports)
@@ -393,7 +393,7 @@ class Broker:
         """Whether there can be any group: the first one creates the topic they are kept in."""
         return OFFSETS_TOPIC in self.metadata.topics
 
-    def _has_place(self, place: Place) -> bool:
+    def _has_place(self, place: WriterPlace) -> bool:
         topic = self.metadata.topics.get(place.topic)
         return topic is not None and str(topic.topic_id) == place.topic_id
 

@@ -27,7 +27,7 @@ _PAUSE_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class CoordinatorAddress:
     """A name kept in the partitions of an internal topic: the node that leads its partition answers.
 
     ``makes``: the topic is made for the first one; without a name any node that leads one of its partitions will do.
@@ -74,15 +74,15 @@ class Home:
             await asyncio.sleep(_PAUSE_SECONDS)
 
 
-def group_home(name: str, *, makes: bool = False) -> Home:
-    return Home(OFFSETS_TOPIC, name, makes)
+def group_address(name: str, *, makes: bool = False) -> CoordinatorAddress:
+    return CoordinatorAddress(OFFSETS_TOPIC, name, makes)
 
 
-def transaction_home(name: str) -> Home:
-    return Home(TRANSACTIONS_TOPIC, name)
+def transaction_address(name: str) -> CoordinatorAddress:
+    return CoordinatorAddress(TRANSACTIONS_TOPIC, name)
 
 
-NEW_TRANSACTION: Final = Home(TRANSACTIONS_TOPIC, None, makes=True)
+NEW_TRANSACTION: Final = CoordinatorAddress(TRANSACTIONS_TOPIC, None, makes=True)
 
 
 def _is_ready(coordinator: NamedCoordinator[Any], name: str) -> bool:

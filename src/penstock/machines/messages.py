@@ -1,6 +1,6 @@
-"""What those who ask and the machines that decide say to each other, whatever it is about.
+"""What callers and the machines that decide say to each other, whatever it is about.
 
-Each request names the type of its answer, so that whoever asks gets it typed. An answer may come at once or much later;
+Each request names the type of its answer, so that the caller gets it typed. An answer may come at once or much later;
 until then the machine keeps the `Reply` that came with the request, and it is used exactly once.
 """
 

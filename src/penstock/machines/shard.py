@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from math import inf
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from penstock.errors import (
     CoordinationError,
@@ -67,6 +67,27 @@ class Machine(Protocol[ChangeT]):
 
     def dismiss_all(self, error: PenstockError) -> Outcome[ChangeT]:
         """End every wait, as when another node takes over."""
+
+
+class PromptMachine(ABC, Generic[ChangeT]):
+    """A machine in which no caller ever waits and nothing happens by itself: each request is decided by its rule."""
+
+    id: str
+    wake_ms: float = inf
+    rules: ClassVar[Mapping[type[Request[Any]], Callable[[Any, Any, int], tuple[list[Any], object]]]]
+
+    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[ChangeT]:
+        changes, answer = self.rules[type(request)](self, request, now_ms)
+        return Outcome(changes, [(reply, answer)])
+
+    def tick(self, now_ms: int) -> Outcome[ChangeT]:  # noqa: ARG002
+        return Outcome()
+
+    def resume(self, now_ms: int) -> None:
+        """Nothing of it is only in memory."""
+
+    def dismiss_all(self, error: PenstockError) -> Outcome[ChangeT]:  # noqa: ARG002
+        return Outcome()
 
 
 MachineT = TypeVar("MachineT", bound=Machine[Any])

@@ -53,12 +53,12 @@ from penstock.errors import (
     OffsetOutOfRange,
     UnknownTopic,
 )
+from penstock.features.groups.client_metadata import read_assignment
 from penstock.features.groups.consumer.topics import match_names
 from penstock.features.groups.group import Group
-from penstock.features.groups.hosted.embedded import assigned_to
-from penstock.features.groups.hosted.member import OffsetToCommit, Polled, Standing
+from penstock.features.groups.hosted.member import MemberStanding, OffsetToCommit, Polled
 from penstock.features.groups.hosted.seat import Wish
-from penstock.features.groups.messages import Commit, Delete, MemberIdentity, OffsetCommit, check_committable
+from penstock.features.groups.messages import CommitOffsets, Delete, MemberIdentity, OffsetCommit, check_committable
 from penstock.features.groups.report import Progress, Shift, delete_offsets, progress_of, reset_offsets
 from penstock.features.groups.slot import AnyGroup
 from penstock.features.queues.leading.progress import QUEUE_MARK
@@ -68,7 +68,7 @@ from penstock.operations.caller import Caller, Waiting
 from penstock.operations.guard import require_topics
 from penstock.operations.services import Services
 from penstock.operations.serving import serves
-from penstock.partitions.access import Extent, Since, Start, Where
+from penstock.partitions.access import Extent, SinceTime, Start, Where
 from penstock.partitions.beside import show_beside
 
 _MARKS: Final = frozenset({QUEUE_MARK, "spark"})  # metadata of offsets that queue groups and Spark queries commit
@@ -146,7 +146,7 @@ async def leave_group(services: Services, request: LeaveGroup, _caller: Caller) 
     await services.hosted.leave(request.group, request.member_id)
 
 
-def _standing(group_id: str, standing: Standing) -> dict[str, Any]:
+def _standing(group_id: str, standing: MemberStanding) -> dict[str, Any]:
     return {
         "group": group_id,
         "member_id": standing.member_id,
@@ -230,7 +230,7 @@ def _target(request: ResetGroup) -> Start | Shift:
     if len(given) != 1:
         raise InvalidRequest("Give one of `to` (an offset, earliest or latest), `since` (an instant) and `shift`.")
     if request.since is not None:
-        return Since(to_ms(request.since))
+        return SinceTime(to_ms(request.since))
     if request.shift is not None:
         return Shift(request.shift)
     assert request.to is not None
@@ -263,7 +263,7 @@ async def _detail(services: Services, group: AnyGroup) -> GroupDetail:
                 client_id=member.facts.client_id,
                 client_host=member.facts.client_host,
                 partitions=[
-                    PlaceView(topic=topic, partition=index) for topic, index in assigned_to(member.facts.assignment)
+                    PlaceView(topic=topic, partition=index) for topic, index in read_assignment(member.facts.assignment)
                 ],
             )
             for member in group.members
@@ -361,7 +361,7 @@ async def _offsets(services: Services, request: FindOffsets) -> OffsetsAnswer:
 
 
 async def _locate(services: Services, where: Where, timestamps_ms: list[int]) -> list[int]:
-    return [await services.partitions.locate(*where, Since(timestamp_ms)) for timestamp_ms in timestamps_ms]
+    return [await services.partitions.locate(*where, SinceTime(timestamp_ms)) for timestamp_ms in timestamps_ms]
 
 
 def _ends(index: int, extent: Extent | None, located: list[int] | None) -> PartitionEnds:
@@ -402,7 +402,7 @@ async def report_offsets(services: Services, request: ReportOffsets, _caller: Ca
             )
         )
     identity = MemberIdentity(member_id="")
-    settled = await services.groups.ask(request.group, Commit(identity, tuple(commits)))
+    settled = await services.groups.ask(request.group, CommitOffsets(identity, tuple(commits)))
     for error in settled.refused.values():
         raise error
     return ReportedView(committed=len(commits))

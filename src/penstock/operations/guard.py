@@ -29,7 +29,7 @@ from penstock.api.schedules import ListSchedules
 from penstock.api.topics import ListTopics
 from penstock.api.transactions import ListTransactions
 from penstock.errors import AuthenticationFailed, AuthorizationDenied, PenstockError, ScheduleNotFound
-from penstock.features.queues.core.receipts import parse_receipt
+from penstock.features.queues.core.messages import parse_receipt
 from penstock.operations.caller import Caller
 from penstock.operations.services import Services
 from penstock.operations.serving import Serve

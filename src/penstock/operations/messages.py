@@ -39,7 +39,7 @@ from penstock.features.transactions.joint.publishing import Ticket, publish_into
 from penstock.operations.caller import Caller, Waiting
 from penstock.operations.services import Services
 from penstock.operations.serving import serves
-from penstock.partitions.access import Since, Start
+from penstock.partitions.access import SinceTime, Start
 from penstock.partitions.beside import show_beside
 from penstock.partitions.partition import Partition
 from penstock.priorities import with_priority
@@ -261,7 +261,7 @@ def _page_of(topic: str, partition: int, result: ReadResult) -> MessagesPage:
 
 @serves(Read)
 async def read(services: Services, request: Read, caller: Caller) -> MessagesPage:
-    start: Start = request.offset if request.since is None else Since(to_ms(request.since))
+    start: Start = request.offset if request.since is None else SinceTime(to_ms(request.since))
     result = await _read(services, request, caller, start, wait_ms=0)
     wait_ms = caller.milliseconds_left(request.timeout_ms)
     if not result.messages and wait_ms:

@@ -21,7 +21,7 @@ from penstock.api.pipelines import (
     StopPipeline,
 )
 from penstock.errors import InvalidRequest
-from penstock.features.pipelines.records import QueryFigures, Report, RunState
+from penstock.features.pipelines.records import Report, RunState, SinkFigures
 from penstock.operations.caller import Caller
 from penstock.operations.services import Services
 from penstock.operations.serving import serves
@@ -53,7 +53,7 @@ async def report_pipeline(services: Services, request: ReportPipeline, _caller: 
         host=request.host,
         started_ms=int(request.started_at.timestamp() * 1000),
         error=request.error,
-        queries=[msgspec.convert(msgspec.to_builtins(each), QueryFigures) for each in request.queries],
+        queries=[msgspec.convert(msgspec.to_builtins(each), SinkFigures) for each in request.queries],
     )
     return _view(await services.pipelines.tell(report), services.clock.now_ms())
 

@@ -71,7 +71,7 @@ from penstock.model import QUEUE_STATE_PREFIX
 from penstock.operations.caller import Caller, Waiting
 from penstock.operations.services import Services
 from penstock.operations.serving import serves
-from penstock.partitions.access import Since, Start
+from penstock.partitions.access import SinceTime, Start
 from penstock.partitions.beside import show_beside
 from penstock.priorities import PRIORITIES
 from penstock.records import Record
@@ -354,7 +354,7 @@ def start_of(offset: int | Literal["earliest", "latest"] | None, since: datetime
     """Where to begin, None if nothing says so."""
     if offset is not None and since is not None:
         raise InvalidRequest("Give an offset (or earliest, latest) or an instant, not both.")
-    return offset if since is None else Since(to_ms(since))
+    return offset if since is None else SinceTime(to_ms(since))
 
 
 @serves(DescribeLanes)

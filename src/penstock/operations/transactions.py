@@ -41,11 +41,11 @@ from penstock.api.transactions import (
 )
 from penstock.errors import InvalidRequest, InvalidTxnState, TransactionNotFound
 from penstock.features.transactions.joint.coordinator import Lease
-from penstock.features.transactions.joint.messages import Ended
-from penstock.features.transactions.joint.series import NOTHING, last_committed
+from penstock.features.transactions.joint.messages import JointEnd
+from penstock.features.transactions.joint.shard import NOTHING, last_committed
 from penstock.features.transactions.joint.transaction import JointTransaction
 from penstock.features.transactions.messages import Terminate
-from penstock.features.transactions.states import State as KafkaState
+from penstock.features.transactions.states import TransactionState as KafkaState
 from penstock.features.transactions.transaction import Transaction
 from penstock.model import TRANSACTIONS_TOPIC
 from penstock.operations.asking import ask_each, coordinators
@@ -216,7 +216,7 @@ def _lease(lease: Lease) -> LeaseView:
     return LeaseView(transaction=lease.id, timeout_ms=lease.timeout_ms, expires_at=instant(lease.expires_ms))
 
 
-def _end(name: str, ended: Ended) -> EndView:
+def _end(name: str, ended: JointEnd) -> EndView:
     return EndView(
         transaction=name,
         state=_state(ended.state.value),

@@ -69,13 +69,13 @@ _REPEATABLE: Final = (*_REFUSED, OffsetNotAvailable, PeerUnavailable)
 # -- where reading begins ----------------------------------------------------------------------------------------------
 
 
-class Since(NamedTuple):
+class SinceTime(NamedTuple):
     """From the first message at or after a point in time on."""
 
     timestamp_ms: int
 
 
-Start = int | Literal["earliest", "latest"] | Since
+Start = int | Literal["earliest", "latest"] | SinceTime
 
 
 async def resolve_start(partition: Partition, start: Start) -> int:
@@ -85,7 +85,7 @@ async def resolve_start(partition: Partition, start: Start) -> int:
     end = partition.last_stable_offset
     if start == "latest":
         return end
-    if isinstance(start, Since):
+    if isinstance(start, SinceTime):
         found = await find_time(partition, start.timestamp_ms)
         partition.log.check_before(found)
         return end if found is None else min(found.offset, end)
@@ -145,7 +145,7 @@ class Extent(msgspec.Struct, frozen=True, kw_only=True):
     is_leader: bool
 
 
-class ReadBatches(msgspec.Struct, frozen=True):
+class ReadRemote(msgspec.Struct, frozen=True):
     """Committed batches from an offset on; where there are none yet, those that come within ``wait_ms``."""
 
     place: PartitionRef
@@ -194,7 +194,7 @@ class AwaitMore(msgspec.Struct, frozen=True):
 
 
 APPEND: Final = Method("partition.append", AppendBatch, BatchAppended, is_bulk=True)
-READ: Final = Method("partition.read", ReadBatches, BatchesRead, is_bulk=True)
+READ: Final = Method("partition.read", ReadRemote, BatchesRead, is_bulk=True)
 LOCATE: Final = Method("partition.locate", LocateOffset, OffsetLocated)
 GET_EXTENTS: Final = Method("partition.look", GetExtents, Extents)
 AWAIT_MORE: Final = Method("partition.await", AwaitMore, Nothing)
@@ -290,7 +290,7 @@ class Partitions:
         """Committed batches from ``offset`` on, no data if none come within ``wait_ms``."""
 
         async def attempt(place: PartitionRef, assigned: PartitionAssigned) -> Batches:
-            request = ReadBatches(place, assigned.leader_epoch, offset, max_bytes, wait_ms)
+            request = ReadRemote(place, assigned.leader_epoch, offset, max_bytes, wait_ms)
             timeout_s = _READ_TIMEOUT_SECONDS + wait_ms / 1000
             received = await self._peers.call(assigned.leader, READ, request, timeout_s=timeout_s)
             reply: BatchesRead = received.reply
@@ -308,7 +308,7 @@ class Partitions:
         partition = self.local(topic, index)
         if partition is not None and (partition.is_watermark_known or start == "earliest"):
             return await resolve_start(partition, start)
-        timestamp_ms = start.timestamp_ms if isinstance(start, Since) else None
+        timestamp_ms = start.timestamp_ms if isinstance(start, SinceTime) else None
 
         async def attempt(place: PartitionRef, assigned: PartitionAssigned) -> int:
             request = LocateOffset(place, assigned.leader_epoch, start == "latest", timestamp_ms)
@@ -473,16 +473,9 @@ class PartitionService:
         batch = memoryview(bytearray(body))  # it is stamped in place
         now_ms, kind = self._clock.now_ms(), {"is_internal": request.is_internal, "is_thinned": request.is_thinned}
         appended = partition.append(batch, now_ms, is_durable=self._syncs, **kind)
-        committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-
-        def done(error: PenstockError | None) -> None:
-            if not committed.done():
-                committed.set_result(error)
-
-        partition.when_committed(appended.next_offset, done)
         try:
             async with asyncio.timeout(request.timeout_ms / 1000):
-                error = await committed
+                error = await partition.committed(appended.next_offset)
         except TimeoutError:
             raise RequestTimedOut(
                 f"The batch was written to {partition.id} but not committed within {request.timeout_ms} ms. It may "
@@ -497,7 +490,7 @@ class PartitionService:
             raise error
         return BatchAppended(*appended)
 
-    async def _read(self, _node_id: int, request: ReadBatches, _body: memoryview) -> Reply:
+    async def _read(self, _node_id: int, request: ReadRemote, _body: memoryview) -> Reply:
         partition = self._partition(request.place)
         partition.check_leader(request.leader_epoch)
         found = partition.read(request.offset, request.max_bytes, is_committed_only=True)
@@ -515,7 +508,7 @@ class PartitionService:
         partition.check_leader(request.leader_epoch)
         start: Start = "latest" if request.is_latest else "earliest"
         if request.timestamp_ms is not None:
-            start = Since(request.timestamp_ms)
+            start = SinceTime(request.timestamp_ms)
         if not partition.is_watermark_known and start != "earliest":
             raise OffsetNotAvailable(f"It is not known yet up to where {partition.id} is committed. Try again.")
         return OffsetLocated(await resolve_start(partition, start))

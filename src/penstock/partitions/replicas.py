@@ -28,11 +28,10 @@ from penstock.model import TopicPartition
 from penstock.partitions.config import PartitionsConfig
 from penstock.partitions.damage import cut_torn, doubt_of, mark_future_epochs, try_to_change
 from penstock.partitions.disk import Disk
-from penstock.partitions.log_directories import LogDirectories, close_log
+from penstock.partitions.log_directories import NOTHING_KNOWN, LogDirectories, SavedOffsets, Watermarks, close_log
 from penstock.partitions.partition import LeadershipListener, Partition
 from penstock.partitions.replication.followers import Followers, ReplicaAssignment
 from penstock.partitions.stats import BrokerStats
-from penstock.partitions.watermarks import NOTHING_KNOWN, SavedOffsets, Watermarks
 from penstock.storage.commit import GroupCommit
 from penstock.storage.data_directory import DataDirectory
 from penstock.storage.files import Files

@@ -38,7 +38,7 @@ from penstock.doors.kafka.protocol.messages.transactions import (
 )
 from penstock.doors.kafka.server import KafkaConfig, KafkaServer
 from penstock.features.messages.reading import read_messages
-from penstock.partitions.access import Since, resolve_start
+from penstock.partitions.access import SinceTime, resolve_start
 from penstock.partitions.config import PartitionsConfig
 from penstock.partitions.partition import Partition
 from penstock.records import Record, encode_batch
@@ -276,7 +276,7 @@ def test_the_doors_that_speak_of_messages_show_only_what_is_committed(tmp_path: 
         write(partition, b"open", 3, time_ms=NOW_MS + 10)
         write(partition, b"behind it", time_ms=NOW_MS + 20)
         assert await resolve_start(partition, "latest") == 12
-        assert await resolve_start(partition, Since(NOW_MS + 15)) == 12
+        assert await resolve_start(partition, SinceTime(NOW_MS + 15)) == 12
         waiting = asyncio.create_task(read_messages(broker.ports, TOPIC, 0, 12, limit=10, wait_ms=60_000))
         await asyncio.sleep(0.05)
         assert not waiting.done()

@@ -29,7 +29,7 @@ from penstock.errors import (
     UnknownTopic,
 )
 from penstock.model import TopicPartition
-from penstock.partitions.access import APPEND, AppendBatch, PartitionRef, Partitions, PartitionService, Since
+from penstock.partitions.access import APPEND, AppendBatch, PartitionRef, Partitions, PartitionService, SinceTime
 from penstock.partitions.partition import LeadershipListener, Partition
 from penstock.partitions.replication.followers import Followers, ReplicaAssignment
 from penstock.partitions.stats import TopicStats
@@ -380,7 +380,7 @@ def test_starts_are_found_where_the_log_is() -> None:
         await stage.append(b"a", b"b", b"c")
         assert await stage.partitions.locate("t", 0, "earliest") == 0
         assert await stage.partitions.locate("t", 0, "latest") == 3
-        assert await stage.partitions.locate("t", 0, Since(NOW_MS + 1)) == 1
+        assert await stage.partitions.locate("t", 0, SinceTime(NOW_MS + 1)) == 1
         assert await stage.partitions.locate("t", 0, 17) == 17
 
     run(story)
@@ -399,7 +399,7 @@ def test_a_new_leader_is_asked_for_the_end_until_it_knows_it() -> None:
         stage.assign(LEADER, 5)
         with pytest.raises(RequestTimedOut):
             await appending
-        for start in ("latest", Since(NOW_MS)):
+        for start in ("latest", SinceTime(NOW_MS)):
             with pytest.raises(OffsetNotAvailable):
                 await stage.partitions.locate("t", 0, start)  # type: ignore[arg-type]
         assert await stage.partitions.locate("t", 0, "earliest") == 0

@@ -30,7 +30,7 @@ from penstock.grpc.generated.messages_pb2 import ReadRequest
 from penstock.grpc.generated.messages_pb2_grpc import MessagesStub
 from penstock.grpc.generated.queues_pb2_grpc import QueuesStub
 from penstock.operations.services import Services
-from penstock.partitions.access import Since
+from penstock.partitions.access import SinceTime
 from penstock.priorities import PRIORITIES, with_priority
 from penstock.records import Codec, Record, encode_batch
 from penstock.records.batch import Headers
@@ -291,7 +291,7 @@ def test_of_many_small_batches_that_become_large_as_much_is_unpacked_as_fits() -
 def test_a_search_by_time_looks_beside_the_loop(looks: Looks) -> None:
     async def story(house: QueueHouse) -> None:
         put(house, worst())
-        page = await read_messages(house.broker, "orders", 0, Since(1_000 + COUNT - 1), limit=1)
+        page = await read_messages(house.broker, "orders", 0, SinceTime(1_000 + COUNT - 1), limit=1)
         assert [record.offset for record in page.messages] == [COUNT - 1]
 
     in_house(story)

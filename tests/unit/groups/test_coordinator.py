@@ -23,7 +23,7 @@ from penstock.doors.kafka.protocol.messages import groups as wire
 from penstock.errors import CoordinatorLoading, InvalidGroupId, NotCoordinator
 from penstock.features.groups.consumer.topics import NoTopics
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.groups.messages import Commit, Join, Leave, MemberIdentity
+from penstock.features.groups.messages import CommitOffsets, JoinRequest, Leave, MemberIdentity
 from penstock.machines.clocks import PatientClock
 from penstock.machines.journal import PartitionJournal
 from penstock.machines.leaders import Leaders, shard_of
@@ -33,7 +33,7 @@ from penstock.testing import peers
 from penstock.testing.files import MemoryFiles
 
 NOBODY = MemberIdentity(member_id="")
-JOIN = Join(
+JOIN = JoinRequest(
     member_id="",
     instance_id=None,
     client_id="c",
@@ -136,7 +136,7 @@ def test_groups_with_members_need_a_name_and_those_that_only_keep_offsets_do_not
             await coordinator.ask("", JOIN)
         with pytest.raises(InvalidGroupId):
             await coordinator.ask("", Leave((NOBODY,)))
-        assert (await coordinator.ask("", Commit(NOBODY, ()))).refused == {}
+        assert (await coordinator.ask("", CommitOffsets(NOBODY, ()))).refused == {}
         await coordinator.stop()
 
     asyncio.run(story())

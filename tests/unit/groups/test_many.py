@@ -10,9 +10,9 @@ from tests.unit.groups.journal import MemoryJournal
 from tests.unit.groups.transcript import subscription
 
 from penstock.config.settings import GroupSettings
-from penstock.features.groups.group import State
-from penstock.features.groups.messages import Join, Joined, MemberIdentity, Sync
-from penstock.features.groups.shard import GroupShard
+from penstock.features.groups.coordinator import GroupShard
+from penstock.features.groups.messages import JoinedGroup, JoinRequest, MemberIdentity, SyncGroup
+from penstock.features.groups.states import GroupState
 
 
 class Crowd:
@@ -28,7 +28,7 @@ class Crowd:
         self.identities: dict[str, dict[str, MemberIdentity]] = {}
 
     def join(self, group: str, member_id: str, *, is_new: bool) -> None:
-        request = Join(
+        request = JoinRequest(
             member_id="" if is_new else member_id,
             instance_id=None,
             client_id="c",
@@ -43,7 +43,7 @@ class Crowd:
         )
 
         def joined(answer: Any) -> None:
-            assert isinstance(answer, Joined)
+            assert isinstance(answer, JoinedGroup)
             identity = MemberIdentity(member_id=answer.member_id, generation=answer.generation)
             self.identities.setdefault(group, {})[answer.member_id] = identity
 
@@ -53,7 +53,7 @@ class Crowd:
         members = self.identities[group]
         assignments = tuple((member_id, b"some partitions") for member_id in members)
         for identity in members.values():
-            request = Sync(identity=identity, protocol_type=None, protocol=None, assignments=assignments)
+            request = SyncGroup(identity=identity, protocol_type=None, protocol=None, assignments=assignments)
             self.shard.ask(group, request, lambda answer: None)
 
     def beat_all(self) -> int:
@@ -87,7 +87,7 @@ def test_a_hundred_groups_of_ten_stay_stable_for_long_at_little_cost(minutes: in
         beats += crowd.beat_all()
     spent = time.process_time() - started
     groups = [machine.group for machine in crowd.shard.machines.values()]
-    assert all(group.state is State.STABLE and group.generation == 1 for group in groups)
+    assert all(group.state is GroupState.STABLE and group.generation == 1 for group in groups)
     print(f"{beats:,} heartbeats and {ticks // 20:,} ticks of 100 groups in {spent:.2f} s")
     assert spent < minutes / 3
 
@@ -104,7 +104,7 @@ def test_one_more_member_of_fifty_settles_at_once() -> None:
     crowd.sync_all("g")
     spent = time.process_time() - started
     group = crowd.shard.machines["g"].group
-    assert (group.state, group.generation, len(group.members)) == (State.STABLE, 2, 51)
+    assert (group.state, group.generation, len(group.members)) == (GroupState.STABLE, 2, 51)
     print(f"a round of 51 members: {spent * 1000:.1f} ms of work")
     assert spent < 1
 

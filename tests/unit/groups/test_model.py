@@ -20,23 +20,24 @@ from tests.unit.groups.transcript import subscription
 
 from penstock.config.settings import GroupSettings
 from penstock.errors import CoordinationError, FencedInstance, NotCoordinator, UnknownMember
-from penstock.features.groups.group import Group, State
+from penstock.features.groups.coordinator import GroupShard
+from penstock.features.groups.group import Group
 from penstock.features.groups.messages import (
-    Commit,
+    CommitOffsets,
     Delete,
-    Join,
-    Joined,
+    JoinedGroup,
+    JoinRequest,
     Leave,
     Left,
     MemberIdentity,
     OffsetCommit,
     Promised,
     Settled,
-    Sync,
-    Synced,
+    SyncedGroup,
+    SyncGroup,
 )
 from penstock.features.groups.records import OffsetKey, StoredOffset, from_record
-from penstock.features.groups.shard import GroupShard
+from penstock.features.groups.states import GroupState
 from penstock.machines.messages import Rejected, Request
 
 GROUP = "g"
@@ -76,7 +77,7 @@ class Twin:
         self.leaders: dict[int, str] = {}
         self.given: dict[int, dict[str, bytes]] = {}  # what leaders gave, by generation and member
 
-    def on_joined(self, answer: Joined) -> None:
+    def on_joined(self, answer: JoinedGroup) -> None:
         generation = answer.generation
         assert generation >= self.newest, "a generation that was over came back"
         self.newest = generation
@@ -173,7 +174,7 @@ class GroupMachine(RuleBasedStateMachine):
     def send_join(self, client: Client, owns: bytes = b"", version: int = 9) -> None:
         self.fresh += 1
         client_before = client.id
-        request = Join(
+        request = JoinRequest(
             member_id=client.id,
             instance_id=client.instance,
             client_id=client.name,
@@ -187,7 +188,7 @@ class GroupMachine(RuleBasedStateMachine):
             can_skip_assignment=version >= 9,
         )
 
-        def joined(answer: Joined | Promised) -> None:
+        def joined(answer: JoinedGroup | Promised) -> None:
             client.id = answer.member_id
             if isinstance(answer, Promised):
                 return
@@ -223,13 +224,18 @@ class GroupMachine(RuleBasedStateMachine):
         member_id = client.id
         assignments = tuple((member, f"{generation}/{member}".encode()) for member in client.leads)
         group = self.group
-        if group is not None and group.state is State.COMPLETING and assignments and group.generation == generation:
+        if (
+            group is not None
+            and group.state is GroupState.COMPLETING
+            and assignments
+            and group.generation == generation
+        ):
             self.twin.given.setdefault(generation, dict(assignments))
 
-        def synced(answer: Synced) -> None:
+        def synced(answer: SyncedGroup) -> None:
             assert answer.assignment == self.twin.given[generation].get(member_id, b"")
 
-        request = Sync(identity=client.identity, protocol_type="consumer", protocol=None, assignments=assignments)
+        request = SyncGroup(identity=client.identity, protocol_type="consumer", protocol=None, assignments=assignments)
         self.ask(request, synced, self.on_error(client))
 
     @rule(at=clients)
@@ -269,7 +275,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.offset += 1
         offset = self.offset
         newest = self.twin.newest
-        is_empty = self.group is None or self.group.state is State.EMPTY
+        is_empty = self.group is None or self.group.state is GroupState.EMPTY
 
         def settled(answer: Settled) -> None:
             assert not answer.refused
@@ -279,7 +285,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert at < self.journal.committed, "told before it was safe"
             self.acked.append((place, offset))
 
-        self.ask(Commit(identity, (OffsetCommit(*place, offset, -1, "", "id"),)), settled)
+        self.ask(CommitOffsets(identity, (OffsetCommit(*place, offset, -1, "", "id"),)), settled)
 
     def last_written(self, place: tuple[str, int], offset: int | None) -> int | None:
         """Where the log says that this was committed, or that it is gone."""
@@ -385,14 +391,14 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.group
         waiting = 0
         for member in group.members:
-            assert member.join_reply is None or group.state is State.PREPARING
-            assert member.sync_reply is None or group.state is State.COMPLETING
+            assert member.join_reply is None or group.state is GroupState.PREPARING
+            assert member.sync_reply is None or group.state is GroupState.COMPLETING
             waiting += member.is_waiting
         assert waiting <= len(self.unanswered)
         if self.journal.committed == self.journal.end_offset and not self.deferred:
             assert waiting == len(self.unanswered), "a request was lost"
-        assert (group.state is State.EMPTY) <= (not group.members)
-        if group.state is State.STABLE:
+        assert (group.state is GroupState.EMPTY) <= (not group.members)
+        if group.state is GroupState.STABLE:
             assert [member.facts for member in group.members] == list(group.stored.members)
 
     def teardown(self) -> None:
@@ -409,7 +415,7 @@ class GroupMachine(RuleBasedStateMachine):
                 self.behave(client)
         group = self.group
         assert group is not None
-        assert group.state is State.STABLE, group
+        assert group.state is GroupState.STABLE, group
         assert {client.id for client in self.clients} == {member.id for member in group.members}
         self.shard.close(NotCoordinator())
         assert not self.unanswered
@@ -430,7 +436,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.send_join(client)
         else:
             owes_sync = member is not None and member.owes_sync
-            if owes_sync or (client.leads and group is not None and group.state is State.COMPLETING):
+            if owes_sync or (client.leads and group is not None and group.state is GroupState.COMPLETING):
                 self.send_sync(client)
 
 

@@ -11,9 +11,9 @@ from penstock.config.settings import GroupSettings
 from penstock.consensus.topic_config import TopicSettings
 from penstock.errors import LogFailed, MessageTooLarge, NotCoordinator, ProducerFenced
 from penstock.features.groups import records
-from penstock.features.groups.messages import Commit, CommitInTransaction, MemberIdentity, OffsetCommit, Settled
-from penstock.features.groups.records import OFFSETS_TOPIC, Change, GroupKey, StoredGroup, StoredMember
-from penstock.features.groups.shard import GroupShard
+from penstock.features.groups.coordinator import GroupShard
+from penstock.features.groups.messages import CommitInTransaction, CommitOffsets, MemberIdentity, OffsetCommit, Settled
+from penstock.features.groups.records import OFFSETS_TOPIC, GroupChange, GroupKey, StoredGroup, StoredMember
 from penstock.machines.journal import PartitionJournal
 from penstock.machines.messages import ProducerIdentity, Rejected
 from penstock.model import TopicPartition
@@ -54,7 +54,7 @@ class World:
 
     def commit(self, offset: int) -> None:
         row = OffsetCommit("orders", 0, offset, -1, "", "id")
-        self.shard.ask("g", Commit(MemberIdentity(member_id=""), (row,)), self.answers.append)
+        self.shard.ask("g", CommitOffsets(MemberIdentity(member_id=""), (row,)), self.answers.append)
 
     def sync(self) -> None:
         for log in self.syncer.wanted:
@@ -156,7 +156,7 @@ def member(number: int) -> StoredMember:
     )
 
 
-def stored(members: int) -> Change:
+def stored(members: int) -> GroupChange:
     group = StoredGroup(
         generation=1,
         protocol_type="consumer",
@@ -164,7 +164,7 @@ def stored(members: int) -> Change:
         leader_id="member-0",
         members=tuple(member(number) for number in range(members)),
     )
-    return Change(GroupKey("g"), group)
+    return GroupChange(GroupKey("g"), group)
 
 
 def test_a_generation_of_a_thousand_members_fits_a_batch() -> None:

@@ -8,8 +8,8 @@ from tests.unit.groups.journal import MemoryJournal
 from tests.unit.groups.transcript import subscription
 
 from penstock.config.settings import GroupSettings
-from penstock.features.groups.messages import Commit, Join, Leave, MemberIdentity, OffsetCommit, Sync
-from penstock.features.groups.shard import GroupShard
+from penstock.features.groups.coordinator import GroupShard
+from penstock.features.groups.messages import CommitOffsets, JoinRequest, Leave, MemberIdentity, OffsetCommit, SyncGroup
 
 
 class Stopwatch:
@@ -36,7 +36,7 @@ class Stopwatch:
     def join(self, member_id: str) -> None:
         is_new = member_id not in self.generations
         self.generations.setdefault(member_id, -1)
-        request = Join(
+        request = JoinRequest(
             member_id="" if is_new else member_id,
             instance_id=None,
             client_id="c",
@@ -58,7 +58,7 @@ class Stopwatch:
     def sync(self, member_id: str) -> None:
         identity = MemberIdentity(member_id=member_id, generation=self.generations[member_id])
         assignments = tuple((each, b"") for each in self.generations)
-        self.ask(Sync(identity=identity, protocol_type=None, protocol=None, assignments=assignments))
+        self.ask(SyncGroup(identity=identity, protocol_type=None, protocol=None, assignments=assignments))
 
     def wait(self, ms: int) -> None:
         self.now_ms += ms
@@ -105,7 +105,7 @@ def test_a_round_that_is_begun_again_is_one_long_round() -> None:
 def test_nothing_but_a_round_counts() -> None:
     watch = settled()
     identity = MemberIdentity(member_id="a", generation=1)
-    watch.ask(Commit(identity, (OffsetCommit("orders", 0, 1, -1, "", "id"),)))
+    watch.ask(CommitOffsets(identity, (OffsetCommit("orders", 0, 1, -1, "", "id"),)))
     watch.sync("a")
     watch.ask(Leave((MemberIdentity(member_id="a"),)))
     watch.wait(10_000)

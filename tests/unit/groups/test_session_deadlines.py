@@ -13,7 +13,7 @@ from tests.unit.groups.test_coordinator import JOIN
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.features.groups.group import Group
-from penstock.features.groups.messages import MemberIdentity, Sync
+from penstock.features.groups.messages import MemberIdentity, SyncGroup
 from penstock.testing.files import MemoryFiles
 
 
@@ -27,7 +27,7 @@ def test_a_silent_member_is_gone_within_twenty_milliseconds_of_its_time(timeout_
         await broker.groups.await_shard("g")
         joined = await broker.groups.ask("g", replace(JOIN, session_timeout_ms=timeout_ms))
         identity = MemberIdentity(member_id=joined.member_id, generation=joined.generation)
-        sync = Sync(identity=identity, protocol_type=None, protocol=None, assignments=((joined.member_id, b""),))
+        sync = SyncGroup(identity=identity, protocol_type=None, protocol=None, assignments=((joined.member_id, b""),))
         began = loop.time()
         await broker.groups.ask("g", sync)
         while True:

@@ -11,16 +11,16 @@ from tests.unit.groups.journal import MemoryJournal
 
 from penstock.config.settings import GroupSettings
 from penstock.errors import UnknownMember
+from penstock.features.groups.coordinator import GroupShard
 from penstock.features.groups.messages import (
-    Commit,
     CommitInTransaction,
+    CommitOffsets,
     Delete,
     DeleteOffsets,
     MemberIdentity,
     OffsetCommit,
     Settled,
 )
-from penstock.features.groups.shard import GroupShard
 from penstock.machines.messages import ProducerIdentity, Rejected
 
 NOBODY = MemberIdentity(member_id="")
@@ -50,7 +50,7 @@ class Desk:
         return told[0] if told else None
 
     def commit(self, offset: int, partition: int = 0, group: str = "g") -> None:
-        self.ask(group, Commit(NOBODY, (_offset(partition, offset),)))
+        self.ask(group, CommitOffsets(NOBODY, (_offset(partition, offset),)))
 
     def hold(self, producer_id: int, offset: int, partition: int = 0, group: str = "g", **identity: Any) -> Any:
         who = MemberIdentity(**identity) if identity else NOBODY

@@ -25,23 +25,23 @@ from tests.unit.groups.journal import MemoryJournal
 
 from penstock.config.settings import GroupSettings
 from penstock.errors import CoordinationError, NotCoordinator
+from penstock.features.groups.coordinator import GroupShard
 from penstock.features.groups.messages import (
-    Commit,
+    CommitOffsets,
     Delete,
     DeleteOffsets,
-    Join,
-    Joined,
+    JoinedGroup,
+    JoinRequest,
     Leave,
     Left,
     MemberIdentity,
     OffsetCommit,
     Promised,
     Settled,
-    Sync,
-    Synced,
+    SyncedGroup,
+    SyncGroup,
 )
 from penstock.features.groups.records import GroupKey, OffsetKey, StoredGroup, StoredOffset, from_record
-from penstock.features.groups.shard import GroupShard
 from penstock.machines.messages import Rejected, Request
 
 GROUP = "g"
@@ -133,7 +133,7 @@ class Transcript:
         version = int(chosen.get("version", 9))
         metadata = self._metadata(client, chosen)
         session_ms = milliseconds(chosen.get("session", "45s"))
-        request = Join(
+        request = JoinRequest(
             member_id=client.id,
             instance_id=client.instance,
             client_id=client.name,
@@ -147,7 +147,7 @@ class Transcript:
             can_skip_assignment=version >= 9,
         )
 
-        def told(answer: Joined | Promised) -> str:
+        def told(answer: JoinedGroup | Promised) -> str:
             client.id = answer.member_id
             if isinstance(answer, Promised):
                 return f"has to come back as {answer.member_id}"
@@ -168,14 +168,14 @@ class Transcript:
     def do_sync(self, word: str, *words: str) -> None:
         client, generation = self._client(word)
         given = [pair.split("=") for pair in words if pair != "gives"]
-        request = Sync(
+        request = SyncGroup(
             identity=client.identity(generation),
             protocol_type="consumer",
             protocol=None,
             assignments=tuple((self._client(name)[0].id, what.encode()) for name, what in given),
         )
 
-        def told(answer: Synced) -> str:
+        def told(answer: SyncedGroup) -> str:
             return f"gets {answer.assignment.decode() or 'nothing'}"
 
         self._ask(client.name, request, told)
@@ -216,7 +216,7 @@ class Transcript:
             refused = [f"{topic}/{at} refused: {why.code}" for (topic, at), why in answer.refused.items()]
             return ", ".join(refused) or "committed"
 
-        self._ask(client.name, Commit(client.identity(generation), offsets), told)
+        self._ask(client.name, CommitOffsets(client.identity(generation), offsets), told)
 
     def do_fetch(self, place: str) -> None:
         self.shard.check()

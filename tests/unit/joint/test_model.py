@@ -20,11 +20,20 @@ from tests.unit.transactions.journal import MemoryMarkers
 
 from penstock.config.settings import TransactionSettings
 from penstock.errors import PenstockError
-from penstock.features.transactions.joint.messages import Abort, Commit, Ended, Enter, Entered, Extend, Open, Result
+from penstock.features.transactions.joint.messages import (
+    AbortJoint,
+    AwaitEnd,
+    CommitJoint,
+    Enter,
+    Entered,
+    ExtendJoint,
+    JointEnd,
+    Open,
+)
 from penstock.features.transactions.joint.records import StoredCall
 from penstock.features.transactions.joint.shard import JointShard
-from penstock.features.transactions.joint.states import DECIDED, State
-from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.joint.states import DECIDED, JointState
+from penstock.features.transactions.markers import EndMarker
 from penstock.features.transactions.messages import Where
 from penstock.machines.messages import Rejected, Request
 from penstock.partitions.stats import TransactionStats
@@ -54,21 +63,21 @@ class Twin:
     """Partitions, and what everybody was told."""
 
     def __init__(self) -> None:
-        self.partitions: dict[int, list[Message | Marker]] = {index: [] for index in PARTITIONS}
+        self.partitions: dict[int, list[Message | EndMarker]] = {index: [] for index in PARTITIONS}
         self.acked: set[Message] = set()
-        self.told: dict[str, Ended] = {}
+        self.told: dict[str, JointEnd] = {}
         self.opened: set[str] = set()
 
     def write(self, index: int, message: Message) -> None:
         for entry in self.partitions[index]:
-            is_end = isinstance(entry, Marker) and entry.producer.producer_id == message.producer_id
+            is_end = isinstance(entry, EndMarker) and entry.producer.producer_id == message.producer_id
             assert not is_end, "a message came after the end of its transaction"
         self.partitions[index].append(message)
 
-    def mark(self, index: int, marker: Marker) -> None:
+    def mark(self, index: int, marker: EndMarker) -> None:
         for partition in self.partitions.values():
             for entry in partition:
-                if isinstance(entry, Marker) and entry.producer == marker.producer:
+                if isinstance(entry, EndMarker) and entry.producer == marker.producer:
                     assert entry.is_commit == marker.is_commit, "a writer ended in two ways"
         self.partitions[index].append(marker)
 
@@ -77,7 +86,7 @@ class Twin:
         found = []
         for partition in self.partitions.values():
             committed = {
-                entry.producer.producer_id for entry in partition if isinstance(entry, Marker) and entry.is_commit
+                entry.producer.producer_id for entry in partition if isinstance(entry, EndMarker) and entry.is_commit
             }
             found += [entry for entry in partition if isinstance(entry, Message) and entry.producer_id in committed]
         return found
@@ -85,20 +94,20 @@ class Twin:
     def undecided(self) -> list[tuple[int, Message]]:
         found = []
         for index, partition in self.partitions.items():
-            ended = {entry.producer.producer_id for entry in partition if isinstance(entry, Marker)}
+            ended = {entry.producer.producer_id for entry in partition if isinstance(entry, EndMarker)}
             found += [
                 (index, entry) for entry in partition if isinstance(entry, Message) and entry.producer_id not in ended
             ]
         return found
 
-    def on_ended(self, name: str, ended: Ended) -> None:
+    def on_ended(self, name: str, ended: JointEnd) -> None:
         known = self.told.setdefault(name, ended)
         assert known == ended, "the outcome changed after it was told"
         visible = self.visible()
         assert len(visible) == len(set(visible)), "a message is seen twice"
         mine = {message for message in visible if message.transaction == name}
         assert {message.writer for message in mine} <= set(ended.committed), "a writer that was left out is seen"
-        assert (ended.state is State.COMMITTED) or not mine
+        assert (ended.state is JointState.COMMITTED) or not mine
         for message in self.acked:
             if message.transaction == name and message.writer in ended.committed:
                 assert message in mine, "an acknowledged message is missing"
@@ -148,7 +157,7 @@ class JointMachine(RuleBasedStateMachine):
         shard.open(shard.read_log())
         return shard
 
-    def on_marker(self, where: Where, marker: Marker) -> None:
+    def on_marker(self, where: Where, marker: EndMarker) -> None:
         self.twin.mark(where[1], marker)
 
     def ask(self, name: str, request: Request[Any], told: Callable[[Any], None]) -> None:
@@ -246,7 +255,7 @@ class JointMachine(RuleBasedStateMachine):
 
     def is_open(self, name: str) -> bool:
         found = self.shard.machines.get(name)
-        return found is not None and found.state is State.OPEN
+        return found is not None and found.state is JointState.OPEN
 
     def put(self, name: str, writer: str, producer_id: int, index: int) -> None:
         self.number += 1
@@ -261,18 +270,18 @@ class JointMachine(RuleBasedStateMachine):
     @rule(name=transactions, chosen=st.none() | st.sets(writers, max_size=2), key=st.sampled_from(["k1", "k2"]))
     def commit(self, name: str, chosen: set[str] | None, key: str) -> None:
         names = None if chosen is None else tuple(sorted(chosen))
-        self.ask(name, Commit(key, names), lambda _: self.wait_for_end(name))
+        self.ask(name, CommitJoint(key, names), lambda _: self.wait_for_end(name))
 
     @rule(name=transactions)
     def abort(self, name: str) -> None:
-        self.ask(name, Abort(), lambda _: self.wait_for_end(name))
+        self.ask(name, AbortJoint(), lambda _: self.wait_for_end(name))
 
     def wait_for_end(self, name: str) -> None:
-        self.ask(name, Result(), lambda ended: self.twin.on_ended(name, ended))
+        self.ask(name, AwaitEnd(), lambda ended: self.twin.on_ended(name, ended))
 
     @rule(name=transactions)
     def extend(self, name: str) -> None:
-        self.ask(name, Extend(None), lambda _: None)
+        self.ask(name, ExtendJoint(None), lambda _: None)
 
     # -- what else happens --------------------------------------------------------------------------------------------
 
@@ -332,7 +341,7 @@ class JointMachine(RuleBasedStateMachine):
         ).read_log()  # fmt: skip
         for index, message in self.twin.undecided():
             found = known[message.transaction]
-            assert found.state is State.OPEN or found.state in DECIDED
+            assert found.state is JointState.OPEN or found.state in DECIDED
             places = {at.partition for at in found.writers[message.writer].places}
             assert index in places, "a message where no coordinator would look for it"
 
@@ -363,7 +372,7 @@ class JointMachine(RuleBasedStateMachine):
         assert not self.unanswered, f"nobody answered {self.unanswered}"
         assert not self.twin.undecided()
         for name in self.twin.opened:
-            self.ask(name, Result(), lambda ended, name=name: self.twin.on_ended(name, ended))
+            self.ask(name, AwaitEnd(), lambda ended, name=name: self.twin.on_ended(name, ended))
         assert set(self.twin.told) >= self.twin.opened
 
 

@@ -7,27 +7,27 @@ import pytest
 from penstock.errors import CorruptRecords
 from penstock.features.transactions import records as kafka
 from penstock.features.transactions.joint.records import (
-    Change,
+    JointChange,
     JointKey,
-    Place,
     StoredCall,
     StoredJoint,
     StoredWriter,
     WriterKey,
+    WriterPlace,
     from_record,
     to_record,
 )
-from penstock.features.transactions.joint.states import State
+from penstock.features.transactions.joint.states import JointState
 from penstock.features.transactions.records import Reason, StoredTransaction, TransactionKey
 from penstock.records import Record
 
 CALL = StoredCall(sequence=4, topic_id="i", digest=7, spread=(0, 2, 0), starts={0: 5, 2: 0})
 CHANGES = [
-    Change(JointKey("t"), StoredJoint(state=State.OPEN, timeout_ms=1, opened_ms=2)),
-    Change(
+    JointChange(JointKey("t"), StoredJoint(state=JointState.OPEN, timeout_ms=1, opened_ms=2)),
+    JointChange(
         JointKey("t"),
         StoredJoint(
-            state=State.COMMITTING,
+            state=JointState.COMMITTING,
             timeout_ms=1,
             opened_ms=2,
             key="k",
@@ -36,23 +36,28 @@ CHANGES = [
             aborted=("b",),
         ),
     ),
-    Change(JointKey("t"), StoredJoint(state=State.ABORTED, timeout_ms=1, opened_ms=2, reason=Reason.TIMEOUT)),
-    Change(JointKey("t"), StoredJoint(state=State.COMMITTED, timeout_ms=1, opened_ms=2, key="k", asked=())),
-    Change(WriterKey("t", "ü/ä"), StoredWriter(producer_id=3, places=(Place("orders", "i", 0), Place("x", "j", 1, 9)))),
-    Change(WriterKey("t", "a"), StoredWriter(producer_id=3, places=(Place("orders", "i", 0, 2),), call=CALL)),
-    Change(JointKey("t"), None),
-    Change(WriterKey("t", "a"), None),
+    JointChange(JointKey("t"), StoredJoint(state=JointState.ABORTED, timeout_ms=1, opened_ms=2, reason=Reason.TIMEOUT)),
+    JointChange(JointKey("t"), StoredJoint(state=JointState.COMMITTED, timeout_ms=1, opened_ms=2, key="k", asked=())),
+    JointChange(
+        WriterKey("t", "ü/ä"),
+        StoredWriter(producer_id=3, places=(WriterPlace("orders", "i", 0), WriterPlace("x", "j", 1, 9))),
+    ),
+    JointChange(
+        WriterKey("t", "a"), StoredWriter(producer_id=3, places=(WriterPlace("orders", "i", 0, 2),), call=CALL)
+    ),
+    JointChange(JointKey("t"), None),
+    JointChange(WriterKey("t", "a"), None),
 ]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: type(change.value).__name__)
-def test_a_record_reads_back_as_it_was_written(change: Change) -> None:
+def test_a_record_reads_back_as_it_was_written(change: JointChange) -> None:
     assert from_record(to_record(change, 0, 1)) == change
 
 
 def test_each_coordinator_steps_over_what_is_the_others() -> None:
-    stored = StoredTransaction(state=kafka.State.EMPTY, producer_id=1, producer_epoch=0, timeout_ms=1)
-    theirs = kafka.to_record(kafka.Change(TransactionKey("t"), stored), 0, 1)
+    stored = StoredTransaction(state=kafka.TransactionState.EMPTY, producer_id=1, producer_epoch=0, timeout_ms=1)
+    theirs = kafka.to_record(kafka.TransactionChange(TransactionKey("t"), stored), 0, 1)
     assert from_record(theirs) is None
     assert kafka.from_record(theirs) is not None
     for change in CHANGES:
@@ -82,7 +87,7 @@ def test_garbage_is_the_other_coordinators_to_complain_about(key: bytes | None) 
 
 
 def test_a_partition_of_a_call_counts_from_what_was_sent_there_before() -> None:
-    places = (Place("orders", "i", 0, 7), Place("orders", "i", 2, 1), Place("old", "j", 0, 100))
+    places = (WriterPlace("orders", "i", 0, 7), WriterPlace("orders", "i", 2, 1), WriterPlace("old", "j", 0, 100))
     writer = StoredWriter(producer_id=3, places=places, call=CALL)
     assert (writer.base_sequence(0), writer.base_sequence(2)) == (5, 0)
     assert (writer.sent_to("i", 0), writer.sent_to("j", 0), writer.sent_to("i", 9)) == (7, 100, 0)

@@ -12,20 +12,20 @@ from tests.unit.transactions.journal import MemoryMarkers
 
 from penstock.config.settings import TransactionSettings
 from penstock.errors import PenstockError, SeriesFenced
-from penstock.features.transactions.joint.messages import Abort, Begin, Begun, Commit, Enter
+from penstock.features.transactions.joint.messages import AbortJoint, Begin, Begun, CommitJoint, Enter
 from penstock.features.transactions.joint.records import StoredJoint, StoredPart
-from penstock.features.transactions.joint.series import (
+from penstock.features.transactions.joint.shard import (
     NOTHING,
     RUNS_REMEMBERED,
-    Heads,
+    JointShard,
+    SeriesHeads,
     Turn,
     last_committed,
     next_part,
     turn_of,
 )
-from penstock.features.transactions.joint.shard import JointShard
-from penstock.features.transactions.joint.states import State
-from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.joint.states import JointState
+from penstock.features.transactions.markers import EndMarker
 from penstock.features.transactions.messages import Where
 from penstock.machines.messages import Rejected
 from penstock.partitions.stats import TransactionStats
@@ -33,7 +33,7 @@ from penstock.partitions.stats import TransactionStats
 SERIES = "s"
 
 
-def head(state: State, number: int, run: str = "r1", **fields: Any) -> StoredJoint:
+def head(state: JointState, number: int, run: str = "r1", **fields: Any) -> StoredJoint:
     part = StoredPart(series=SERIES, number=number, run=run, **fields)
     return StoredJoint(state=state, timeout_ms=1, opened_ms=0, part=part)
 
@@ -42,16 +42,16 @@ def head(state: State, number: int, run: str = "r1", **fields: Any) -> StoredJoi
     ("stored", "number", "run", "expected"),
     [
         (None, 0, "r1", Turn.OPEN),
-        (head(State.OPEN, 5), 5, "r1", Turn.JOIN),
-        (head(State.OPEN, 5), 5, "r2", Turn.OPEN),
-        (head(State.OPEN, 5), 6, "r1", Turn.OPEN),
-        (head(State.OPEN, 5, committed_before=4), 4, "r1", Turn.DONE),
-        (head(State.COMMITTING, 5), 5, "r2", Turn.DONE),
-        (head(State.COMMITTED, 5), 5, "r1", Turn.DONE),
-        (head(State.COMMITTED, 5), 6, "r1", Turn.OPEN),
-        (head(State.ABORTING, 5), 5, "r1", Turn.OPEN),
-        (head(State.ABORTED, 5, committed_before=4), 5, "r1", Turn.OPEN),
-        (head(State.ABORTED, 5, committed_before=4), 4, "r1", Turn.DONE),
+        (head(JointState.OPEN, 5), 5, "r1", Turn.JOIN),
+        (head(JointState.OPEN, 5), 5, "r2", Turn.OPEN),
+        (head(JointState.OPEN, 5), 6, "r1", Turn.OPEN),
+        (head(JointState.OPEN, 5, committed_before=4), 4, "r1", Turn.DONE),
+        (head(JointState.COMMITTING, 5), 5, "r2", Turn.DONE),
+        (head(JointState.COMMITTED, 5), 5, "r1", Turn.DONE),
+        (head(JointState.COMMITTED, 5), 6, "r1", Turn.OPEN),
+        (head(JointState.ABORTING, 5), 5, "r1", Turn.OPEN),
+        (head(JointState.ABORTED, 5, committed_before=4), 5, "r1", Turn.OPEN),
+        (head(JointState.ABORTED, 5, committed_before=4), 4, "r1", Turn.DONE),
     ],
 )
 def test_turns(stored: StoredJoint | None, number: int, run: str, expected: Turn) -> None:
@@ -59,28 +59,28 @@ def test_turns(stored: StoredJoint | None, number: int, run: str, expected: Turn
 
 
 def test_a_run_that_was_replaced_is_refused_whatever_it_asks_for() -> None:
-    stored = head(State.COMMITTED, 5, "r2", older_runs=("r1",))
+    stored = head(JointState.COMMITTED, 5, "r2", older_runs=("r1",))
     for number in (4, 5, 6):
         with pytest.raises(SeriesFenced, match="r2"):
             turn_of(stored, number, "r1")
 
 
 def test_what_is_committed_is_handed_on_from_head_to_head() -> None:
-    stored = head(State.COMMITTED, 5)
+    stored = head(JointState.COMMITTED, 5)
     for at in range(RUNS_REMEMBERED * 2):
         part = next_part(stored, Begin(SERIES, 6, f"r{at + 2}", 1))
         assert part.committed_before == 5
         assert part.ordinal == at + 1
-        stored = StoredJoint(state=State.ABORTED, timeout_ms=1, opened_ms=0, part=part)
+        stored = StoredJoint(state=JointState.ABORTED, timeout_ms=1, opened_ms=0, part=part)
     assert stored.part is not None
     assert len(stored.part.older_runs) == RUNS_REMEMBERED
     assert stored.part.older_runs[-1] == f"r{RUNS_REMEMBERED * 2}"
 
 
 def test_the_head_is_the_last_one_in_whatever_order_they_are_found() -> None:
-    heads = Heads()
+    heads = SeriesHeads()
     for at in (1, 3, 0, 2):
-        heads.note(f"t{at}", head(State.ABORTED, 0, ordinal=at))
+        heads.note(f"t{at}", head(JointState.ABORTED, 0, ordinal=at))
     assert heads.get(SERIES) == "t3"
     assert [heads.has(f"t{at}") for at in range(4)] == [False, False, False, True]
     heads.drop("t0")
@@ -118,7 +118,7 @@ class Story:
         shard.open(shard.read_log())
         return shard
 
-    def on_marker(self, _where: Where, marker: Marker) -> None:
+    def on_marker(self, _where: Where, marker: EndMarker) -> None:
         producer_id = marker.producer.producer_id
         if marker.is_commit and producer_id not in self.visible:
             self.visible.add(producer_id)
@@ -171,9 +171,9 @@ def test_each_number_is_seen_once_whoever_is_killed_and_wakes_up_again(seed: int
             if name is not None:
                 story.write(name, number)
                 if dice.random() < 0.2:
-                    story.ask(name, Abort())
+                    story.ask(name, AbortJoint())
                 if dice.random() < 0.6:
-                    story.ask(name, Commit(None))
+                    story.ask(name, CommitJoint(None))
             else:
                 drivers[run] = number + 1
         except PenstockError:
@@ -188,7 +188,7 @@ def test_each_number_is_seen_once_whoever_is_killed_and_wakes_up_again(seed: int
     transactions = [
         each.stored.part.number
         for each in story.shard.machines.values()
-        if each.stored is not None and each.stored.part is not None and each.stored.state is State.COMMITTED
+        if each.stored is not None and each.stored.part is not None and each.stored.state is JointState.COMMITTED
     ]
     assert len(transactions) == len(set(transactions)), "a number was committed by two transactions"
     assert transactions == sorted(transactions)

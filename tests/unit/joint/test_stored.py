@@ -6,17 +6,17 @@ import pytest
 from tests.unit.transactions.nodes import Cluster, play
 
 from penstock.errors import FencedLeaderEpoch, LeaderNotAvailable, PeerUnavailable
-from penstock.features.transactions.joint.stored import Holdings, Search
+from penstock.features.transactions.joint.coordinator import NumberedSearch, Search
 from penstock.machines.leaders import Leaders
 from penstock.machines.messages import ProducerIdentity
 
 WRITER = ProducerIdentity(7, 0)
 
 
-def holdings_of(cluster: Cluster) -> dict[int, Holdings]:
+def holdings_of(cluster: Cluster) -> dict[int, NumberedSearch]:
     found = {}
     for node in cluster.nodes.values():
-        found[node.id] = Holdings(node.find, Leaders(node.id, node.metadata, node.peers, node.clock))
+        found[node.id] = NumberedSearch(node.find, Leaders(node.id, node.metadata, node.peers, node.clock))
         found[node.id].serve()
     return found
 

@@ -28,19 +28,19 @@ from tests.unit.transactions.transcript import milliseconds, place
 from penstock.config.settings import TransactionSettings
 from penstock.errors import NotCoordinator, PenstockError
 from penstock.features.transactions.joint.messages import (
-    Abort,
-    Commit,
-    Ended,
+    AbortJoint,
+    AwaitEnd,
+    CommitJoint,
     Enter,
     Entered,
-    Extend,
+    ExtendJoint,
+    JointEnd,
     Open,
     Opened,
-    Result,
 )
 from penstock.features.transactions.joint.records import JointKey, StoredCall, StoredJoint, StoredWriter, from_record
 from penstock.features.transactions.joint.shard import JointShard
-from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.markers import EndMarker
 from penstock.features.transactions.messages import Where
 from penstock.machines.messages import Rejected, Request
 from penstock.partitions.stats import TransactionStats
@@ -93,7 +93,7 @@ class Transcript:
         shard.open(shard.read_log())
         return shard
 
-    def _on_marker(self, where: Where, marker: Marker) -> None:
+    def _on_marker(self, where: Where, marker: EndMarker) -> None:
         self._note_records()
         kind = "commit" if marker.is_commit else "abort"
         producer_id, epoch = marker.producer
@@ -116,7 +116,7 @@ class Transcript:
         self._ask(Open(milliseconds(chosen.get("timeout", "60s")), self.now_ms), self._until)
 
     def do_extend(self, timeout: str | None = None) -> None:
-        self._ask(Extend(None if timeout is None else milliseconds(timeout)), self._until)
+        self._ask(ExtendJoint(None if timeout is None else milliseconds(timeout)), self._until)
 
     def _until(self, opened: Opened) -> str:
         return f"open until {opened.deadline_ms / 1000:g} s"
@@ -161,17 +161,17 @@ class Transcript:
     def do_commit(self, *words: str) -> None:
         keys = [word.removeprefix("key=") for word in words if word.startswith("key=")]
         writers = tuple(word for word in words if not word.startswith("key="))
-        self._ask(Commit(keys[0] if keys else None, writers or None), lambda _: "commit is decided")
+        self._ask(CommitJoint(keys[0] if keys else None, writers or None), lambda _: "commit is decided")
 
     def do_abort(self) -> None:
-        self._ask(Abort(), lambda _: "abort is decided")
+        self._ask(AbortJoint(), lambda _: "abort is decided")
 
     def do_result(self) -> None:
-        def told(ended: Ended) -> str:
+        def told(ended: JointEnd) -> str:
             reason = "" if ended.reason is None else f" ({ended.reason.value})"
             return f"{ended.state.value}{reason}: {_names(ended.committed)} in, {_names(ended.aborted)} out"
 
-        self._ask(Result(), told)
+        self._ask(AwaitEnd(), told)
 
     def do_expire(self) -> None:
         self.shard.expire()

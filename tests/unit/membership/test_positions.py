@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.errors import InvalidRequest
-from penstock.features.groups.hosted.positions import Position, Positions
+from penstock.features.groups.hosted.member import Position, Positions
 
 ORDERS, OTHERS = ("orders", 0), ("orders", 1)
 

@@ -12,7 +12,7 @@ from penstock.errors import InvalidRequest, NotCoordinator
 from penstock.features.queues.core.messages import ReceiptOutcome, ReceiptPart
 from penstock.features.queues.leases import LeasedRecord, SettledReceipt
 from penstock.operations.queues import is_done, message_view, results_of, start_of
-from penstock.partitions.access import Since
+from penstock.partitions.access import SinceTime
 
 
 def told(verdict: SettledReceipt) -> dict[str, object]:
@@ -83,7 +83,7 @@ def test_an_empty_request_is_a_request() -> None:
 def test_a_start_is_an_offset_or_an_instant_but_not_both() -> None:
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     assert start_of("latest", None) == "latest"
-    assert start_of(None, moment) == Since(1_767_225_600_000)
+    assert start_of(None, moment) == SinceTime(1_767_225_600_000)
     assert start_of(None, None) is None
     with pytest.raises(InvalidRequest):
         start_of(0, moment)

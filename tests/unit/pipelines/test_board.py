@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import CorruptRecords, PipelineNotFound, PipelineReplaced
 from penstock.features.pipelines.board import AskToStop, Board, Forget, Tell
-from penstock.features.pipelines.records import Change, QueryFigures, Report, RunState, from_record, to_record
+from penstock.features.pipelines.records import PipelineChange, Report, RunState, SinkFigures, from_record, to_record
 from penstock.records import Record
 
 
@@ -79,11 +79,11 @@ def test_a_report_comes_back_from_its_record_as_it_was() -> None:
         host="h",
         started_ms=1,
         error="e",
-        queries=[QueryFigures(name="q", batch=3, rows=4, rows_per_second=0.5, lag=7, unmet={"x": 1})],
+        queries=[SinkFigures(name="q", batch=3, rows=4, rows_per_second=0.5, lag=7, unmet={"x": 1})],
         stop=True,
     )
-    assert from_record(to_record(Change("p", whole), 3, 9)) == Change("p", whole)
-    assert from_record(to_record(Change("p", None), 3, 9)) == Change("p", None)
+    assert from_record(to_record(PipelineChange("p", whole), 3, 9)) == PipelineChange("p", whole)
+    assert from_record(to_record(PipelineChange("p", None), 3, 9)) == PipelineChange("p", None)
     for value in (b"", b"\xc1", b"\x01"):
         with pytest.raises(CorruptRecords, match="Record 3 is not about a pipeline"):
             from_record(Record(3, 0, b"p", value, ()))

@@ -12,11 +12,11 @@ from penstock.features.queues.core.messages import (
     GrantedLease,
     GrantLease,
     NackDeliveries,
+    Receipt,
     ReceiptOutcome,
     RejectDeliveries,
 )
 from penstock.features.queues.core.queue import Queue
-from penstock.features.queues.core.receipts import Receipt
 from penstock.features.queues.core.records import QueueChange, from_record, to_record
 from penstock.machines.messages import Request
 from penstock.records import Record

@@ -12,7 +12,7 @@ from tests.unit.queues.graveyard import publish, receive, run, running, until
 from penstock.consensus.controller import TopicSpec
 from penstock.consensus.queue_config import QueueSettings
 from penstock.errors import NotCoordinator
-from penstock.features.dead_letters.breaker import Breaker, Breakers
+from penstock.features.dead_letters.writer import Breaker, Breakers
 from penstock.features.queues.core.state import QueueTally
 from penstock.supervision import Supervision
 
@@ -110,7 +110,7 @@ def test_a_group_that_fails_too_often_is_paused_and_says_why() -> None:
                 return (await broker.queues.stats("t", "g"))[0].is_paused
 
             async def is_told() -> bool:
-                return broker.queues.aftermath.breakers.opened["t", "g"] == 1
+                return broker.queues.breakers.opened["t", "g"] == 1
 
             await until(is_paused)
             await until(is_told)

@@ -27,8 +27,7 @@ from penstock.broker.broker import Broker
 from penstock.consensus.controller import TopicSpec
 from penstock.errors import DeadLetterNotFound, InvalidRequest, NotCoordinator, UnknownTopic
 from penstock.features.dead_letters.writer import ensure_dead_letter_topic
-from penstock.features.queues.core.messages import ConfirmDeadLetters
-from penstock.features.queues.core.receipts import Receipt
+from penstock.features.queues.core.messages import ConfirmDeadLetters, Receipt
 from penstock.features.redrives.records import DeadLetterFilter
 from penstock.records import HEADER_BYTES, Codec, Record, encode_batch
 from penstock.records.header import seal

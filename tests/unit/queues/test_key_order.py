@@ -9,7 +9,7 @@ from tests.unit.queues.desk import Desk, spans
 from penstock.consensus.queue_config import Order, QueueSettings
 from penstock.features.queues.core.intervals import Interval
 from penstock.features.queues.core.messages import ConfirmDeadLetters, SkipGaps, TrimBefore
-from penstock.features.queues.leading.labels import label_of
+from penstock.features.queues.leading.sources import label_of
 
 A, B, C = 1, 2, 3
 

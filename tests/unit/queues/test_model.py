@@ -40,15 +40,16 @@ from penstock.features.queues.core.messages import (
     PauseQueue,
     PendingDeadLetter,
     PurgeBefore,
+    Receipt,
     ReceiptOutcome,
     RejectDeliveries,
     ReleaseDeliveries,
     SeekQueue,
     SkipGaps,
     TrimBefore,
+    parse_receipt,
 )
 from penstock.features.queues.core.queue import EXPIRED, GAVE_UP, Queue
-from penstock.features.queues.core.receipts import Receipt, parse_receipt
 from penstock.features.queues.core.records import from_record, to_record
 from penstock.features.queues.core.shares import LabelRun
 from penstock.machines.messages import ProducerIdentity, Request

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.consensus.queue_config import QueueSettings
 from penstock.features.dead_letters.letters import (
     HEADERS_BYTES_MAX,
-    Origin,
+    DeadLetterOrigin,
     dead_letter_topic,
     origin_of,
     queue_settings_for,
@@ -23,11 +23,13 @@ from penstock.records import Record
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 numbers = st.integers(0, 2**63 - 1)
 headers = st.lists(st.tuples(texts, st.none() | st.binary(max_size=20)), max_size=5).map(tuple)
-origins = st.builds(Origin, texts, numbers, numbers, st.integers(-1, 2**62), texts, numbers, texts, numbers)
+origins = st.builds(DeadLetterOrigin, texts, numbers, numbers, st.integers(-1, 2**62), texts, numbers, texts, numbers)
 
 
 @given(headers, origins, origins)
-def test_a_message_comes_back_as_it_was_however_often_it_died(headers: tuple, first: Origin, second: Origin) -> None:
+def test_a_message_comes_back_as_it_was_however_often_it_died(
+    headers: tuple, first: DeadLetterOrigin, second: DeadLetterOrigin
+) -> None:
     message = Record(7, 1, b"k", b"v", headers)
     once = with_origin(message, first)
     assert origin_of(once.headers) == first
@@ -43,7 +45,10 @@ def test_a_message_comes_back_as_it_was_however_often_it_died(headers: tuple, fi
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([f"penstock-dlq-{name}" for name in Origin._fields]), st.binary()), max_size=9)
+    st.lists(
+        st.tuples(st.sampled_from([f"penstock-dlq-{name}" for name in DeadLetterOrigin._fields]), st.binary()),
+        max_size=9,
+    )
 )
 def test_headers_that_somebody_else_wrote_do_no_harm(written: list[tuple[str, bytes]]) -> None:
     found = origin_of(tuple(written))
@@ -52,7 +57,7 @@ def test_headers_that_somebody_else_wrote_do_no_harm(written: list[tuple[str, by
 
 
 def test_the_headers_take_no_more_than_is_left_for_them() -> None:
-    origin = Origin("t" * 249, 2**31, 2**63, 2**63, "g" * 249, 10**6, "\U0001f600" * 1_000, 2**63)
+    origin = DeadLetterOrigin("t" * 249, 2**31, 2**63, 2**63, "g" * 249, 10**6, "\U0001f600" * 1_000, 2**63)
     told = with_origin(Record(0, 0, None, None), origin).headers
     assert sum(len(name) + len(value or b"") + 20 for name, value in told) < HEADERS_BYTES_MAX
 

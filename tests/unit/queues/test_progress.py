@@ -14,9 +14,9 @@ from tests.support.virtual_time import run
 from penstock.clock import SystemClock
 from penstock.consensus.controller import TopicSpec
 from penstock.errors import InvalidTopicName, NotCoordinator, PenstockError, PolicyViolation, UnknownTopic
-from penstock.features.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit
-from penstock.features.queues.leading.coordinator import ensure_companion
+from penstock.features.groups.messages import CommitOffsets, DeleteOffsets, MemberIdentity, OffsetCommit
 from penstock.features.queues.leading.progress import QueueProgress, TrimAcked
+from penstock.features.queues.leading.shard import ensure_companion
 from penstock.model import OFFSETS_TOPIC
 from penstock.supervision import Supervision
 
@@ -106,7 +106,7 @@ def test_an_offset_that_somebody_else_committed_is_left_alone() -> None:
             await house.broker.groups.await_shard("workers")
             topic_id = house.broker.metadata.topic("orders").topic_id.hex
             own = OffsetCommit("orders", 0, 1, -1, "", topic_id)
-            await house.broker.groups.ask("workers", Commit(MemberIdentity(member_id=""), (own,)))
+            await house.broker.groups.ask("workers", CommitOffsets(MemberIdentity(member_id=""), (own,)))
             house.put("a", "b", "c")
             await house.ack(*await house.take(3))
             await step(house)

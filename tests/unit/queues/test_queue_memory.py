@@ -16,12 +16,12 @@ from penstock.features.queues.core.messages import (
     OfferedSpan,
     PauseQueue,
     PurgeBefore,
+    Receipt,
     ReceiptOutcome,
     SeekQueue,
     SkipGaps,
     TrimBefore,
 )
-from penstock.features.queues.core.receipts import Receipt
 
 # -- how far the group is ----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.features.queues.core.receipts import Receipt, Seal, parse_receipt
+from penstock.features.queues.core.messages import Receipt, Seal, parse_receipt
 
 SEAL = Seal(bytes(range(16)))
 NONCE = SEAL.nonce(1)

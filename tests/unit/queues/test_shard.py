@@ -8,9 +8,15 @@ from tests.support.journal import MemoryJournal
 
 from penstock.consensus.queue_config import QueueSettings
 from penstock.features.queues.core import records
-from penstock.features.queues.core.messages import AckDeliveries, BeginQueue, GrantLease, OfferedSpan, ReceiptOutcome
+from penstock.features.queues.core.messages import (
+    AckDeliveries,
+    BeginQueue,
+    GrantLease,
+    OfferedSpan,
+    Receipt,
+    ReceiptOutcome,
+)
 from penstock.features.queues.core.queue import Queue
-from penstock.features.queues.core.receipts import Receipt
 from penstock.features.queues.core.records import QueueChange
 from penstock.machines.messages import Rejected, Request
 from penstock.machines.shard import Machine, Shard

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.queue_house import QueueHouse, values
 from tests.support.virtual_time import run
 
-from penstock.features.queues.leading.labels import lane_of_records
+from penstock.features.queues.leading.sources import lane_of_records
 from penstock.priorities import NORMAL, PRIORITIES, lane_of_headers, with_priority
 from penstock.records import Codec, Record, encode_batch, encode_values
 from penstock.records.batch import open_batch

@@ -29,10 +29,10 @@ from penstock.features.queues.core.messages import (
     GrantLease,
     JudgedReceipts,
     OfferedSpan,
+    Receipt,
     ReceiptOutcome,
 )
 from penstock.features.queues.core.queue import Queue
-from penstock.features.queues.core.receipts import Receipt
 from penstock.features.queues.core.records import QueueChange
 from penstock.features.queues.leases import LeasedRecord
 from penstock.features.transactions.joint.publishing import Ticket, publish_into

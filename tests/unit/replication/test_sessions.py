@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.replication.stage import TOPIC_ID
 
-from penstock.partitions.replication.messages import Added, Fetch, Fetched
+from penstock.partitions.replication.messages import Added, Fetched, FetchReplica
 from penstock.partitions.replication.sessions import FollowerSession, LeaderSession
 from penstock.partitions.throttle import Throttle
 
@@ -16,9 +16,9 @@ def describe(key: str, slot: int) -> Added:
     return Added(slot, TOPIC_ID, ord(key[0]), 0, len(key), 0, 0)
 
 
-def fetch_of(session: FollowerSession[str], node_epoch: int = 0) -> Fetch:
+def fetch_of(session: FollowerSession[str], node_epoch: int = 0) -> FetchReplica:
     named = session.begin(describe)
-    return Fetch(node_epoch, session.session, session.number, 0, 1, -1, named.added, named.moved, named.dropped)
+    return FetchReplica(node_epoch, session.session, session.number, 0, 1, -1, named.added, named.moved, named.dropped)
 
 
 def test_a_partition_is_named_once_and_then_only_when_it_has_moved() -> None:
@@ -85,8 +85,8 @@ def test_a_leader_goes_on_only_where_it_stopped() -> None:
     held: LeaderSession[str] = LeaderSession(node_epoch=3, session=5)
     held.number = 7
 
-    def fetch(epoch: int, session: int, number: int) -> Fetch:
-        return Fetch(epoch, session, number, 0, 1, -1)
+    def fetch(epoch: int, session: int, number: int) -> FetchReplica:
+        return FetchReplica(epoch, session, number, 0, 1, -1)
 
     assert held.is_next(fetch(3, 5, 8))
     for other in (fetch(3, 5, 7), fetch(3, 5, 9), fetch(3, 4, 8), fetch(2, 5, 8)):

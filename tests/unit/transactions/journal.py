@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from tests.support import journal
 
 from penstock.features.transactions import records
-from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.markers import EndMarker
 from penstock.features.transactions.messages import Where
 
 
@@ -21,13 +21,13 @@ class MemoryJournal(journal.MemoryJournal):
 class MemoryMarkers:
     """Writes markers to partitions that are lists; those that are ``stuck`` take theirs when they are no longer."""
 
-    def __init__(self, on_marker: Callable[[Where, Marker], None]) -> None:
+    def __init__(self, on_marker: Callable[[Where, EndMarker], None]) -> None:
         self._on_marker = on_marker
         self.stuck: set[Where] = set()
-        self._rounds: list[tuple[Marker, set[Where], Callable[[], bool], Callable[[], None]]] = []
+        self._rounds: list[tuple[EndMarker, set[Where], Callable[[], bool], Callable[[], None]]] = []
 
     def write(
-        self, marker: Marker, partitions: Collection[Where], is_wanted: Callable[[], bool], done: Callable[[], None]
+        self, marker: EndMarker, partitions: Collection[Where], is_wanted: Callable[[], bool], done: Callable[[], None]
     ) -> None:
         self._rounds.append((marker, set(partitions), is_wanted, done))
         self.go_on()

@@ -10,9 +10,9 @@ from tests.unit.transactions.nodes import Cluster, Node, play, until
 
 from penstock.errors import ConcurrentTransactions, CoordinatorLoading, NotCoordinator, ProducerFenced
 from penstock.features.groups.messages import CommitInTransaction, MemberIdentity, OffsetCommit
-from penstock.features.transactions.marking import MARK
-from penstock.features.transactions.messages import AddPartitions
-from penstock.features.transactions.states import State
+from penstock.features.transactions.markers import MARK
+from penstock.features.transactions.messages import AddToTransaction
+from penstock.features.transactions.states import TransactionState
 from penstock.machines.messages import ProducerIdentity
 from penstock.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
@@ -32,8 +32,8 @@ def coordinator(cluster: Cluster) -> Any:
     return cluster.leader(TRANSACTIONS_TOPIC, 0).transactions
 
 
-def state(cluster: Cluster, name: str = "x") -> State:
-    found: State = coordinator(cluster).find(name).state
+def state(cluster: Cluster, name: str = "x") -> TransactionState:
+    found: TransactionState = coordinator(cluster).find(name).state
     return found
 
 
@@ -76,10 +76,10 @@ def test_a_node_out_of_reach_is_told_when_it_is_back_and_keeps_no_other_waiting(
         assert cluster.story("t", 0)[-1].endswith("commits")
         await asyncio.sleep(0.1)
         assert cluster.story("t", 2) == [f"{producer.producer_id}/0: a"]
-        assert state(cluster) is State.PREPARE_COMMIT
+        assert state(cluster) is TransactionState.PREPARE_COMMIT
         cluster.exchange.heal()
         await ending
-        await until(lambda: state(cluster) is State.COMPLETE_COMMIT)
+        await until(lambda: state(cluster) is TransactionState.COMPLETE_COMMIT)
         assert cluster.story("t", 2)[-1].endswith("commits")
 
     play(story)
@@ -93,7 +93,7 @@ def test_markers_follow_leadership() -> None:
         await until(lambda: cluster.story("t", 1)[-1].endswith("aborts"))
         cluster.move("t", 2, 2)
         await ending
-        await until(lambda: state(cluster) is State.COMPLETE_ABORT)
+        await until(lambda: state(cluster) is TransactionState.COMPLETE_ABORT)
         assert cluster.story("t", 2)[-1].endswith("aborts")
 
     play(story)
@@ -105,7 +105,7 @@ def test_a_partition_that_is_not_here_is_not_taken_for_deleted_and_one_that_is_d
         producer = await begin(cluster, "x", ("t", 2), ("gone", 0))
         cluster.delete("gone")
         await coordinator(cluster).end("x", producer, is_commit=True, bumps=True)
-        await until(lambda: state(cluster) is State.COMPLETE_COMMIT)
+        await until(lambda: state(cluster) is TransactionState.COMPLETE_COMMIT)
         assert cluster.story("t", 2)[-1].endswith("commits")
 
     play(story)
@@ -117,7 +117,7 @@ def test_a_leader_that_has_not_heard_of_its_partition_yet_is_asked_again() -> No
         late.backlog = []
         cluster.create("new", 3)
         producer = await coordinator(cluster).init("x", 60_000)
-        await coordinator(cluster).ask("x", AddPartitions(producer, frozenset({("new", 0)})))
+        await coordinator(cluster).ask("x", AddToTransaction(producer, frozenset({("new", 0)})))
         ending = asyncio.ensure_future(coordinator(cluster).end("x", producer, is_commit=True, bumps=True))
         await asyncio.sleep(0.05)
         assert cluster.story("new", 0) == []
@@ -134,13 +134,13 @@ def test_a_new_coordinator_finishes_what_the_old_one_decided() -> None:
         cluster.exchange.cut(1, 3)
         cluster.exchange.cut(1, 2)
         ending = asyncio.ensure_future(coordinator(cluster).end("x", producer, is_commit=True, bumps=True))
-        await until(lambda: state(cluster) is State.PREPARE_COMMIT)
+        await until(lambda: state(cluster) is TransactionState.PREPARE_COMMIT)
         cluster.move(TRANSACTIONS_TOPIC, 0, 2)
         with pytest.raises(NotCoordinator):
             await ending
         cluster.exchange.heal()
         await coordinator(cluster).await_shard("x")
-        await until(lambda: state(cluster) is State.COMPLETE_COMMIT)
+        await until(lambda: state(cluster) is TransactionState.COMPLETE_COMMIT)
         for where in ALL:
             assert cluster.story(*where)[-1] == f"{producer.producer_id}/1 commits"
             assert not cluster.partition(*where).transactions()
@@ -180,7 +180,7 @@ def test_a_marker_that_was_held_up_does_not_end_a_later_transaction() -> None:
 def test_what_is_not_in_the_transaction_is_named_by_the_coordinator_elsewhere() -> None:
     async def story(cluster: Cluster) -> None:
         producer = await coordinator(cluster).init("x", 60_000)
-        await coordinator(cluster).ask("x", AddPartitions(producer, frozenset({("t", 1)})))
+        await coordinator(cluster).ask("x", AddToTransaction(producer, frozenset({("t", 1)})))
         node = cluster.nodes[2]
         cluster.create("u", 2)
         assert await node.admit("x", producer, ("t", 1), adds=False) == frozenset()
@@ -214,7 +214,7 @@ def test_an_answer_that_a_marker_has_overtaken_does_not_count(adds: bool) -> Non
         node = cluster.nodes[2]
         producer = await coordinator(cluster).init("x", 60_000)
         if not adds:
-            await coordinator(cluster).ask("x", AddPartitions(producer, frozenset({("t", 1)})))
+            await coordinator(cluster).ask("x", AddToTransaction(producer, frozenset({("t", 1)})))
         delay = Delay(node)
         asking = asyncio.ensure_future(node.admit("x", producer, ("t", 1), adds=adds))
         await until(lambda: delay.answered == 1)
@@ -252,7 +252,7 @@ def test_the_word_of_a_coordinator_that_was_replaced_does_not_count() -> None:
         await new.await_shard("x")
         await new.end("x", producer, is_commit=False, bumps=False)
         await until(lambda: cluster.story("t", 1)[-1].endswith("aborts"))
-        assert stale.transactions.find("x").state is State.ONGOING  # it does not know better
+        assert stale.transactions.find("x").state is TransactionState.ONGOING  # it does not know better
         verdict = await partition_leader.admit("x", producer, ("t", 1), adds=False)
         assert isinstance(verdict, NotCoordinator)
         # The same where the coordinator that was replaced leads the partition itself.
@@ -327,7 +327,11 @@ def test_offsets_of_a_group_elsewhere_take_effect_with_the_transaction(is_commit
         assert group is not None
         assert ("t", 0) not in group.offsets
         await coordinator(cluster).end("x", producer, is_commit=is_commit, bumps=True)
-        await until(lambda: state(cluster) is (State.COMPLETE_COMMIT if is_commit else State.COMPLETE_ABORT))
+        await until(
+            lambda: (
+                state(cluster) is (TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT)
+            )
+        )
         found = node.groups.find("g")
         if is_commit:
             assert found is not None
@@ -347,9 +351,9 @@ def test_a_coordinator_that_has_handed_over_passes_on_what_still_comes_to_it() -
         assert coordinator(cluster) is not old
         await old.add("x", producer, frozenset({("t", 1)}))
         # The producer asks the new coordinator for the end, which knows of what it ends.
-        await until(lambda: state(cluster) is State.ONGOING)
+        await until(lambda: state(cluster) is TransactionState.ONGOING)
         await coordinator(cluster).end("x", producer, is_commit=False, bumps=False)
-        await until(lambda: state(cluster) is State.COMPLETE_ABORT)
+        await until(lambda: state(cluster) is TransactionState.COMPLETE_ABORT)
 
     play(story)
 
@@ -365,7 +369,7 @@ def test_what_is_passed_on_waits_for_the_new_coordinator() -> None:
         await asyncio.sleep(0.1)
         cluster.exchange.heal()
         await adding
-        assert state(cluster) is State.ONGOING
+        assert state(cluster) is TransactionState.ONGOING
 
     play(story)
 

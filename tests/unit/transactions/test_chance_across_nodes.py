@@ -13,7 +13,7 @@ import pytest
 from tests.unit.transactions.nodes import Cluster, play, tales, until
 
 from penstock.errors import PenstockError
-from penstock.features.transactions.messages import AddPartitions
+from penstock.features.transactions.messages import AddToTransaction
 from penstock.machines.messages import ProducerIdentity
 from penstock.model import TRANSACTIONS_TOPIC
 
@@ -61,7 +61,7 @@ class Writer:
 
     async def write(self, where: tuple[str, int], which: str, producer: ProducerIdentity) -> None:
         if not self.is_second:
-            await self.coordinator().ask(self.name, AddPartitions(producer, frozenset({where})))  # type: ignore[attr-defined]
+            await self.coordinator().ask(self.name, AddToTransaction(producer, frozenset({where})))  # type: ignore[attr-defined]
         node = self.cluster.leader(*where)
 
         def append() -> None:

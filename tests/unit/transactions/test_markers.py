@@ -10,13 +10,12 @@ from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.surroundings import alone
 from penstock.consensus.controller import TopicSpec
-from penstock.features.transactions.markers import LocalMarkers, Marker
-from penstock.features.transactions.marking import ClusterMarkers
+from penstock.features.transactions.markers import ClusterMarkers, EndMarker, LocalMarkers
 from penstock.machines.messages import ProducerIdentity
 from penstock.model import OFFSETS_TOPIC
 from penstock.records import read_marker
 
-MARKER = Marker(ProducerIdentity(7, 3), is_commit=True, coordinator_epoch=1)
+MARKER = EndMarker(ProducerIdentity(7, 3), is_commit=True, coordinator_epoch=1)
 
 
 class Groups:
@@ -148,7 +147,7 @@ def test_nobody_writes_for_a_coordinator_that_is_none_any_more(tmp_path: Path) -
 
 def test_a_newer_epoch_in_a_partition_means_that_it_knows(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        newer = Marker(ProducerIdentity(7, 4), is_commit=False, coordinator_epoch=1)
+        newer = EndMarker(ProducerIdentity(7, 4), is_commit=False, coordinator_epoch=1)
         scene.markers.local.append(newer, ("t", 0))
         scene.write(("t", 0))
         assert scene.done

@@ -21,12 +21,12 @@ from tests.unit.transactions.journal import MemoryJournal, MemoryMarkers
 
 from penstock.config.settings import TransactionSettings
 from penstock.errors import NotCoordinator, PenstockError
+from penstock.features.transactions.coordinator import TransactionShard
 from penstock.features.transactions.epochs import EPOCH_MAX
-from penstock.features.transactions.markers import Marker
-from penstock.features.transactions.messages import AddPartitions, End, Init, Terminate, Verify, Where
-from penstock.features.transactions.records import Change, StoredTransaction, TransactionKey
-from penstock.features.transactions.shard import TransactionShard
-from penstock.features.transactions.states import DECIDED, State
+from penstock.features.transactions.markers import EndMarker
+from penstock.features.transactions.messages import AddToTransaction, End, Init, Terminate, Verify, Where
+from penstock.features.transactions.records import StoredTransaction, TransactionChange, TransactionKey
+from penstock.features.transactions.states import DECIDED, TransactionState
 from penstock.machines.messages import ProducerIdentity, Rejected, Request
 from penstock.partitions.stats import TransactionStats
 
@@ -68,7 +68,7 @@ class Partition:
         self.open.add(producer.producer_id)
         self.entries.append(Entry(producer, number))
 
-    def mark(self, marker: Marker) -> None:
+    def mark(self, marker: EndMarker) -> None:
         producer_id, epoch = marker.producer
         assert epoch >= self.epochs.get(producer_id, 0), "a marker of an epoch that is over"
         self.epochs[producer_id] = epoch
@@ -131,9 +131,12 @@ class TransactionMachine(RuleBasedStateMachine):
             self.fresh = len(NAMES)
             for number, name in enumerate(NAMES):
                 aged = StoredTransaction(
-                    state=State.EMPTY, producer_id=number + 1, producer_epoch=first_epoch, timeout_ms=TIMEOUT_MS
+                    state=TransactionState.EMPTY,
+                    producer_id=number + 1,
+                    producer_epoch=first_epoch,
+                    timeout_ms=TIMEOUT_MS,
                 )
-                self.journal.append([Change(TransactionKey(name), aged)], 0)
+                self.journal.append([TransactionChange(TransactionKey(name), aged)], 0)
         self.open_shard()
 
     def open_shard(self) -> None:
@@ -235,7 +238,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 client.added.add(where)
                 self.send(client.name, producer, number, where, adds=False)
 
-        request = AddPartitions(producer, frozenset({where}))
+        request = AddToTransaction(producer, frozenset({where}))
         self.ask(client.name, request, added, self.give_up(client))
 
     @rule(
@@ -271,7 +274,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 partition.write(producer, number)
 
         places = frozenset({where})
-        self.ask(name, AddPartitions(producer, places) if adds else Verify(producer, places), admitted)
+        self.ask(name, AddToTransaction(producer, places) if adds else Verify(producer, places), admitted)
 
     @rule(at=clients, is_commit=st.booleans(), is_lost=st.booleans())
     def end(self, at: int, is_commit: bool, is_lost: bool) -> None:
@@ -306,7 +309,7 @@ class TransactionMachine(RuleBasedStateMachine):
         """The network delivers an end once more, however late."""
         name, producer, is_commit = self.old_ends[which % len(self.old_ends)]
         machine = self.shard.machines.get(name)
-        was_open = machine is not None and machine.state is State.ONGOING
+        was_open = machine is not None and machine.state is TransactionState.ONGOING
         is_current = (
             was_open and machine is not None and machine.stored is not None and machine.stored.producer == producer
         )

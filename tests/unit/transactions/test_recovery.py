@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.unit.transactions.journal import MemoryJournal, MemoryMarkers
 
 from penstock.config.settings import TransactionSettings
-from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.coordinator import TransactionShard
+from penstock.features.transactions.markers import EndMarker
 from penstock.features.transactions.messages import Where
-from penstock.features.transactions.records import Change, StoredTransaction, TransactionKey
-from penstock.features.transactions.shard import TransactionShard
-from penstock.features.transactions.states import State
+from penstock.features.transactions.records import StoredTransaction, TransactionChange, TransactionKey
+from penstock.features.transactions.states import TransactionState
 from penstock.machines.messages import ProducerIdentity
 from penstock.partitions.stats import TransactionStats
 
@@ -18,10 +18,14 @@ def test_a_decision_that_was_read_is_committed_before_its_markers() -> None:
     journal = MemoryJournal()
     journal.is_slow = True
     decided = StoredTransaction(
-        state=State.PREPARE_COMMIT, producer_id=1, producer_epoch=4, timeout_ms=1_000, partitions={"orders": (0, 2)}
+        state=TransactionState.PREPARE_COMMIT,
+        producer_id=1,
+        producer_epoch=4,
+        timeout_ms=1_000,
+        partitions={"orders": (0, 2)},
     )
-    journal.append([Change(TransactionKey("x"), decided)], 0)
-    told: list[tuple[Where, Marker]] = []
+    journal.append([TransactionChange(TransactionKey("x"), decided)], 0)
+    told: list[tuple[Where, EndMarker]] = []
     markers = MemoryMarkers(lambda where, marker: told.append((where, marker)))
     shard = TransactionShard(
         journal,
@@ -36,6 +40,6 @@ def test_a_decision_that_was_read_is_committed_before_its_markers() -> None:
     shard.open(shard.read_log())
     assert not told
     journal.commit()
-    expected = Marker(ProducerIdentity(1, 4), is_commit=True, coordinator_epoch=9)
+    expected = EndMarker(ProducerIdentity(1, 4), is_commit=True, coordinator_epoch=9)
     assert told == [(("orders", 0), expected), (("orders", 2), expected)]
-    assert shard.machines["x"].state is State.COMPLETE_COMMIT
+    assert shard.machines["x"].state is TransactionState.COMPLETE_COMMIT

@@ -27,11 +27,11 @@ from tests.unit.transactions.journal import MemoryJournal, MemoryMarkers
 
 from penstock.config.settings import TransactionSettings
 from penstock.errors import NotCoordinator, PenstockError
+from penstock.features.transactions.coordinator import TransactionShard
 from penstock.features.transactions.epochs import EPOCH_MAX
-from penstock.features.transactions.markers import Marker
-from penstock.features.transactions.messages import AddPartitions, End, Init, Terminate, Verify, Where
-from penstock.features.transactions.records import Change, TransactionKey, from_record
-from penstock.features.transactions.shard import TransactionShard
+from penstock.features.transactions.markers import EndMarker
+from penstock.features.transactions.messages import AddToTransaction, End, Init, Terminate, Verify, Where
+from penstock.features.transactions.records import TransactionChange, TransactionKey, from_record
 from penstock.machines.messages import ProducerIdentity, Rejected, Request
 from penstock.partitions.stats import TransactionStats
 
@@ -130,7 +130,7 @@ class Transcript:
 
     def do_add(self, word: str, *places: str) -> None:
         name, producer = self._producer(word)
-        self._ask(name, AddPartitions(producer, frozenset(map(place, places))), lambda _: "added")
+        self._ask(name, AddToTransaction(producer, frozenset(map(place, places))), lambda _: "added")
 
     def do_verify(self, word: str, *places: str) -> None:
         name, producer = self._producer(word)
@@ -171,7 +171,7 @@ class Transcript:
         stored = self.shard.machines[NAME].stored
         assert stored is not None
         last = msgspec.structs.replace(stored, producer_epoch=EPOCH_MAX - 1)
-        self.journal.append([Change(TransactionKey(NAME), last)], self.now_ms)
+        self.journal.append([TransactionChange(TransactionKey(NAME), last)], self.now_ms)
         self.producers[name] = last.producer
         self.do_restart()
 
@@ -225,7 +225,7 @@ class Transcript:
 
     # -- what came out ------------------------------------------------------------------------------------------------
 
-    def _on_marker(self, where: Where, marker: Marker) -> None:
+    def _on_marker(self, where: Where, marker: EndMarker) -> None:
         self._note_records()
         what = "commit" if marker.is_commit else "abort"
         self.out.append(f"marker: {where[0]}/{where[1]} {what} of {spelled(marker.producer)}")

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from penstock.api.messages import to_ms
 from penstock.api.queues import QueueMessage, ReceiptResult
-from penstock.features.queues.core.receipts import parse_receipt
+from penstock.features.queues.core.messages import parse_receipt
 
 # A lease that is extended is not told how long it lasts now; none lasts longer than this.
 _LEASE_MS_MAX: Final = 12 * 3_600_000

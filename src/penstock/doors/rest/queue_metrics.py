@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.broker.broker import Broker
-from penstock.features.queues.leading.figures import Figures
+from penstock.features.queues.leading.shard import Figures
 from penstock.features.queues.wire import LaneStats
 from penstock.priorities import PRIORITIES
 
@@ -94,7 +94,7 @@ def collect_queues(broker: Broker, standings: Standings, rows_max: int) -> Itera
         yield gauge
     yield from _collect_lanes(standings)
     opened = CounterMetricFamily("penstock_queue_breaker_opened", "Times that failures paused it.", labels=labels)
-    for key, times in sorted(broker.queues.aftermath.breakers.opened.items())[:rows_max]:
+    for key, times in sorted(broker.queues.breakers.opened.items())[:rows_max]:
         opened.add_metric(list(key), times)
     yield opened
 

@@ -35,7 +35,7 @@ from penstock.operations.caller import Caller
 from penstock.operations.guard import check_logged_in
 from penstock.operations.schedules import cancel_each, cancel_result
 from penstock.operations.table import server_of
-from penstock.partitions.access import Since, Start
+from penstock.partitions.access import SinceTime, Start
 
 log = logging.getLogger(__name__)
 
@@ -314,7 +314,7 @@ class _Conversation:
             raise InvalidRequest(f"A stream reads at most {_STREAM_PARTITIONS_MAX} partitions; give `partition`.")
         start: Start = "earliest"
         if request.since is not None:
-            start = Since(to_ms(request.since))
+            start = SinceTime(to_ms(request.since))
         elif request.start is not None:
             start = request.start
         places = [(index, start) for index in indexes]

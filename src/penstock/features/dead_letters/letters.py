@@ -43,7 +43,7 @@ _HEADERS: Final = frozenset(PREFIX + name for name in _NAMES)
 _DIGEST_BYTES: Final = 6
 
 
-class Origin(NamedTuple):
+class DeadLetterOrigin(NamedTuple):
     """What the headers of a dead letter say. What is missing or makes no sense is None."""
 
     topic: str | None = None
@@ -56,7 +56,7 @@ class Origin(NamedTuple):
     time_ms: int | None = None  # when it was given up
 
 
-def with_origin(record: Record, origin: Origin) -> Record:
+def with_origin(record: Record, origin: DeadLetterOrigin) -> Record:
     """The message as a dead letter."""
     told = tuple(
         (PREFIX + name, str(value).encode(errors="replace"))
@@ -66,13 +66,13 @@ def with_origin(record: Record, origin: Origin) -> Record:
     return record._replace(headers=record.headers + told)
 
 
-def origin_of(headers: Headers) -> Origin:
-    """Where a dead letter came from; whoever can write to the topic can write such headers, so nothing is trusted."""
+def origin_of(headers: Headers) -> DeadLetterOrigin:
+    """Where a dead letter came from; any producer of the topic can write such headers, so nothing is trusted."""
     found: dict[str, str] = {}
     for name, value in headers:
         if name in _HEADERS and value is not None:
             found[name.removeprefix(PREFIX)] = value.decode(errors="replace")
-    return Origin(
+    return DeadLetterOrigin(
         topic=found.get("topic"),
         partition=_number(found.get("partition")),
         offset=_number(found.get("offset")),
@@ -201,7 +201,7 @@ class DeadMessage(NamedTuple):
     topic: str  # the dead-letter topic
     partition: int
     record: Record  # as it is stored, with all of its headers
-    origin: Origin
+    origin: DeadLetterOrigin
     is_redriven: bool = False  # whether it was sent back since
 
     @property

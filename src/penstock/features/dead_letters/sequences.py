@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.consensus.metadata import ClusterMetadata
 from penstock.consensus.records import NO_LEADER
-from penstock.errors import LeaderNotAvailable, NotLeader, PenstockError, RequestTimedOut
+from penstock.errors import LeaderNotAvailable, NotLeader, RequestTimedOut
 from penstock.machines.messages import ProducerIdentity
 from penstock.network.port import Method, Peers
 from penstock.partitions.partition import Partition
@@ -70,16 +70,9 @@ class Sequences:
             raise NotLeader("This node does not have the partition, or not yet.")
         partition.check_leader(request.leader_epoch)
         sequence = partition.log.producers.last_sequence_of(request.producer_id, request.producer_epoch)
-        committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-
-        def done(error: PenstockError | None) -> None:
-            if not committed.done():
-                committed.set_result(error)
-
-        partition.when_committed(partition.log.end_offset, done)
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                error = await committed
+                error = await partition.committed(partition.log.end_offset)
         except TimeoutError:
             raise RequestTimedOut(f"What was written to {partition.id} is not committed yet. Try again.") from None
         if error is not None:

@@ -7,17 +7,27 @@ meanwhile) are written too, as gaps in a batch: so a write of a former leader th
 still there, is the same one. Only where they are very many the producer begins a new epoch in their place.
 
 What cannot be written now is tried again, with longer and longer pauses; the messages stay with the queue until then.
+
+The flood breaker: a group is paused when too many of its messages fail, before all of them become dead letters.
+
+One bad message is for the dead letters. If most fail, what is wrong is elsewhere: a database that is down, a release
+with a bug. Then every retry is in vain, and a pause keeps the messages where they are until an operator has looked.
+
+Each node counts what ended on the partitions that it leads. `Breaker` knows no clock; `Breakers` wires it to pausing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from penstock.clock import Clock
 from penstock.consensus.controller import TopicSpec
 from penstock.consensus.controller.companions import SHARED_CONFIGS
+from penstock.consensus.queue_config import QueueSettings
 from penstock.consensus.setting import INT32_MAX
 from penstock.errors import (
     CoordinationError,
@@ -29,7 +39,13 @@ from penstock.errors import (
     ProducerFenced,
     TopicExists,
 )
-from penstock.features.dead_letters.letters import HEADERS_BYTES_MAX, Origin, dead_letter_topic, retrieve, with_origin
+from penstock.features.dead_letters.letters import (
+    HEADERS_BYTES_MAX,
+    DeadLetterOrigin,
+    dead_letter_topic,
+    retrieve,
+    with_origin,
+)
 from penstock.features.dead_letters.sequences import UNKNOWN, Sequences
 from penstock.features.messages.publishing import OutgoingMessage, chunks
 from penstock.features.queues.core.intervals import IntervalSet
@@ -40,12 +56,128 @@ from penstock.features.queues.core.messages import (
     SkipGaps,
 )
 from penstock.features.queues.core.queue import Queue
+from penstock.features.queues.core.state import QueueTally
 from penstock.machines.messages import ProducerIdentity, Request
 from penstock.machines.ports import Ports
 from penstock.records import Codec, Record, encode_batch, filter_batch
 from penstock.storage.producers import SEQUENCE_WRAP
+from penstock.supervision import Supervision
 
 log = logging.getLogger(__name__)
+
+
+_SLOTS: Final = 20  # a window moves on by this share of itself
+
+Pause = Callable[[str, str, str], Awaitable[None]]  # topic, group, reason
+Where = tuple[str, str]  # topic, group
+
+
+class FailureFlood(NamedTuple):
+    """Too many failures: how many of how many."""
+
+    failed: int
+    ended: int
+    window_ms: int
+
+    def reason(self, share: float) -> str:
+        """What happened and what to do, for the operator who finds the group paused."""
+        return (
+            f"The breaker opened: {self.failed} of {self.ended} deliveries failed within {self.window_ms / 1000:g} s, "
+            f"more than the share of {share:g} that queue.breaker.share allows. Nothing is lost. Mend the cause, then "
+            "resume the group."
+        )
+
+
+class _Slot:
+    """What ended within a part of the window."""
+
+    __slots__ = ("failed", "succeeded", "until_ms")
+
+    def __init__(self, until_ms: int) -> None:
+        self.until_ms = until_ms
+        self.succeeded = 0
+        self.failed = 0
+
+
+class Breaker:
+    """The deliveries of one group that ended within the last window."""
+
+    def __init__(self) -> None:
+        self._slots: deque[_Slot] = deque()
+        self._succeeded = 0
+        self._failed = 0
+
+    def note(self, succeeded: int, failed: int, settings: QueueSettings, now_ms: int) -> FailureFlood | None:
+        """Count what ended just now; what to pause for, if it is too much."""
+        window_ms = settings.breaker_window_ms
+        self._pass_time(now_ms, window_ms)
+        slots = self._slots
+        if not slots or slots[-1].until_ms <= now_ms:
+            slots.append(_Slot(now_ms + max(window_ms // _SLOTS, 1)))
+        slots[-1].succeeded += succeeded
+        slots[-1].failed += failed
+        self._succeeded += succeeded
+        self._failed += failed
+        ended = self._succeeded + self._failed
+        is_flood = ended >= settings.breaker_min and self._failed > settings.breaker_share * ended
+        return FailureFlood(self._failed, ended, window_ms) if is_flood and settings.breaker_share > 0 else None
+
+    def _pass_time(self, now_ms: int, window_ms: int) -> None:
+        """Forget what ended before the window."""
+        slots = self._slots
+        while slots and slots[0].until_ms <= now_ms - window_ms:
+            slot = slots.popleft()
+            self._succeeded -= slot.succeeded
+            self._failed -= slot.failed
+
+
+class Breakers:
+    """The breakers of all groups that this node serves."""
+
+    def __init__(self, clock: Clock, pause: Pause, supervision: Supervision) -> None:
+        self._supervision = supervision
+        self._clock = clock
+        self._pause = pause
+        self._breakers: dict[Where, Breaker] = {}
+        self._tasks: dict[Where, asyncio.Task[None]] = {}
+        self.opened: Counter[Where] = Counter()  # how often, by topic and group
+
+    def note(self, topic: str, group: str, settings: QueueSettings, tally: QueueTally) -> None:
+        """Count what became of deliveries. A group whose breaker opens is paused everywhere, soon."""
+        where = (topic, group)
+        if settings.breaker_share <= 0:
+            self._breakers.pop(where, None)
+            return
+        if not (tally.acked or tally.failed) or where in self._tasks:
+            return
+        breaker = self._breakers.setdefault(where, Breaker())
+        # Windows are measured, so this is no wall clock, which may jump.
+        flood = breaker.note(tally.acked, tally.failed, settings, int(self._clock.monotonic() * 1000))
+        if flood is not None:
+            task = self._tasks[where] = asyncio.ensure_future(self._open(where, flood.reason(settings.breaker_share)))
+            task.add_done_callback(lambda _: self._tasks.pop(where, None))
+            self._supervision.watch("pausing queue groups", task)
+
+    async def _open(self, where: Where, reason: str) -> None:
+        try:
+            await self._pause(*where, reason)
+        except PenstockError as error:  # the counts stay, so the next failure tries again
+            log.warning("Group %r of %s fails too often but cannot be paused: %s", where[1], where[0], error.message)
+            return
+        self.opened[where] += 1
+        self.reset(*where)
+        log.warning("Group %r of %s is paused. %s", where[1], where[0], reason)
+
+    def reset(self, topic: str, group: str) -> None:
+        """Begin to count anew, as when the group goes on or is forgotten."""
+        self._breakers.pop((topic, group), None)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
 
 # The queue's own machine is asked; the answer comes when what it says is committed.
 Ask = Callable[[str, Request[Any]], Awaitable[Any]]
@@ -61,7 +193,7 @@ _GAP_MAX: Final = 100_000  # numbers in a row without a message; consumers see t
 
 
 class DeadLetterWriters:
-    """The burials of all queues that this node leads."""
+    """The writers of all queues that this node leads."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -73,11 +205,11 @@ class DeadLetterWriters:
         self._sequences.serve()
 
     def look(self, queue: Queue, ask: Ask) -> None:
-        """Begin a burial if the queue has something to bury and none is under way. Cheap: call it often."""
+        """Begin to write if the queue has dead letters and no writer is under way. Cheap: call it often."""
         if queue in self._tasks or not queue.dead_letters(1):
             return
-        burial = DeadLetterWriter(self._ports, self._sequences, queue, ask)
-        task = self._tasks[queue] = asyncio.ensure_future(burial.run())
+        writer = DeadLetterWriter(self._ports, self._sequences, queue, ask)
+        task = self._tasks[queue] = asyncio.ensure_future(writer.run())
         task.add_done_callback(lambda done: self._end(queue, ask, done))
 
     def _end(self, queue: Queue, ask: Ask, task: asyncio.Task[bool]) -> None:
@@ -121,7 +253,7 @@ class DeadLetterWriter:
         pause_s = _PAUSE_SECONDS_MIN
         while letters := self._queue.dead_letters(_LETTERS_AT_ONCE):
             try:
-                await self.bury(letters)
+                await self.write(letters)
             except CoordinationError:
                 return False  # its next leader goes on
             except PenstockError as error:
@@ -138,7 +270,7 @@ class DeadLetterWriter:
         if not is_known:
             log.warning("Dead letters of %r cannot be written now, and are kept: %s", self._queue, error.message)
 
-    async def bury(self, letters: Sequence[PendingDeadLetter]) -> None:
+    async def write(self, letters: Sequence[PendingDeadLetter]) -> None:
         """Write dead letters and confirm them, or bring things closer to that."""
         queue, ids = self._queue, tuple(dict.fromkeys(letter.id for letter in letters))
         await self._ask(
@@ -175,7 +307,7 @@ class DeadLetterWriter:
         for record in records:
             sequence = (letter.sequence + record.offset - letter.first) % SEQUENCE_WRAP
             if not _is_written(sequence, last):
-                origin = Origin(
+                origin = DeadLetterOrigin(
                     topic=self._queue.topic,
                     partition=self._queue.partition,
                     offset=record.offset,

@@ -10,7 +10,6 @@ Times called ``now_ms`` only measure; they come from a clock that never jumps. W
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import inf
 from typing import Any
 
@@ -24,32 +23,29 @@ from penstock.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from penstock.features.groups.admission import Admission
-from penstock.features.groups.members import Member, Roster
+from penstock.features.groups.client_metadata import CONSUMER_PROTOCOL
+from penstock.features.groups.members import ClassicMember, Roster
 from penstock.features.groups.messages import (
-    Commit,
     CommitInTransaction,
+    CommitOffsets,
     Delete,
     DeleteOffsets,
-    Join,
+    JoinRequest,
     Leave,
     Left,
     MemberIdentity,
     Settled,
-    Sync,
+    SyncGroup,
     Where,
 )
-from penstock.features.groups.offsets import CommittedOffsets
-from penstock.features.groups.records import Change, GroupKey, OffsetKey, StoredGroup, StoredOffset
-from penstock.features.groups.rounds import Round
-from penstock.features.groups.states import VERDICTS, Event, State, Verdict
-from penstock.features.groups.subscription import CONSUMER_PROTOCOL
+from penstock.features.groups.offsets import CommittedOffsets, OffsetKeeper
+from penstock.features.groups.records import GroupChange, GroupKey, StoredGroup
+from penstock.features.groups.rounds import JoinRules, Round
+from penstock.features.groups.states import VERDICTS, GroupEvent, GroupState, GroupVerdict
 from penstock.machines.messages import Outcome, Reply, Request
 
-__all__ = ["Group", "GroupSettings", "Member", "State"]
 
-
-class Group:
+class Group(OffsetKeeper):
     """The members and offsets of one group."""
 
     kind = "classic"
@@ -59,7 +55,7 @@ class Group:
         self._config = config
         self._roster = Roster(group_id)
         self._round = Round(group_id, config, self._roster)
-        self._admission = Admission(group_id, config, self._roster, self._round)
+        self._admission = JoinRules(group_id, config, self._roster, self._round)
         self.offsets = CommittedOffsets(group_id, config) if offsets is None else offsets
         self.wake_ms: float = inf  # nothing happens by itself before this time
 
@@ -67,7 +63,7 @@ class Group:
         return f"<Group {self.id!r} {self.state.value}, generation {self.generation}, {len(self._roster)} members>"
 
     @property
-    def state(self) -> State:
+    def state(self) -> GroupState:
         return self._round.state
 
     @property
@@ -91,7 +87,7 @@ class Group:
         return len(self._roster)
 
     @property
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[ClassicMember, ...]:
         return tuple(self._roster)
 
     @property
@@ -103,26 +99,26 @@ class Group:
     def is_forgettable(self) -> bool:
         """Whether nothing would be lost with it."""
         return (
-            self.state is State.EMPTY
+            self.state is GroupState.EMPTY
             and not self.stored.generation
             and not self.offsets
             and not self.offsets.has_undecided
             and not self._roster.promised
         )
 
-    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[Change]:
+    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[GroupChange]:
         """Decide on a request. The reply is in this outcome or a later one; a `GroupError` instead changes nothing."""
-        outcome: Outcome[Change] = Outcome()
+        outcome: Outcome[GroupChange] = Outcome()
         match request:
-            case Commit():
+            case CommitOffsets():
                 self._commit(request, now_ms, reply, outcome)
                 return outcome
             case CommitInTransaction():
                 self._commit_in_transaction(request, now_ms, reply, outcome)
                 return outcome
-            case Join():
+            case JoinRequest():
                 self._admission.join(request, now_ms, reply, outcome)
-            case Sync():
+            case SyncGroup():
                 self._sync(request, now_ms, reply, outcome)
             case Leave():
                 outcome.reply(reply, Left(tuple(self._leave(member, now_ms, outcome) for member in request.members)))
@@ -144,25 +140,25 @@ class Group:
 
     def heartbeat(self, identity: MemberIdentity, now_ms: int) -> None:
         """Note that a member is alive; it hears by an error if it has to join again."""
-        self._touch(Event.HEARTBEAT, identity, now_ms)
+        self._touch(GroupEvent.HEARTBEAT, identity, now_ms)
 
-    def _touch(self, event: Event, identity: MemberIdentity, now_ms: int) -> Member:
+    def _touch(self, event: GroupEvent, identity: MemberIdentity, now_ms: int) -> ClassicMember:
         """The member that a request comes from, if the request is in order at this time."""
         member = self._roster.find(identity)
         if identity.generation != self.generation:
             raise IllegalGeneration(f"Group {self.id!r} is in generation {self.generation}, not {identity.generation}.")
         member.touch(now_ms)
-        if VERDICTS[event][self.state] is Verdict.REBALANCING:
+        if VERDICTS[event][self.state] is GroupVerdict.REBALANCING:
             raise RebalanceInProgress
         return member
 
-    def _sync(self, request: Sync, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _sync(self, request: SyncGroup, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Give a member its assignment, as soon as the leader has brought it."""
-        member = self._touch(Event.SYNC, request.identity, now_ms)
+        member = self._touch(GroupEvent.SYNC, request.identity, now_ms)
         kind, protocol = request.protocol_type, request.protocol
         if kind not in (None, self.protocol_type) or protocol not in (None, self.protocol):
             raise InconsistentProtocol(f"Group {self.id!r} has settled on {self.protocol!r}, not {protocol!r}.")
-        if VERDICTS[Event.SYNC][self.state] is Verdict.ANSWER:
+        if VERDICTS[GroupEvent.SYNC][self.state] is GroupVerdict.ANSWER:
             member.owes_sync = False
             outcome.reply(reply, self._round.synced(member.facts.assignment))
             return
@@ -172,10 +168,10 @@ class Group:
 
     def begin_round(self, now_ms: int) -> None:
         """Have everybody join again, in a group that is stable."""
-        self._round.begin(now_ms, Outcome())  # nobody waits for anything that this could end
+        self._round.begin(now_ms, Outcome())  # no member waits for anything that this could end
         self.wake_ms = now_ms
 
-    def _leave(self, identity: MemberIdentity, now_ms: int, outcome: Outcome[Change]) -> GroupError | None:
+    def _leave(self, identity: MemberIdentity, now_ms: int, outcome: Outcome[GroupChange]) -> GroupError | None:
         if self._roster.promised.pop(identity.member_id, None) is not None:
             return None
         try:
@@ -185,16 +181,16 @@ class Group:
             return error
         return None
 
-    def _lose(self, member: Member, why: str, now_ms: int, outcome: Outcome[Change]) -> None:
+    def _lose(self, member: ClassicMember, why: str, now_ms: int, outcome: Outcome[GroupChange]) -> None:
         member.dismiss(UnknownMember(why), outcome)
         self._roster.remove(member)
-        if VERDICTS[Event.LOSS][self.state] is Verdict.BEGIN:
+        if VERDICTS[GroupEvent.LOSS][self.state] is GroupVerdict.BEGIN:
             self._round.begin(now_ms, outcome)
         self._round.hurry(now_ms)
 
-    def tick(self, now_ms: int) -> Outcome[Change]:
+    def tick(self, now_ms: int) -> Outcome[GroupChange]:
         """Let time pass: sessions end, promised ids lapse, rounds close."""
-        outcome: Outcome[Change] = Outcome()
+        outcome: Outcome[GroupChange] = Outcome()
         promised = self._roster.promised
         for member_id in [member_id for member_id, until_ms in promised.items() if until_ms <= now_ms]:
             del promised[member_id]
@@ -215,99 +211,74 @@ class Group:
             deadlines.append(self._round.ends_ms)
         return min(deadlines, default=inf)
 
-    def dismiss_all(self, error: PenstockError) -> Outcome[Change]:
+    def dismiss_all(self, error: PenstockError) -> Outcome[GroupChange]:
         """End every wait, as when another node takes over."""
-        outcome: Outcome[Change] = Outcome()
+        outcome: Outcome[GroupChange] = Outcome()
         for member in self._roster:
             member.dismiss(error, outcome)
         return outcome
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
-    def _commit(self, request: Commit, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _commit(self, request: CommitOffsets, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Remember offsets, of a member or, while the group is empty, of anybody who manages partitions by itself."""
         identity = request.identity
         is_anonymous = not identity.member_id and identity.instance_id is None
-        if identity.generation < 0 and (is_anonymous or self.state is State.EMPTY):
-            if VERDICTS[Event.LONE_COMMIT][self.state] is Verdict.REFUSE:
+        if identity.generation < 0 and (is_anonymous or self.state is GroupState.EMPTY):
+            if VERDICTS[GroupEvent.LONE_COMMIT][self.state] is GroupVerdict.REFUSE:
                 raise UnknownMember(
                     f"Group {self.id!r} has members, and only they may commit. Stop them first to reset offsets."
                 )
         else:
-            self._touch(Event.COMMIT, identity, now_ms)
+            self._touch(GroupEvent.COMMIT, identity, now_ms)
         outcome.reply(reply, Settled(self.offsets.commit(request.offsets, outcome)))
 
     def _commit_in_transaction(
-        self, request: CommitInTransaction, now_ms: int, reply: Reply, outcome: Outcome[Change]
+        self, request: CommitInTransaction, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]
     ) -> None:
         """Hold offsets for a producer, who may tell which member it reads for (KIP-447) or, as older ones do, not."""
         identity = request.identity
         if identity.generation >= 0 or identity.member_id or identity.instance_id is not None:
-            self._touch(Event.COMMIT, identity, now_ms)
+            self._touch(GroupEvent.COMMIT, identity, now_ms)
         outcome.producer = request.producer
         outcome.reply(reply, Settled(self.offsets.commit(request.offsets, outcome)))
 
-    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[Change]) -> None:
-        """Forget offsets, except of topics that members read."""
-        refused: dict[Where, PenstockError] = {}
-        if self.state is not State.EMPTY:
-            if self.protocol_type != CONSUMER_PROTOCOL:
-                raise GroupNotEmpty(f"Group {self.id!r} has members. Stop them first.")
-            topics = self._roster.subscribed_topics()
-            in_use = GroupNotEmpty(f"Members of group {self.id!r} read this topic. Stop them first.")
-            refused = {where: in_use for where in places if topics is None or where[0] in topics}
-        self._forget([where for where in dict.fromkeys(places) if where not in refused], outcome)
-        outcome.reply(reply, Settled(refused))
+    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[GroupChange]) -> None:
+        if not self.is_empty and self.protocol_type != CONSUMER_PROTOCOL:
+            raise GroupNotEmpty(f"Group {self.id!r} has members. Stop them first.")
+        super()._delete_offsets(places, reply, outcome)
 
-    def _delete(self, reply: Reply, outcome: Outcome[Change]) -> None:
-        if VERDICTS[Event.DELETE][self.state] is Verdict.REFUSE:
+    def _delete(self, reply: Reply, outcome: Outcome[GroupChange]) -> None:
+        if VERDICTS[GroupEvent.DELETE][self.state] is GroupVerdict.REFUSE:
             raise GroupNotEmpty(f"Group {self.id!r} has {len(self._roster)} members. Stop them first.")
         self.offsets.forget(dict.fromkeys((*self.offsets, *self.offsets.places_undecided())), outcome)
-        outcome.changes.append(Change(GroupKey(self.id), None))
+        outcome.changes += self.tombstones()
         outcome.reply(reply, None)
 
-    def expire_offsets(self, wall_ms: int) -> Outcome[Change]:
-        """Forget the offsets that nobody has needed for long, counted from when the last member left (KIP-211)."""
-        outcome: Outcome[Change] = Outcome()
-        before_ms = wall_ms - self._config.offsets_retention_ms
-        if self.state is State.EMPTY:
-            had_members = bool(self.stored.generation)
-            if not had_members or self._round.stored_ms < before_ms or not self.offsets:
-                self._forget(self.offsets.older_than(before_ms), outcome)
-        elif self.state is State.STABLE and self.protocol_type == CONSUMER_PROTOCOL:
-            topics = self._roster.subscribed_topics()
-            if topics is not None:
-                self._forget([where for where in self.offsets.older_than(before_ms) if where[0] not in topics], outcome)
-        return outcome
+    def subscribed_topics(self) -> frozenset[str] | None:
+        return self._roster.subscribed_topics()
 
-    def _forget(self, places: Iterable[Where], outcome: Outcome[Change]) -> None:
-        """Remember some offsets no longer; the group itself goes with the last one, if it is empty."""
-        self.offsets.forget(places, outcome)
-        is_bare = self.state is State.EMPTY and not self.offsets.has_undecided
-        if is_bare and len(outcome.changes) == len(self.offsets):
-            outcome.changes.append(Change(GroupKey(self.id), None))
+    def _settled_topics(self) -> frozenset[str] | None:
+        is_settled = self.state is GroupState.STABLE and self.protocol_type == CONSUMER_PROTOCOL
+        return self.subscribed_topics() if is_settled else None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
+    def _emptied_ms(self) -> int:
+        return self._round.stored_ms if self.stored.generation else 0
+
+    def tombstones(self) -> list[GroupChange]:
+        return [GroupChange(GroupKey(self.id), None)]
 
     # -- what survives ------------------------------------------------------------------------------------------------
 
-    def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:
-        """Take over what was written to the log at ``at_ms``."""
-        key, value = change.key, change.value
-        if isinstance(key, OffsetKey):
-            assert value is None or isinstance(value, StoredOffset)
-            self.offsets.apply(key, value, at_ms)
-        else:
-            assert value is None or isinstance(value, StoredGroup)
-            self._round.apply(value, at_ms, now_ms)
-
-    def hold(self, change: Change, at_ms: int, producer_id: int) -> None:
-        """Take over what was written to the log as part of a transaction: offsets."""
-        assert isinstance(change.key, OffsetKey)
-        assert isinstance(change.value, StoredOffset)
-        self.offsets.hold(change.key, change.value, at_ms, producer_id)
-
-    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """Take over the end of a transaction that offsets were held for."""
-        self.offsets.end_transaction(producer_id, is_commit=is_commit)
+    def apply(self, change: GroupChange, at_ms: int, now_ms: int = 0) -> None:
+        """Take over what was written to the log at ``at_ms``; offsets are taken over by the slot."""
+        assert change.value is None or isinstance(change.value, StoredGroup)
+        self._round.apply(change.value, at_ms, now_ms)
 
     def resume(self, now_ms: int) -> None:
         """Begin to coordinate a group just read from its log: every session starts anew."""

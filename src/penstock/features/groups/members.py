@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from penstock.errors import FencedInstance, PenstockError, RebalanceInProgress, UnknownMember
-from penstock.features.groups.messages import Join, MemberIdentity
-from penstock.features.groups.records import Change, StoredMember
-from penstock.features.groups.subscription import topics_of
+from penstock.features.groups.client_metadata import topics_of
+from penstock.features.groups.messages import JoinRequest, MemberIdentity
+from penstock.features.groups.records import GroupChange, StoredMember
 from penstock.machines.messages import Outcome, Rejected, Reply
 
 
-class Member:
+class ClassicMember:
     """One consumer: what is stored of it, and what is not, such as whether it waits for an answer."""
 
     __slots__ = ("deadline_ms", "facts", "is_newcomer", "join_reply", "owes_sync", "sync_reply")
@@ -29,7 +29,7 @@ class Member:
 
     def __repr__(self) -> str:
         doing = "joining" if self.join_reply else "syncing" if self.sync_reply else "there"
-        return f"<Member {self.id!r} {doing}>"
+        return f"<ClassicMember {self.id!r} {doing}>"
 
     @property
     def id(self) -> str:
@@ -55,16 +55,16 @@ class Member:
         """Who waits for our answer cannot send heartbeats meanwhile; only a newcomer may have gone unseen."""
         return self.is_newcomer or not self.is_waiting
 
-    def wait_for_join(self, reply: Reply, outcome: Outcome[Change]) -> None:
+    def wait_for_join(self, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         self.dismiss(RebalanceInProgress("The member asked again."), outcome)
         self.join_reply = reply
 
-    def wait_for_sync(self, reply: Reply, outcome: Outcome[Change]) -> None:
+    def wait_for_sync(self, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         self.dismiss(RebalanceInProgress("The member asked again."), outcome)
         self.sync_reply = reply
         self.owes_sync = False
 
-    def dismiss(self, error: PenstockError, outcome: Outcome[Change]) -> None:
+    def dismiss(self, error: PenstockError, outcome: Outcome[GroupChange]) -> None:
         """End whatever it waits for with an error."""
         for reply in (self.join_reply, self.sync_reply):
             if reply is not None:
@@ -72,7 +72,7 @@ class Member:
         self.join_reply = self.sync_reply = None
 
 
-def facts_of(member_id: str, join: Join, assignment: bytes = b"") -> StoredMember:
+def facts_of(member_id: str, join: JoinRequest, assignment: bytes = b"") -> StoredMember:
     return StoredMember(
         member_id=member_id,
         instance_id=join.instance_id,
@@ -90,28 +90,28 @@ class Roster:
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ClassicMember] = {}
         self._instances: dict[str, str] = {}
         self.promised: dict[str, int] = {}  # ids given out but not yet joined with, and until when
 
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ClassicMember]:
         return iter(tuple(self._members.values()))
 
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._members
 
-    def get(self, member_id: str) -> Member:
+    def get(self, member_id: str) -> ClassicMember:
         return self._members[member_id]
 
-    def of_instance(self, instance_id: str | None) -> Member | None:
+    def of_instance(self, instance_id: str | None) -> ClassicMember | None:
         """The member that stands for a static instance."""
         member_id = None if instance_id is None else self._instances.get(instance_id)
         return None if member_id is None else self._members[member_id]
 
-    def find(self, identity: MemberIdentity) -> Member:
+    def find(self, identity: MemberIdentity) -> ClassicMember:
         """The member that a request comes from; an error if it is unknown, or if its instance runs elsewhere."""
         member = self._members.get(identity.member_id)
         if identity.instance_id is not None:
@@ -123,17 +123,17 @@ class Roster:
             raise UnknownMember(f"Group {self._group_id!r} does not know member {identity.member_id!r}; join again.")
         return member
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ClassicMember) -> None:
         self._members[member.id] = member
         if member.instance_id is not None:
             self._instances[member.instance_id] = member.id
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: ClassicMember) -> None:
         del self._members[member.id]
         if member.instance_id is not None and self._instances.get(member.instance_id) == member.id:
             del self._instances[member.instance_id]
 
-    def replace(self, old: Member, new: Member) -> None:
+    def replace(self, old: ClassicMember, new: ClassicMember) -> None:
         """Put a restarted static member where its predecessor was, so that the order of members stays."""
         self._members = {
             (new.id if each is old else each.id): (new if each is old else each) for each in self._members.values()
@@ -149,7 +149,7 @@ class Roster:
         for facts in stored:
             member = known.get(facts.member_id)
             if member is None:
-                member = Member(facts)
+                member = ClassicMember(facts)
                 member.touch(now_ms)
             member.facts = facts
             self.add(member)
@@ -164,11 +164,11 @@ class Roster:
     def has_all_joined(self) -> bool:
         return not self.promised and all(member.join_reply is not None for member in self._members.values())
 
-    def joining(self) -> list[Member]:
+    def joining(self) -> list[ClassicMember]:
         return [member for member in self if member.join_reply is not None]
 
-    def common_protocols(self, except_for: Member | None = None) -> set[str] | None:
-        """The protocols that all members speak; None if there is nobody."""
+    def common_protocols(self, except_for: ClassicMember | None = None) -> set[str] | None:
+        """The protocols that all members speak; None if there are no members."""
         members = [member for member in self if member is not except_for]
         counts = Counter(name for member in members for name in {name for name, _ in member.facts.protocols})
         return {name for name, count in counts.items() if count == len(members)} if members else None

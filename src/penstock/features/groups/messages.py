@@ -16,7 +16,7 @@ Where = tuple[str, int]  # topic and partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class JoinedGroup:
     """The member is in. The leader gets everybody's (id, instance, metadata) and has to hand out assignments."""
 
     member_id: str
@@ -35,7 +35,7 @@ class Promised(NamedTuple):
     member_id: str
 
 
-class Synced(NamedTuple):
+class SyncedGroup(NamedTuple):
     protocol_type: str
     protocol: str
     assignment: bytes
@@ -57,7 +57,7 @@ class Settled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Join(Request[Joined | Promised]):
+class JoinRequest(Request[JoinedGroup | Promised]):
     """A wish to be a member. ``protocols`` are (name, metadata) in the member's order of preference."""
 
     member_id: str
@@ -68,7 +68,7 @@ class Join(Request[Joined | Promised]):
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
-    # The id to take for a member that has none yet; nobody has had it before.
+    # The id to take for a member that has none yet; no member has had it before.
     fresh_id: str
     # Whether the member can be sent away once to come back with the id it is given (KIP-394).
     takes_id_first: bool
@@ -86,7 +86,7 @@ class MemberIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sync(Request[Synced]):
+class SyncGroup(Request[SyncedGroup]):
     """A member asks for its assignment; the leader brings everybody's."""
 
     identity: MemberIdentity
@@ -120,7 +120,7 @@ def check_committable(offset: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit(Request[Settled]):
+class CommitOffsets(Request[Settled]):
     """Offsets to remember, for a member or, in an empty group, for anybody."""
 
     identity: MemberIdentity

@@ -1,7 +1,7 @@
 """How far a group got in each partition it reads.
 
 An offset belongs to a topic, not to a topic's name: with a topic that was deleted and made again the old offset would
-skip messages, so each is kept with its topic's id, and whoever asks says which topic is meant.
+skip messages, so each is kept with its topic's id, and a reader says which topic is meant.
 
 Offsets that are part of a producer's transaction are *held* until it ends. A commit that was written after them stands,
 though the transaction ends later still: the last one in the log is what compaction would keep.
@@ -9,14 +9,15 @@ though the transaction ends later still: the last one in the log is what compact
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from penstock.config.settings import GroupSettings
-from penstock.errors import OffsetMetadataTooLarge, PenstockError
-from penstock.features.groups.messages import OffsetCommit, Where
-from penstock.features.groups.records import Change, OffsetKey, StoredOffset
-from penstock.machines.messages import Outcome
+from penstock.errors import GroupNotEmpty, OffsetMetadataTooLarge, PenstockError
+from penstock.features.groups.messages import OffsetCommit, Settled, Where
+from penstock.features.groups.records import GroupChange, OffsetKey, StoredOffset
+from penstock.machines.messages import Outcome, Reply
 
 
 class CommittedOffset(NamedTuple):
@@ -33,7 +34,7 @@ class CommittedOffset(NamedTuple):
     committed_ms: int
 
 
-class _Held(NamedTuple):
+class _HeldOffset(NamedTuple):
     """What takes effect with a transaction, and when it was written, counted in changes."""
 
     stored: StoredOffset
@@ -48,7 +49,7 @@ class CommittedOffsets:
         self._group_id = group_id
         self._config = config
         self._kept: dict[Where, CommittedOffset] = {}
-        self._held: dict[int, dict[Where, _Held]] = {}  # by producer id
+        self._held: dict[int, dict[Where, _HeldOffset]] = {}  # by producer id
         self._turn = 0
         self._turns: dict[Where, int] = {}  # of the last change, of places that somebody holds something for
 
@@ -64,7 +65,7 @@ class CommittedOffsets:
     def get(self, where: Where) -> CommittedOffset | None:
         return self._kept.get(where)
 
-    def commit(self, commits: Iterable[OffsetCommit], outcome: Outcome[Change]) -> dict[Where, PenstockError]:
+    def commit(self, commits: Iterable[OffsetCommit], outcome: Outcome[GroupChange]) -> dict[Where, PenstockError]:
         """Remember offsets; those that cannot be are given back with the reason."""
         refused: dict[Where, PenstockError] = {}
         for commit in commits:
@@ -78,7 +79,7 @@ class CommittedOffsets:
                 leader_epoch=commit.leader_epoch,
                 metadata=commit.metadata,
             )
-            outcome.changes.append(Change(OffsetKey(self._group_id, commit.topic, commit.partition), stored))
+            outcome.changes.append(GroupChange(OffsetKey(self._group_id, commit.topic, commit.partition), stored))
         return refused
 
     def _check(self, commit: OffsetCommit) -> PenstockError | None:
@@ -88,10 +89,10 @@ class CommittedOffsets:
             return OffsetMetadataTooLarge(f"The metadata of an offset may have {limit} bytes.")
         return None
 
-    def forget(self, places: Iterable[Where], outcome: Outcome[Change]) -> None:
+    def forget(self, places: Iterable[Where], outcome: Outcome[GroupChange]) -> None:
         """Remember some no longer."""
         outcome.changes += [
-            Change(OffsetKey(self._group_id, *where), None)
+            GroupChange(OffsetKey(self._group_id, *where), None)
             for where in places
             if where in self._kept or self.is_undecided(where)
         ]
@@ -140,7 +141,7 @@ class CommittedOffsets:
     def hold(self, key: OffsetKey, stored: StoredOffset, at_ms: int, producer_id: int) -> None:
         """Take over what is in the log as part of a transaction."""
         self._turn += 1
-        self._held.setdefault(producer_id, {})[key.topic, key.partition] = _Held(stored, at_ms, self._turn)
+        self._held.setdefault(producer_id, {})[key.topic, key.partition] = _HeldOffset(stored, at_ms, self._turn)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """Take over the end of a transaction."""
@@ -151,3 +152,61 @@ class CommittedOffsets:
         if not self._held:
             self._turns.clear()
             self._turn = 0
+
+
+class OffsetKeeper(ABC):
+    """What groups of both kinds do with their offsets."""
+
+    id: str
+    offsets: CommittedOffsets
+    _config: GroupSettings
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+
+    @property
+    @abstractmethod
+    def _emptied_ms(self) -> int:
+        """When the last member left; 0 if there never was one."""
+
+    @abstractmethod
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Every topic that some member wants, None if that cannot be told."""
+
+    def _settled_topics(self) -> frozenset[str] | None:
+        """The same, None also while it may change."""
+        return self.subscribed_topics()
+
+    @abstractmethod
+    def tombstones(self) -> Iterable[GroupChange]:
+        """What ends the group: nothing of it but offsets stays in the log."""
+
+    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[GroupChange]) -> None:
+        """Forget offsets, except of topics that members read."""
+        refused: dict[Where, PenstockError] = {}
+        if not self.is_empty:
+            topics = self.subscribed_topics()
+            in_use = GroupNotEmpty(f"Members of group {self.id!r} read this topic. Stop them first.")
+            refused = {where: in_use for where in places if topics is None or where[0] in topics}
+        self._forget([where for where in dict.fromkeys(places) if where not in refused], outcome)
+        outcome.reply(reply, Settled(refused))
+
+    def expire_offsets(self, wall_ms: int) -> Outcome[GroupChange]:
+        """Forget the offsets that were not needed for long, counted from when the last member left (KIP-211)."""
+        outcome: Outcome[GroupChange] = Outcome()
+        before_ms = wall_ms - self._config.offsets_retention_ms
+        if self.is_empty:
+            if self._emptied_ms < before_ms or not self.offsets:
+                self._forget(self.offsets.older_than(before_ms), outcome)
+        elif (topics := self._settled_topics()) is not None:
+            self._forget([where for where in self.offsets.older_than(before_ms) if where[0] not in topics], outcome)
+        return outcome
+
+    def _forget(self, places: Iterable[Where], outcome: Outcome[GroupChange]) -> None:
+        """Remember some offsets no longer; the group itself goes with the last one, if it is empty."""
+        self.offsets.forget(places, outcome)
+        is_bare = self.is_empty and not self.offsets.has_undecided
+        if is_bare and len(outcome.changes) == len(self.offsets):
+            outcome.changes += self.tombstones()

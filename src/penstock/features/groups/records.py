@@ -11,10 +11,9 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import CorruptRecords
 from penstock.features.groups.consumer.records import VALUES as CONSUMER_VALUES
 from penstock.features.groups.consumer.records import ConsumerKey, ConsumerValue
-from penstock.records import Record
+from penstock.machines.journal import KeyedFormat
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
@@ -65,34 +64,12 @@ Key = GroupKey | OffsetKey | ConsumerKey
 Value = StoredGroup | StoredOffset | ConsumerValue
 
 
-class Change(msgspec.Struct, frozen=True):
+class GroupChange(msgspec.Struct, frozen=True):
     """One record to persist and apply: a key and its new value, or None where it is gone."""
 
     key: Key
     value: Value | None
 
 
-_encode = msgspec.json.Encoder().encode
-_keys: msgspec.json.Decoder[Key] = msgspec.json.Decoder(Key)
-_VALUES: Final[dict[type[msgspec.Struct], type[Value]]] = {
-    GroupKey: StoredGroup,
-    OffsetKey: StoredOffset,
-    **CONSUMER_VALUES,
-}
-_values: Final = {key: msgspec.json.Decoder(value) for key, value in _VALUES.items()}
-
-
-def to_record(change: Change, offset: int, at_ms: int) -> Record:
-    value = None if change.value is None else _encode(change.value)
-    return Record(offset, at_ms, _encode(change.key), value, ())
-
-
-def from_record(record: Record) -> Change:
-    """Read a record back; `CorruptRecords` if no coordinator wrote it."""
-    try:
-        key = _keys.decode(record.key or b"")
-        if record.value is None:
-            return Change(key, None)
-        return Change(key, _values[type(key)].decode(record.value))
-    except msgspec.MsgspecError as error:
-        raise CorruptRecords(f"Record {record.offset} is not about a group: {error}") from error
+_format = KeyedFormat(GroupChange, {GroupKey: StoredGroup, OffsetKey: StoredOffset, **CONSUMER_VALUES}, "a group")
+to_record, from_record = _format.to_record, _format.from_record

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.errors import GroupNotEmpty, InvalidRequest, LeaderNotAvailable, OffsetOutOfRange
+from penstock.features.groups.client_metadata import read_assignment
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.groups.hosted.embedded import assigned_to
-from penstock.features.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit, Where
+from penstock.features.groups.messages import CommitOffsets, DeleteOffsets, MemberIdentity, OffsetCommit, Where
 from penstock.features.groups.slot import AnyGroup
 from penstock.machines.ports import Ports
 from penstock.model import OFFSETS_TOPIC
@@ -30,7 +30,7 @@ class Progress(NamedTuple):
 async def progress_of(ports: Ports, groups: Sequence[AnyGroup]) -> list[list[Progress]]:
     """For each group every partition that it has committed for or reads at the moment, in order."""
     owners = [
-        {where: member.id for member in group.members for where in assigned_to(member.facts.assignment)}
+        {where: member.id for member in group.members for where in read_assignment(member.facts.assignment)}
         for group in groups
     ]
     places = [sorted({*group.offsets, *owned}) for group, owned in zip(groups, owners, strict=True)]
@@ -64,7 +64,7 @@ class Shift(NamedTuple):
     by: int
 
 
-class Move(NamedTuple):
+class OffsetMove(NamedTuple):
     """An offset that is moved, from where it was committed, if it was."""
 
     topic: str
@@ -82,7 +82,7 @@ async def reset_offsets(
     to: Start | Shift,
     *,
     is_dry: bool = False,
-) -> list[Move]:
+) -> list[OffsetMove]:
     """Move an empty group's offsets in a topic, in all partitions or some; all of them or none.
 
     The target is an offset, an end, a point in time, or a shift; with a shift, "all" are those that have an offset. If
@@ -102,7 +102,7 @@ async def reset_offsets(
                 f"Group {group_id!r} has no offset to shift in {topic!r}; say where to move it instead."
             )
     moves = [
-        Move(topic, index, offset, await _target(ports, (topic, index), to, offset))
+        OffsetMove(topic, index, offset, await _target(ports, (topic, index), to, offset))
         for index, offset in committed.items()
     ]
     if not is_dry:
@@ -111,7 +111,7 @@ async def reset_offsets(
             OffsetCommit(topic, move.partition, move.to_offset, epochs[move.partition], "", found.topic_id.hex)
             for move in moves
         )
-        settled = await groups.ask(group_id, Commit(MemberIdentity(member_id=""), commits))
+        settled = await groups.ask(group_id, CommitOffsets(MemberIdentity(member_id=""), commits))
         for error in settled.refused.values():
             raise error
     return moves

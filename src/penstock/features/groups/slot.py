@@ -14,14 +14,13 @@ from penstock.errors import PenstockError, RebalanceInProgress, UnknownMember
 from penstock.features.groups.config import MemberTimesOf
 from penstock.features.groups.consumer.conversion import upgrade
 from penstock.features.groups.consumer.group import ConsumerGroup
-from penstock.features.groups.consumer.messages import JOINING, ConsumerHeartbeat
-from penstock.features.groups.consumer.requests import check_heartbeat
-from penstock.features.groups.consumer.topics import Topics
+from penstock.features.groups.consumer.messages import JOINING, ConsumerHeartbeat, check_heartbeat
+from penstock.features.groups.consumer.topics import ReadableTopics
 from penstock.features.groups.group import Group
-from penstock.features.groups.messages import Join, MemberIdentity
+from penstock.features.groups.messages import JoinRequest, MemberIdentity
 from penstock.features.groups.offsets import CommittedOffsets
-from penstock.features.groups.records import Change, GroupKey, OffsetKey, StoredOffset
-from penstock.features.groups.states import State
+from penstock.features.groups.records import GroupChange, GroupKey, OffsetKey, StoredOffset
+from penstock.features.groups.states import GroupState
 from penstock.machines.messages import Outcome, Reply, Request
 
 AnyGroup = Group | ConsumerGroup
@@ -30,7 +29,7 @@ AnyGroup = Group | ConsumerGroup
 class GroupSlot:
     """One group of either kind."""
 
-    def __init__(self, group_id: str, config: GroupSettings, topics: Topics, times_of: MemberTimesOf) -> None:
+    def __init__(self, group_id: str, config: GroupSettings, topics: ReadableTopics, times_of: MemberTimesOf) -> None:
         self.id = group_id
         self._config = config
         self._topics = topics
@@ -38,7 +37,7 @@ class GroupSlot:
         self.offsets = CommittedOffsets(group_id, config)
         self.group: AnyGroup = self._classic()
         # Records of the kind it was; they are ended together with the first record of the kind it is.
-        self._leftover: list[Change] = []
+        self._leftover: list[GroupChange] = []
 
     def __repr__(self) -> str:
         return repr(self.group)
@@ -59,16 +58,16 @@ class GroupSlot:
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
-    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[Change]:
+    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[GroupChange]:
         """Decide on a request; one of the other protocol may move the group there."""
         self._begin_if_leaderless(now_ms)
         if isinstance(request, ConsumerHeartbeat) and isinstance(self.group, Group):
             return self._upgrade(self.group, request, now_ms, reply)
-        if isinstance(request, Join) and isinstance(self.group, ConsumerGroup) and self.group.is_empty:
+        if isinstance(request, JoinRequest) and isinstance(self.group, ConsumerGroup) and self.group.is_empty:
             return self._restart_as_classic(self.group, request, now_ms, reply)
         return self._with_leftover(self.group.handle(request, now_ms, reply))
 
-    def _upgrade(self, group: Group, request: ConsumerHeartbeat, now_ms: int, reply: Reply) -> Outcome[Change]:
+    def _upgrade(self, group: Group, request: ConsumerHeartbeat, now_ms: int, reply: Reply) -> Outcome[GroupChange]:
         check_heartbeat(request)
         if request.epoch != JOINING:
             raise UnknownMember(f"Group {self.id!r} does not know member {request.member_id!r}; join again.")
@@ -82,15 +81,17 @@ class GroupSlot:
         outcome.replies[:0] = group.dismiss_all(RebalanceInProgress("The group moves to the new protocol.")).replies
         return outcome
 
-    def _restart_as_classic(self, group: ConsumerGroup, request: Join, now_ms: int, reply: Reply) -> Outcome[Change]:
-        """Nobody is in it. A round lives in memory, so nothing needs to be written before the first is through."""
+    def _restart_as_classic(
+        self, group: ConsumerGroup, request: JoinRequest, now_ms: int, reply: Reply
+    ) -> Outcome[GroupChange]:
+        """It has no members. A round lives in memory, so nothing needs to be written before the first is through."""
         fresh = self._classic()
         outcome = fresh.handle(request, now_ms, reply)
-        self._leftover = list(group.ledger.tombstones())
+        self._leftover = list(group.tombstones())
         self.group = fresh
         return self._with_leftover(outcome)
 
-    def _with_leftover(self, outcome: Outcome[Change]) -> Outcome[Change]:
+    def _with_leftover(self, outcome: Outcome[GroupChange]) -> Outcome[GroupChange]:
         if self._leftover and any(isinstance(change.key, GroupKey) for change in outcome.changes):
             outcome.changes[:0] = self._leftover
         return outcome
@@ -99,7 +100,7 @@ class GroupSlot:
         self._begin_if_leaderless(now_ms)
         self.group.heartbeat(identity, now_ms)
 
-    def tick(self, now_ms: int) -> Outcome[Change]:
+    def tick(self, now_ms: int) -> Outcome[GroupChange]:
         self._begin_if_leaderless(now_ms)
         return self._with_leftover(self.group.tick(now_ms))
 
@@ -112,17 +113,17 @@ class GroupSlot:
     @property
     def _is_leaderless(self) -> bool:
         group = self.group
-        return isinstance(group, Group) and group.state is State.STABLE and group.leader_id is None
+        return isinstance(group, Group) and group.state is GroupState.STABLE and group.leader_id is None
 
-    def expire_offsets(self, wall_ms: int) -> Outcome[Change]:
+    def expire_offsets(self, wall_ms: int) -> Outcome[GroupChange]:
         return self._with_leftover(self.group.expire_offsets(wall_ms))
 
-    def dismiss_all(self, error: PenstockError) -> Outcome[Change]:
+    def dismiss_all(self, error: PenstockError) -> Outcome[GroupChange]:
         return self.group.dismiss_all(error)
 
     # -- what survives ------------------------------------------------------------------------------------------------
 
-    def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:
+    def apply(self, change: GroupChange, at_ms: int, now_ms: int = 0) -> None:
         """Take over what was written to the log; a value of the other kind makes the group one of that kind."""
         key, value = change.key, change.value
         if isinstance(key, OffsetKey):
@@ -139,7 +140,7 @@ class GroupSlot:
         elif self._leftover:
             self._leftover = [left for left in self._leftover if left.key != key]
 
-    def hold(self, change: Change, at_ms: int, producer_id: int) -> None:
+    def hold(self, change: GroupChange, at_ms: int, producer_id: int) -> None:
         """Take over what was written to the log as part of a transaction: offsets."""
         key, value = change.key, change.value
         assert isinstance(key, OffsetKey)

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 
-class State(Enum):
+class GroupState(Enum):
     """Where a group is in its round. The values are the names that Kafka's tools show."""
 
     EMPTY = "Empty"
@@ -24,7 +24,7 @@ class State(Enum):
     STABLE = "Stable"
 
 
-class Event(Enum):
+class GroupEvent(Enum):
     """What happens to a group."""
 
     NEWCOMER = "a member joins for the first time"
@@ -40,7 +40,7 @@ class Event(Enum):
     DELETE = "somebody deletes the group"
 
 
-class Verdict(Enum):
+class GroupVerdict(Enum):
     """How an event is met."""
 
     ANSWER = "at once"
@@ -50,52 +50,64 @@ class Verdict(Enum):
     REFUSE = "refused: that is for empty groups only"
 
 
-class Step(Enum):
+class RoundStep(Enum):
     """What moves a group from one state to another."""
 
     BEGIN = "a round begins"
     JOINED = "everybody is in, or the time to join is up"
-    EMPTIED = "nobody is left: stored"
+    EMPTIED = "no member is left: stored"
     ASSIGNED = "everybody has an assignment: stored"
 
 
-EMPTY, PREPARING, COMPLETING, STABLE = State
+EMPTY, PREPARING, COMPLETING, STABLE = GroupState
 
-VERDICTS: Final[Mapping[Event, Mapping[State, Verdict]]] = {
-    Event.NEWCOMER: {
-        EMPTY: Verdict.BEGIN,
-        PREPARING: Verdict.WAIT,
-        COMPLETING: Verdict.BEGIN,
-        STABLE: Verdict.BEGIN,
+VERDICTS: Final[Mapping[GroupEvent, Mapping[GroupState, GroupVerdict]]] = {
+    GroupEvent.NEWCOMER: {
+        EMPTY: GroupVerdict.BEGIN,
+        PREPARING: GroupVerdict.WAIT,
+        COMPLETING: GroupVerdict.BEGIN,
+        STABLE: GroupVerdict.BEGIN,
     },
     # Not answered while COMPLETING: the leader may be assigning to the id that is gone (KAFKA-9801).
-    Event.RETURN: {PREPARING: Verdict.WAIT, COMPLETING: Verdict.BEGIN, STABLE: Verdict.ANSWER},
-    Event.CHANGE: {PREPARING: Verdict.WAIT, COMPLETING: Verdict.BEGIN, STABLE: Verdict.BEGIN},
-    Event.REJOIN: {PREPARING: Verdict.WAIT, COMPLETING: Verdict.ANSWER, STABLE: Verdict.ANSWER},
-    Event.LEADER_REJOIN: {PREPARING: Verdict.WAIT, COMPLETING: Verdict.ANSWER, STABLE: Verdict.BEGIN},
-    Event.SYNC: {PREPARING: Verdict.REBALANCING, COMPLETING: Verdict.WAIT, STABLE: Verdict.ANSWER},
-    Event.HEARTBEAT: {PREPARING: Verdict.REBALANCING, COMPLETING: Verdict.ANSWER, STABLE: Verdict.ANSWER},
-    # Members may commit what they did in the last generation until the next one has begun.
-    Event.COMMIT: {PREPARING: Verdict.ANSWER, COMPLETING: Verdict.REBALANCING, STABLE: Verdict.ANSWER},
-    Event.LONE_COMMIT: {
-        EMPTY: Verdict.ANSWER,
-        PREPARING: Verdict.REFUSE,
-        COMPLETING: Verdict.REFUSE,
-        STABLE: Verdict.REFUSE,
+    GroupEvent.RETURN: {PREPARING: GroupVerdict.WAIT, COMPLETING: GroupVerdict.BEGIN, STABLE: GroupVerdict.ANSWER},
+    GroupEvent.CHANGE: {PREPARING: GroupVerdict.WAIT, COMPLETING: GroupVerdict.BEGIN, STABLE: GroupVerdict.BEGIN},
+    GroupEvent.REJOIN: {PREPARING: GroupVerdict.WAIT, COMPLETING: GroupVerdict.ANSWER, STABLE: GroupVerdict.ANSWER},
+    GroupEvent.LEADER_REJOIN: {
+        PREPARING: GroupVerdict.WAIT,
+        COMPLETING: GroupVerdict.ANSWER,
+        STABLE: GroupVerdict.BEGIN,
     },
-    Event.LOSS: {PREPARING: Verdict.ANSWER, COMPLETING: Verdict.BEGIN, STABLE: Verdict.BEGIN},
-    Event.DELETE: {
-        EMPTY: Verdict.ANSWER,
-        PREPARING: Verdict.REFUSE,
-        COMPLETING: Verdict.REFUSE,
-        STABLE: Verdict.REFUSE,
+    GroupEvent.SYNC: {PREPARING: GroupVerdict.REBALANCING, COMPLETING: GroupVerdict.WAIT, STABLE: GroupVerdict.ANSWER},
+    GroupEvent.HEARTBEAT: {
+        PREPARING: GroupVerdict.REBALANCING,
+        COMPLETING: GroupVerdict.ANSWER,
+        STABLE: GroupVerdict.ANSWER,
+    },
+    # Members may commit what they did in the last generation until the next one has begun.
+    GroupEvent.COMMIT: {
+        PREPARING: GroupVerdict.ANSWER,
+        COMPLETING: GroupVerdict.REBALANCING,
+        STABLE: GroupVerdict.ANSWER,
+    },
+    GroupEvent.LONE_COMMIT: {
+        EMPTY: GroupVerdict.ANSWER,
+        PREPARING: GroupVerdict.REFUSE,
+        COMPLETING: GroupVerdict.REFUSE,
+        STABLE: GroupVerdict.REFUSE,
+    },
+    GroupEvent.LOSS: {PREPARING: GroupVerdict.ANSWER, COMPLETING: GroupVerdict.BEGIN, STABLE: GroupVerdict.BEGIN},
+    GroupEvent.DELETE: {
+        EMPTY: GroupVerdict.ANSWER,
+        PREPARING: GroupVerdict.REFUSE,
+        COMPLETING: GroupVerdict.REFUSE,
+        STABLE: GroupVerdict.REFUSE,
     },
 }
 
-TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
-    Step.BEGIN: {EMPTY: PREPARING, COMPLETING: PREPARING, STABLE: PREPARING},
-    Step.JOINED: {PREPARING: COMPLETING},
+TRANSITIONS: Final[Mapping[RoundStep, Mapping[GroupState, GroupState]]] = {
+    RoundStep.BEGIN: {EMPTY: PREPARING, COMPLETING: PREPARING, STABLE: PREPARING},
+    RoundStep.JOINED: {PREPARING: COMPLETING},
     # From STABLE and EMPTY as well: a log that is read again holds one stored generation after the other.
-    Step.EMPTIED: {PREPARING: EMPTY, STABLE: EMPTY, EMPTY: EMPTY},
-    Step.ASSIGNED: {COMPLETING: STABLE, STABLE: STABLE, EMPTY: STABLE},
+    RoundStep.EMPTIED: {PREPARING: EMPTY, STABLE: EMPTY, EMPTY: EMPTY},
+    RoundStep.ASSIGNED: {COMPLETING: STABLE, STABLE: STABLE, EMPTY: STABLE},
 }

@@ -25,9 +25,9 @@ from penstock.errors import (
 )
 from penstock.features.messages.publishing import COMMIT_TIMEOUT_MS, check_writable, ensure_topic
 from penstock.features.transactions.joint.coordinator import JointCoordinator
-from penstock.features.transactions.joint.numbered import check_still_open
+from penstock.features.transactions.joint.messages import check_writer
+from penstock.features.transactions.joint.publishing import check_still_open
 from penstock.features.transactions.joint.shard import WRITER_EPOCH
-from penstock.features.transactions.joint.writers import check_writer
 from penstock.machines.ports import Ports
 from penstock.partitions.partition import Appended, Partition
 from penstock.records import accept_batch, peek_transaction
@@ -163,14 +163,7 @@ class _Delivery:
         )
 
     def _await_commit(self, partition: Partition, offset: int, positions: list[int]) -> None:
-        committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-
-        def done(error: PenstockError | None) -> None:
-            if not committed.done():
-                committed.set_result(error)
-
-        partition.when_committed(offset, done)
-        self._waiting.append((committed, positions))
+        self._waiting.append((partition.committed(offset), positions))
 
     async def _send(self, index: int, positions: list[int]) -> PenstockError | None:
         """Have the leader of a partition append them, one after the other."""

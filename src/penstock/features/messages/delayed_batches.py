@@ -360,14 +360,7 @@ class DelayedBatches:
 
 async def _committed(partition: Partition, offset: int) -> None:
     """Return once everything before an offset is committed."""
-    future: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-
-    def done(error: PenstockError | None) -> None:
-        if not future.done():
-            future.set_result(error)
-
-    partition.when_committed(offset, done)
-    error = await future
+    error = await partition.committed(offset)
     if error is not None:
         raise error
 

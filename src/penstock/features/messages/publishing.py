@@ -267,14 +267,7 @@ class Publication:
 
     def await_commit(self, partition: Partition, offset: int, positions: Sequence[int]) -> None:
         """Count these messages as published only once everything before ``offset`` is committed."""
-        committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-
-        def done(error: PenstockError | None) -> None:
-            if not committed.done():
-                committed.set_result(error)
-
-        partition.when_committed(offset, done)
-        self._waiting.append((committed, positions))
+        self._waiting.append((partition.committed(offset), positions))
 
     def await_sent(self, sending: asyncio.Future[PenstockError | None], positions: Sequence[int]) -> None:
         """Count these messages as published only once another node has them, which ``sending`` tells."""

@@ -7,21 +7,19 @@ by a later one of the same pipeline is refused, so that two of them are noticed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
-from typing import Any, Final
+from typing import ClassVar, Final
 
 import msgspec
 
-from penstock.errors import InvalidRequest, PenstockError, PipelineNotFound, PipelineReplaced
+from penstock.errors import InvalidRequest, PipelineNotFound, PipelineReplaced
 from penstock.features.pipelines import records
-from penstock.features.pipelines.records import Change, Report, RunState
+from penstock.features.pipelines.records import PipelineChange, Report, RunState
 from penstock.machines.coordinator import NamedCoordinator
 from penstock.machines.journal import PartitionJournal
-from penstock.machines.messages import Outcome, Reply, Request
+from penstock.machines.messages import Request
 from penstock.machines.ports import Ports
-from penstock.machines.shard import Shard
+from penstock.machines.shard import PromptMachine, Shard
 from penstock.model import PIPELINES_TOPIC
 from penstock.partitions.partition import Partition
 
@@ -48,11 +46,10 @@ class Forget(Request[None]):
     name: str
 
 
-class Board:
+class Board(PromptMachine[PipelineChange]):
     """The reports of all pipelines."""
 
     id = BOARD
-    wake_ms = inf  # nothing happens by itself
 
     def __init__(self) -> None:
         self.reports: dict[str, Report] = {}
@@ -71,15 +68,7 @@ class Board:
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
-    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[Change]:
-        """Decide on a request; ``now_ms`` is the time that people see."""
-        outcome: Outcome[Change] = Outcome()
-        changes, answer = _RULES[type(request)](self, request, now_ms)
-        outcome.changes += changes
-        outcome.reply(reply, answer)
-        return outcome
-
-    def _tell(self, request: Tell, now_ms: int) -> tuple[list[Change], Report]:
+    def _tell(self, request: Tell, now_ms: int) -> tuple[list[PipelineChange], Report]:
         told = request.report
         known = self.reports.get(told.name)
         if known is None and len(self.reports) >= _PIPELINES_MAX:
@@ -92,49 +81,33 @@ class Board:
         is_asked = known is not None and known.run == told.run and known.stop
         ended_ms = now_ms if told.state.is_over else None
         report = msgspec.structs.replace(told, reported_ms=now_ms, ended_ms=ended_ms, stop=is_asked)
-        return [Change(report.name, report)], report
+        return [PipelineChange(report.name, report)], report
 
-    def _stop(self, request: AskToStop, _now_ms: int) -> tuple[list[Change], Report]:
+    def _stop(self, request: AskToStop, _now_ms: int) -> tuple[list[PipelineChange], Report]:
         report = self.find(request.name)
         if report.state.is_over or report.stop:
             return [], report
         report = msgspec.structs.replace(report, stop=True)
-        return [Change(report.name, report)], report
+        return [PipelineChange(report.name, report)], report
 
-    def _forget(self, request: Forget, _now_ms: int) -> tuple[list[Change], None]:
+    def _forget(self, request: Forget, _now_ms: int) -> tuple[list[PipelineChange], None]:
         self.find(request.name)
-        return [Change(request.name, None)], None
+        return [PipelineChange(request.name, None)], None
 
-    # -- what a machine does besides ----------------------------------------------------------------------------------
-
-    def tick(self, now_ms: int) -> Outcome[Change]:  # noqa: ARG002
-        return Outcome()
-
-    def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:  # noqa: ARG002
+    def apply(self, change: PipelineChange, at_ms: int, now_ms: int = 0) -> None:  # noqa: ARG002
         if change.report is None:
             self.reports.pop(change.name, None)
         else:
             self.reports[change.name] = change.report
 
-    def resume(self, now_ms: int) -> None:
-        """Nothing of this is only in memory."""
-
-    def dismiss_all(self, error: PenstockError) -> Outcome[Change]:  # noqa: ARG002
-        return Outcome()  # no caller ever waits
+    rules: ClassVar = {Tell: _tell, AskToStop: _stop, Forget: _forget}
 
 
-_RULES: Final[dict[type, Callable[[Board, Any, int], tuple[list[Change], object]]]] = {
-    Tell: Board._tell,
-    AskToStop: Board._stop,
-    Forget: Board._forget,
-}
-
-
-class BoardShard(Shard[Board, Change]):
+class BoardShard(Shard[Board, PipelineChange]):
     def make(self, name: str) -> Board:  # noqa: ARG002 - there is one
         return Board()
 
-    def name_of(self, change: Change) -> str:  # noqa: ARG002
+    def name_of(self, change: PipelineChange) -> str:  # noqa: ARG002
         return BOARD
 
 

@@ -27,7 +27,7 @@ class RunState(Enum):
         return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
 
 
-class QueryFigures(msgspec.Struct, frozen=True, kw_only=True):
+class SinkFigures(msgspec.Struct, frozen=True, kw_only=True):
     """How far the query of one sink is."""
 
     name: str
@@ -52,11 +52,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     reported_ms: int = 0
     ended_ms: int | None = None
     error: str | None = None
-    queries: list[QueryFigures] = []
+    queries: list[SinkFigures] = []
     stop: bool = False
 
 
-class Change(msgspec.Struct, frozen=True):
+class PipelineChange(msgspec.Struct, frozen=True):
     """One report to persist and apply; without one the pipeline is forgotten."""
 
     name: str
@@ -67,15 +67,15 @@ _encode = msgspec.msgpack.Encoder().encode
 _reports = msgspec.msgpack.Decoder(Report)
 
 
-def to_record(change: Change, offset: int, at_ms: int) -> Record:
+def to_record(change: PipelineChange, offset: int, at_ms: int) -> Record:
     value = None if change.report is None else _encode(change.report)
     return Record(offset, at_ms, change.name.encode(), value, ())
 
 
-def from_record(record: Record) -> Change:
+def from_record(record: Record) -> PipelineChange:
     """Read a record back; `CorruptRecords` if it is not about a pipeline."""
     try:
         name = (record.key or b"").decode()
-        return Change(name, None if record.value is None else _reports.decode(record.value))
+        return PipelineChange(name, None if record.value is None else _reports.decode(record.value))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptRecords(f"Record {record.offset} is not about a pipeline: {error}") from error

@@ -1,15 +1,15 @@
 """What a queue hands out: batches as they are stored, and which of their messages are leased.
 
 A lease is about one partition. Its batches may hold more than what is leased, so that nothing is decoded or copied on
-the way; whoever needs single messages takes them out at the end, here or on the client's side.
+the way; the reader of single messages takes them out at the end, here or on the client's side.
 
 Attempts to receive: what each got, so that one whose answer was lost can be made again without costing a try.
 
-Whoever leads a partition remembers for a short while what it leased to which attempt. If the consumer makes the attempt
+The leader of a partition remembers for a short while what it leased to which attempt. If the consumer makes the attempt
 again, what the first one got is given back unseen, and then it receives as anybody does. Nothing of this is written
 down: across a change of leaders, a repeated attempt is a new one.
 
-Leased messages, unpacked for those who want them one by one; what nobody can unpack is rejected.
+Leased messages, unpacked for those who want them one by one; what cannot be unpacked is rejected.
 
 A producer may send a batch whose checksum is right and whose inside is broken. It would fail at every consumer in the
 same way, so it goes to the dead letters at once, with the reason, and whatever came with it is delivered.
@@ -24,8 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from penstock.errors import PenstockError
-from penstock.features.queues.core.messages import OfferedSpan, ReceiptOutcome, ReceiptPart
-from penstock.features.queues.core.receipts import Receipt
+from penstock.features.queues.core.messages import OfferedSpan, Receipt, ReceiptOutcome, ReceiptPart
 from penstock.records import decode_records, is_quick_to_decode, iter_batches, size_of_headers
 from penstock.records.batch import Headers
 

@@ -1,20 +1,20 @@
-"""Acks on their way into a transaction: it hears of the companions' partitions before anything is written there.
-
-What follows from a queue's decisions and is no part of it: dead letters are buried, floods of failures counted.
-
-Queues as every door sees them: receive, say what became of it, and look after groups; on any node, for any topic.
+"""Queues as every door sees them: receive, say what became of it, and look after groups; on any node, for any topic.
 
 A group reads all partitions of a topic. It begins when a consumer receives for it, or a client declares it, and is
-remembered. Calls go to the leaders of the companions of the partitions that they are about.
+remembered. Calls go to the leaders of the companions of the partitions that they are about. Acks on their way into a
+transaction enter it before anything is written: it hears of the companions' partitions first.
+
+Receiving: partitions have their turn one after the other, so that none is served only when the others are empty. A
+consumer that waits stands in line at the partitions led here, and asks other nodes to say when there is something.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.api.limits import ATTEMPT_CHARS_MAX, DEFAULT_WRITER
 from penstock.consensus.queue_config import QueueSettings, check_own
@@ -23,28 +23,31 @@ from penstock.errors import (
     GroupNotFound,
     InvalidGroupId,
     InvalidRequest,
+    LeaderNotAvailable,
     PenstockError,
     ProducerFenced,
     TransactionEnded,
 )
-from penstock.features.dead_letters.breaker import Breakers
 from penstock.features.dead_letters.letters import unpacked
-from penstock.features.dead_letters.writer import DeadLetterWriters
+from penstock.features.dead_letters.writer import Breakers, DeadLetterWriters
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.queues.core.messages import ReceiptOutcome, ReceiptPart
-from penstock.features.queues.core.receipts import Receipt, parse_receipt
-from penstock.features.queues.leading.coordinator import QueueCoordinator, ensure_companion
-from penstock.features.queues.leading.figures import AllFigures
+from penstock.features.queues.core.messages import Receipt, ReceiptOutcome, ReceiptPart, parse_receipt
+from penstock.features.queues.core.queue import Queue
 from penstock.features.queues.leading.progress import QueueProgress
 from penstock.features.queues.leading.serving import QueueServing, told_start
-from penstock.features.queues.leases import PartitionLease, SettledReceipt
-from penstock.features.queues.receiving import Problems, Receiving, no_leader
+from penstock.features.queues.leading.shard import AllFigures, QueueCoordinator, QueueShard, Waiter, ensure_companion
+from penstock.features.queues.leases import Attempts, PartitionLease, SettledReceipt
 from penstock.features.queues.wire import (
+    ABANDON,
+    AWAIT_READY,
     DESCRIBE,
     ORDER,
     PEEK,
     SETTLE,
+    TAKE,
+    AbandonAttempt,
     Action,
+    AwaitReady,
     BeginGroup,
     DescribeGroups,
     ForgetGroup,
@@ -61,9 +64,10 @@ from penstock.features.queues.wire import (
     SettledParts,
     SettleReceipts,
     TakeMessages,
+    TakenLeases,
 )
 from penstock.features.transactions.coordinator import TransactionCoordinator
-from penstock.features.transactions.joint.entrance import Entrance
+from penstock.features.transactions.joint.coordinator import JointCoordinator
 from penstock.machines.leaders import UNSURE
 from penstock.machines.messages import ProducerIdentity
 from penstock.machines.ports import Ports
@@ -73,13 +77,260 @@ from penstock.partitions.access import Start
 from penstock.partitions.beside import beside
 from penstock.records import iter_batches
 
-if TYPE_CHECKING:
-    from penstock.features.queues.core.queue import Queue
-    from penstock.features.queues.leading.shard import QueueShard
+log = logging.getLogger(__name__)
+
+
+_PATIENCE_SECONDS: Final = 5.0  # with partitions that have no leader now
+_PAUSE_SECONDS: Final = 0.05
+_NETWORK_SECONDS: Final = 2.0  # beyond the time that a call may take where it is served
+# Leaders change and partitions are added, so no consumer waits for longer than this without looking anew.
+_LOOK_AGAIN_SECONDS: Final = 5.0
+_TURNS_MAX: Final = 10_000
+# A call that finds messages waits for nothing, so a consumer that keeps calling would hold up all others.
+_CALLS_A_TURN: Final = 16
+# A consumer that is told of messages and finds none, again and again, asks less often.
+_IN_VAIN_SECONDS: Final = 0.002
+_IN_VAIN_SECONDS_MAX: Final = 0.1
+
+# Have a group begin in these partitions.
+BeginIn = Callable[[str, str, Sequence[int]], Awaitable[None]]
+# Have messages delivered again that no consumer saw.
+Release = Callable[[SettleReceipts], Coroutine[Any, Any, None]]
+
+Problems = list[tuple[int, PenstockError]]
+
+
+class Receiving:
+    """Every call that receives on this node."""
+
+    def __init__(self, ports: Ports, serving: QueueServing, begin_in: BeginIn, release: Release) -> None:
+        self._ports = ports
+        self._serving = serving
+        self._begin_in = begin_in
+        self._release = release
+        self._turns: dict[tuple[str, str], int] = {}  # which partition is next
+        self._waiters: dict[Waiter, str] = {}  # all that wait here, and for what topic
+        self._attempts = Attempts()  # that were made here
+        self._is_stopping = False
+        self._calls = 0
+
+    def stop(self) -> None:
+        """Answer all consumers that wait, with nothing."""
+        self._is_stopping = True
+        for waiter in self._waiters:
+            waiter.wake()
+
+    def on_opened(self, topic: str) -> None:
+        """Queues of a topic are led here now: consumers that wait have to look again."""
+        for waiter, waits_for in self._waiters.items():
+            if waits_for == topic:
+                waiter.wake()
+
+    async def begin_attempt(self, topic: str, group: str, attempt: str, *, is_repeat: bool) -> None:
+        """If an attempt was made before, have all leaders give back what it got."""
+        is_known = self._attempts.note((topic, group, attempt), [], self._ports.clock.monotonic())
+        if is_known or is_repeat:
+            await self._abandon(AbandonAttempt(topic, group, attempt))
+
+    async def receive(self, request: TakeMessages, wait_ms: int) -> list[PartitionLease]:
+        """Leases from any partitions; ``request`` tells all but which ones."""
+        self._calls += 1
+        if self._calls % _CALLS_A_TURN == 0:
+            await asyncio.sleep(0)
+        clock = self._ports.clock
+        began = clock.monotonic()
+        deadline = began + wait_ms / 1000
+        waiter: Waiter | None = None
+        in_vain = 0  # how often there should have been something and was not, one time after the other
+        try:
+            while True:
+                if queue_state_topic(request.topic) not in self._ports.metadata.topics:
+                    await ensure_companion(self._ports, request.topic)
+                order = self._order(request)
+                leases, problems = await self._take_round(request, order)
+                if leases:
+                    self._note_turn(request, leases[0].partition, len(order))
+                    return leases
+                if self._is_stopping:
+                    return []
+                now = clock.monotonic()
+                if len(problems) == len(order) and now >= max(deadline, began + _PATIENCE_SECONDS):
+                    raise problems[0][1]
+                if len(problems) == len(order):
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                elif now >= deadline:
+                    return []
+                elif waiter is None:  # get in line first and look once more, so that nothing comes in between
+                    waiter = Waiter()
+                    self._waiters[waiter] = request.topic
+                    self._serving.enter_rooms(waiter, request.topic, request.group, order)
+                else:
+                    seconds = min(deadline - now, _LOOK_AGAIN_SECONDS, *([_PAUSE_SECONDS * 10] if problems else []))
+                    await asyncio.sleep(min(in_vain * _IN_VAIN_SECONDS, _IN_VAIN_SECONDS_MAX, seconds))
+                    in_vain = in_vain + 1 if await self._wait(waiter, request, order, seconds) else 0
+        finally:
+            if waiter is not None:
+                del self._waiters[waiter]
+                waiter.leave_all()
+
+    # -- one round ----------------------------------------------------------------------------------------------------
+
+    def _order(self, request: TakeMessages) -> list[int]:
+        count = len(self._ports.metadata.topic(request.topic).partitions)
+        first = self._turns.get((request.topic, request.group), 0) % count
+        return [*range(first, count), *range(first)]
+
+    def _note_turn(self, request: TakeMessages, served: int, count: int) -> None:
+        if count > 1:
+            if len(self._turns) >= _TURNS_MAX:
+                self._turns.clear()
+            self._turns[request.topic, request.group] = (served + 1) % count
+
+    async def _take_round(self, request: TakeMessages, order: list[int]) -> tuple[list[PartitionLease], Problems]:
+        """Ask each node for its partitions, until there is enough."""
+        leases: list[PartitionLease] = []
+        problems: Problems = []
+        messages, size = request.max_messages, request.max_bytes
+        for node_id, partitions in self._by_leader(request.topic, order).items():
+            wanted = TakeMessages(
+                request.topic,
+                request.group,
+                request.consumer,
+                tuple(partitions),
+                messages,
+                size,
+                request.visibility_timeout_ms,
+                request.attempt,
+            )
+            try:
+                found, missing, failed = await self._take(node_id, wanted)
+                if missing:
+                    await self._begin_in(request.topic, request.group, missing)
+                if missing and not found:
+                    found, _, failed = await self._take(node_id, wanted)
+            except BaseException:
+                self._give_back(request.group, leases)
+                raise
+            leases += found
+            problems += failed
+            messages -= sum(delivery.size for lease in found for delivery in lease.deliveries)
+            size -= sum(len(lease.batches) for lease in found)
+            if messages <= 0 or size <= 0:
+                break
+        return leases, problems
+
+    def _by_leader(self, topic: str, partitions: Sequence[int]) -> dict[int, list[int]]:
+        return self._ports.leaders.by_leader(queue_state_topic(topic), partitions)
+
+    # -- asking leaders -----------------------------------------------------------------------------------------------
+
+    async def _take(self, node_id: int, request: TakeMessages) -> tuple[list[PartitionLease], Sequence[int], Problems]:
+        """Lease messages at one node; where the group has to begin, and which partitions could not serve."""
+        if node_id == self._ports.node_id:
+            return await self._serving.take(request)
+        if node_id == NO_LEADER:
+            return [], (), [(partition, no_leader(request.topic)) for partition in request.partitions]
+        try:
+            received = await self._call_take(node_id, request)
+        except UNSURE as error:
+            return [], (), [(partition, error) for partition in request.partitions]
+        taken: TakenLeases = received.reply
+        problems = [(each.partition, each.failure.revived()) for each in taken.problems]
+        return _leases_of(request.topic, received), taken.missing, problems
+
+    async def _call_take(self, node_id: int, request: TakeMessages) -> Received:
+        """Ask another node; if the call is cancelled meanwhile, the messages that come are given back."""
+        call = asyncio.ensure_future(self._ports.peers.call(node_id, TAKE, request))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            call.add_done_callback(lambda done: self._on_abandoned(request, done))
+            raise
+
+    def _on_abandoned(self, request: TakeMessages, call: asyncio.Future[Received]) -> None:
+        if not call.cancelled() and call.exception() is None:
+            self._give_back(request.group, _leases_of(request.topic, call.result()))
+
+    def _give_back(self, group: str, leases: Sequence[PartitionLease]) -> None:
+        """Have messages that no consumer saw delivered again soon."""
+        for lease in leases:
+            receipts = tuple(
+                Receipt(lease.topic, lease.partition, first, last, count, lease.nonce)
+                for first, last, count in lease.deliveries
+            )
+            self._serving.spawn(self._release(SettleReceipts(lease.topic, lease.partition, group, "release", receipts)))
+
+    async def _abandon(self, request: AbandonAttempt) -> None:
+        """Have each leader of a topic's queues give back what an attempt got; one that is not reached keeps it."""
+        partitions = list(range(len(self._ports.metadata.topic(request.topic).partitions)))
+        nodes = [node_id for node_id in self._by_leader(request.topic, partitions) if node_id != NO_LEADER]
+        calls = [self._ports.peers.call(node_id, ABANDON, request) for node_id in nodes]
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(answer, PenstockError):
+                log.debug("What attempt %s got may wait until its lease ends: %s", request.attempt, answer.message)
+            elif isinstance(answer, BaseException):
+                raise answer
+
+    async def _await_ready(self, node_id: int, request: AwaitReady) -> None:
+        """Return once another node may have something, or after a while."""
+        timeout_s = request.wait_ms / 1000 + _NETWORK_SECONDS
+        try:
+            await self._ports.peers.call(node_id, AWAIT_READY, request, timeout_s=timeout_s)
+        except PenstockError:
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    async def _wait(self, waiter: Waiter, request: TakeMessages, order: list[int], seconds: float) -> bool:
+        """Return once there may be something somewhere, or after a while; whether there may be."""
+        self._serving.enter_rooms(waiter, request.topic, request.group, order)
+        waiter.pass_on()
+        here = self._ports.node_id
+        calls = [
+            asyncio.ensure_future(
+                self._await_ready(
+                    node_id,
+                    AwaitReady(request.topic, request.group, request.consumer, tuple(partitions), int(seconds * 1000)),
+                )
+            )
+            for node_id, partitions in self._by_leader(request.topic, order).items()
+            if node_id not in {here, NO_LEADER}
+        ]
+        if not calls:
+            try:
+                async with asyncio.timeout(seconds):
+                    await waiter.sleep()
+            except TimeoutError:
+                return False
+            return True
+        calls.append(asyncio.ensure_future(waiter.sleep()))
+        try:
+            done, _ = await asyncio.wait(calls, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+        return bool(done)
+
+
+def no_leader(topic: str) -> LeaderNotAvailable:
+    return LeaderNotAvailable(f"Some partitions of {topic} have no leader for their queues now. Try again in a moment.")
+
+
+def _leases_of(topic: str, received: Received) -> list[PartitionLease]:
+    """The leases of another node, with the batches that came behind them."""
+    taken: TakenLeases = received.reply
+    leases: list[PartitionLease] = []
+    at = 0
+    for each in taken.leases:
+        batches = bytes(received.body[at : at + each.size])
+        leases.append(PartitionLease(topic, each.partition, each.nonce, each.until_ms, each.deliveries, batches))
+        at += each.size
+    return leases
 
 
 async def enter_acks(
-    ports: Ports, entrance: Entrance, transaction: str, writer: str, places: Iterable[tuple[str, int]]
+    ports: Ports, joint: JointCoordinator, transaction: str, writer: str, places: Iterable[tuple[str, int]]
 ) -> ProducerIdentity | None:
     """As whom a writer acks messages of these partitions in a joint transaction; None if there are none."""
     partitions: dict[str, set[int]] = {}
@@ -90,35 +341,9 @@ async def enter_acks(
         companion = ports.metadata.topics.get(queue_state_topic(topic))
         if companion is None:
             raise GroupNotFound(f"No queue group reads topic {topic!r}.")
-        producer = await entrance.enter(transaction, writer, companion, frozenset(indexes))
+        producer = await joint.enter_acks(transaction, writer, companion, frozenset(indexes))
     return producer
 
-
-class AfterApply:
-    """Looks at a queue whenever something about it has changed."""
-
-    def __init__(self, burials: DeadLetterWriters, breakers: Breakers) -> None:
-        self.burials = burials
-        self.breakers = breakers
-
-    def on_changed(self, shard: QueueShard, queue: Queue) -> None:
-        """Something about a queue was written and applied just now."""
-        self.burials.look(queue, shard.request)
-        tally = queue.take_tally()
-        if queue.is_paused:
-            self.breakers.reset(queue.topic, queue.id)  # so it counts from nothing when the group goes on
-        else:
-            self.breakers.note(queue.topic, queue.id, queue.settings, tally)
-
-    def start(self) -> None:
-        self.burials.serve()
-
-    async def stop(self) -> None:
-        await self.burials.stop()
-        await self.breakers.stop()
-
-
-log = logging.getLogger(__name__)
 
 RECEIVE_BYTES: Final = 8 * 1024 * 1024
 RECEIVE_MESSAGES_MAX: Final = 100_000
@@ -134,20 +359,21 @@ class Queues:
         ports: Ports,
         groups: GroupCoordinator,
         transactions: TransactionCoordinator,
-        entrance: Entrance,
+        joint: JointCoordinator,
         *,
         offsets_retention_ms: int,
     ) -> None:
-        """``groups`` learn how far queue groups are; acks enter a transaction by ``entrance`` and end with it."""
+        """``groups`` learn how far queue groups are; acks enter a transaction by ``joint`` and end with it."""
         self._ports = ports
-        self._entrance = entrance
+        self._joint = joint
         self.coordinator = QueueCoordinator(ports)
         transactions.markers.local.queues = self.coordinator
         self._serving = QueueServing(ports, self.coordinator)
         self._receiving = Receiving(ports, self._serving, self._begin_in, self._release)
         self.coordinator.on_ready = self._receiving.on_opened
-        self.aftermath = AfterApply(DeadLetterWriters(ports), Breakers(ports.clock, self.pause, ports.supervision))
-        self.coordinator.aftermath = self.aftermath
+        self._dead_letters = DeadLetterWriters(ports)
+        self.breakers = Breakers(ports.clock, self.pause, ports.supervision)
+        self.coordinator.on_changed = self._on_changed
         self._progress = QueueProgress.of(ports, groups, self.coordinator, offsets_retention_ms=offsets_retention_ms)
 
     def start(self) -> None:
@@ -155,14 +381,23 @@ class Queues:
         self.coordinator.start()
         self._ports.partitions.listen(self.coordinator)
         self._serving.serve(self._ports.peers)
-        self.aftermath.start()
+        self._dead_letters.serve()
         self._progress.start()
 
     async def stop(self) -> None:
         """End what waits, and lead nothing any more."""
         self._receiving.stop()
-        for part in (self._progress, self.coordinator, self.aftermath):
+        for part in (self._progress, self.coordinator, self._dead_letters, self.breakers):
             await part.stop()
+
+    def _on_changed(self, shard: QueueShard, queue: Queue) -> None:
+        """Do what follows from a queue's decisions and is no part of it: dead letters, floods of failures."""
+        self._dead_letters.look(queue, shard.request)
+        tally = queue.take_tally()
+        if queue.is_paused:
+            self.breakers.reset(queue.topic, queue.id)  # so it counts from nothing when the group goes on
+        else:
+            self.breakers.note(queue.topic, queue.id, queue.settings, tally)
 
     @property
     def figures(self) -> AllFigures:
@@ -285,7 +520,7 @@ class Queues:
                 places[0].append(at)
                 places[1].append(receipt)
         if ticket is not None:
-            details["producer"] = await enter_acks(self._ports, self._entrance, *ticket, found)
+            details["producer"] = await enter_acks(self._ports, self._joint, *ticket, found)
         calls = [
             self._settle_at(SettleReceipts(*where, group, verb, tuple(brought), **details))
             for where, (_, brought) in found.items()

@@ -3,7 +3,7 @@
 What nodes say to each other about queues. Each call goes to the leader of the companion's partitions.
 
 Nothing that waits takes a message: a node is told that there may be something, and asks for it in a short call of its
-own. So a call that nobody waits for any more leaves no message with nobody.
+own. So a call whose caller is gone leaves no message leased.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.consensus.queue_config import QueueSettings
-from penstock.features.queues.core.messages import OfferedSpan, ReceiptPart
-from penstock.features.queues.core.receipts import Receipt
+from penstock.features.queues.core.messages import OfferedSpan, Receipt, ReceiptPart
 from penstock.machines.messages import ProducerIdentity
 from penstock.network.frames import Failure
 from penstock.network.port import Method, Nothing

@@ -1,19 +1,18 @@
 """The ledger of one dead-letter topic as a state machine: its redrives, and which dead letters are done with.
 
-One redrive at a time. It goes in steps: a plan is written, then carried out by whoever leads, then settled, which marks
+One redrive at a time. It goes in steps: a plan is written, then carried out by the leader, then settled, which marks
 the messages that were moved and forgets the plan in one write. Nothing here knows a clock, a log or a topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
-from penstock.errors import InvalidRequest, PenstockError, RedriveNotFound, RedriveRunning
+from penstock.errors import InvalidRequest, RedriveNotFound, RedriveRunning
 from penstock.features.queues.core.intervals import IntervalSet
 from penstock.features.redrives.records import (
     BUCKET_OFFSETS,
@@ -26,7 +25,8 @@ from penstock.features.redrives.records import (
     RedrivenMarks,
     Span,
 )
-from penstock.machines.messages import Outcome, Reply, Request
+from penstock.machines.messages import Request
+from penstock.machines.shard import PromptMachine
 
 _REMEMBERED: Final = 200  # redrives that are over
 
@@ -76,10 +76,8 @@ class CancelJob(Request[RedriveJob]):
     job: str
 
 
-class RedriveLedger:
+class RedriveLedger(PromptMachine[RedriveChange]):
     """The redrives of one dead-letter topic."""
-
-    wake_ms = inf  # nothing happens by itself
 
     def __init__(self, dead_letters: str) -> None:
         self.id = dead_letters
@@ -110,14 +108,6 @@ class RedriveLedger:
         return found
 
     # -- decisions ----------------------------------------------------------------------------------------------------
-
-    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[RedriveChange]:
-        """Decide on a request; ``now_ms`` is the time that people see."""
-        outcome: Outcome[RedriveChange] = Outcome()
-        changes, answer = _RULES[type(request)](self, request, now_ms)
-        outcome.changes += changes
-        outcome.reply(reply, answer)
-        return outcome
 
     def _open(self, request: OpenJob, now_ms: int) -> tuple[list[RedriveChange], RedriveJob]:
         running = self.open_job
@@ -208,13 +198,6 @@ class RedriveLedger:
         change, job = self._written(job, state=JobState.CANCELLING)
         return [change], job
 
-    def tick(self, now_ms: int) -> Outcome[RedriveChange]:  # noqa: ARG002
-        return Outcome()
-
-    def dismiss_all(self, error: PenstockError) -> Outcome[RedriveChange]:  # noqa: ARG002
-        """Nobody waits in here."""
-        return Outcome()
-
     # -- what survives ------------------------------------------------------------------------------------------------
 
     def apply(self, change: RedriveChange, at_ms: int, now_ms: int = 0) -> None:  # noqa: ARG002
@@ -233,15 +216,11 @@ class RedriveLedger:
         else:
             self._marks.pop((key.partition, key.bucket), None)
 
-    def resume(self, now_ms: int) -> None:
-        """Begin to lead with what was read from the log."""
-
-
-_RULES: Final[dict[type[Request[Any]], Callable[[RedriveLedger, Any, int], tuple[list[RedriveChange], RedriveJob]]]] = {
-    OpenJob: RedriveLedger._open,
-    MakePlan: RedriveLedger._plan,
-    SettlePlan: RedriveLedger._settle,
-    LookedAt: RedriveLedger._looked,
-    EndJob: RedriveLedger._end,
-    CancelJob: RedriveLedger._cancel,
-}
+    rules: ClassVar = {
+        OpenJob: _open,
+        MakePlan: _plan,
+        SettlePlan: _settle,
+        LookedAt: _looked,
+        EndJob: _end,
+        CancelJob: _cancel,
+    }

@@ -1,6 +1,6 @@
 """What is written about redrives to ``__redrives``: jobs, and which dead letters are done with.
 
-The topic is compacted, and every record is whole: a job as it is now, or all marks among some thousand leaders. The
+The topic is compacted, and every record is whole: a job as it is now, or all marks among some thousand neighbours. The
 key is a MessagePack array that begins with the dead-letter topic. Format: docs/formats/redrives.md.
 """
 
@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import CorruptRecords
-from penstock.records import Record
+from penstock.machines.journal import KeyedFormat
 
 Span = tuple[int, int]  # first and last offset
 
@@ -59,7 +58,7 @@ class RedriveTarget(msgspec.Struct, frozen=True, array_like=True):
 
 class MovePlan(msgspec.Struct, frozen=True, array_like=True):
     """What is being moved now. It is written before anything is published, as a producer that does nothing else: so
-    whoever repeats it after a crash publishes nothing twice.
+    a leader that repeats it after a crash publishes nothing twice.
     """
 
     partition: int
@@ -71,7 +70,7 @@ class MovePlan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RedriveJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A redrive: who asked for what, how far it is, what came of it. Kept after its end, for whoever asks."""
+    """A redrive: who asked for what, how far it is, what came of it. Kept after its end, to be shown."""
 
     id: str
     topic: str  # whose dead letters
@@ -119,25 +118,5 @@ class RedriveChange(msgspec.Struct, frozen=True):
     value: RedriveJob | RedrivenMarks | None
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_keys: msgspec.msgpack.Decoder[JobKey | MarksKey] = msgspec.msgpack.Decoder(JobKey | MarksKey)
-_jobs = msgspec.msgpack.Decoder(RedriveJob)
-_marks = msgspec.msgpack.Decoder(RedrivenMarks)
-
-
-def to_record(change: RedriveChange, offset: int, at_ms: int) -> Record:
-    value = None if change.value is None else _encode(change.value)
-    return Record(offset, at_ms, _encode(change.key), value, ())
-
-
-def from_record(record: Record) -> RedriveChange:
-    """Read a record back; `CorruptRecords` if it is not about a redrive."""
-    try:
-        key = _keys.decode(record.key or b"")
-        if record.value is None:
-            return RedriveChange(key, None)
-        return RedriveChange(
-            key, _jobs.decode(record.value) if isinstance(key, JobKey) else _marks.decode(record.value)
-        )
-    except msgspec.MsgspecError as error:
-        raise CorruptRecords(f"Record {record.offset} is not about a redrive: {error}") from error
+_format = KeyedFormat(RedriveChange, {JobKey: RedriveJob, MarksKey: RedrivenMarks}, "a redrive", codec=msgspec.msgpack)
+to_record, from_record = _format.to_record, _format.from_record

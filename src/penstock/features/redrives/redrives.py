@@ -99,7 +99,7 @@ class RedriveRunner:
         self._id = job
         self._ask = ask
         self._next_step = ports.clock.monotonic()
-        self._stirred = asyncio.Event()
+        self._woken = asyncio.Event()
         self.trouble: str | None = None  # why it does not get on at the moment
 
     @property
@@ -126,7 +126,7 @@ class RedriveRunner:
 
     def wake(self) -> None:
         """Look at the job now, it has changed."""
-        self._stirred.set()
+        self._woken.set()
 
     async def step(self) -> None:
         """Carry out the plan if there is one, else make the next one or come to the end."""
@@ -153,10 +153,10 @@ class RedriveRunner:
         wait_s = self._next_step - self._ports.clock.monotonic()
         if wait_s <= 0:
             return True
-        self._stirred.clear()
+        self._woken.clear()
         try:
             async with asyncio.timeout(wait_s):
-                await self._stirred.wait()
+                await self._woken.wait()
         except TimeoutError:
             return True
         return False

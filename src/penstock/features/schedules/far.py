@@ -3,7 +3,7 @@
 A map from ids of schedules to numbers that costs some nine bytes an entry.
 
 Ids are known by digests of 64 bits. Some bits of a digest choose one of 4,096 sorted arrays, 24 more are kept beside
-the number: so what is found by a digest is a number that *may* be meant, wrongly so once in billions. Whoever asks
+the number: so what is found by a digest is a number that *may* be meant, wrongly so once in billions. The caller
 checks that against what it knows of the number.
 
 Where in the log the schedules of later periods are: four bytes each, and nothing else in memory.

@@ -1,4 +1,4 @@
-"""What was done with schedules since somebody asked last, and how late they came. Nobody writes this down.
+"""What was done with schedules since the last question, and how late they came. It is kept in memory alone.
 
 What there is of schedules and what was done with them since nodes started: plain numbers, which add up.
 """

@@ -10,8 +10,8 @@ leads.
 
 A schedule is fired in three steps, so that it comes once whatever breaks: a `Firing` is written, which gives its
 message a producer, an epoch and a sequence number in one partition; then the message is appended with them; then
-`Fired` is written. Whoever finds the first without the last appends once more, and the partition drops what it has.
-There is one firing at a time for each partition, so numbers have no holes.
+`Fired` is written. A leader that finds the first without the last appends once more, and the partition drops what it
+has. There is one firing at a time for each partition, so numbers have no holes.
 
 What the shell performs: it ticks at ``wake_ms``, reads what `due` names and fires it, repeats `unfinished` firings,
 loads a period when `period_to_load` names one, and writes `snapshot` when one is due.
@@ -286,7 +286,7 @@ class ScheduleMachine(FiringRules):
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something whose time has come and which nobody has in hand."""
+        """Whether there is something whose time has come and which no caller has in hand."""
         return self._state.near.wheel.is_due
 
     def due(self, limit: int) -> list[DueSchedule]:
@@ -295,7 +295,7 @@ class ScheduleMachine(FiringRules):
         return [DueSchedule(slot, near.offsets[slot]) for slot in near.wheel.due(limit)]
 
     def take(self, limit: int) -> list[DueSchedule]:
-        """As `due`, but whoever asks has them in hand then: they are not told again until they are `let_go`."""
+        """As `due`, but the caller has them in hand then: they are not told again until they are `let_go`."""
         near = self._state.near
         return [DueSchedule(slot, near.offsets[slot]) for slot in near.wheel.take(limit)]
 
@@ -448,7 +448,7 @@ class ScheduleMachine(FiringRules):
         return events, kept
 
     def dismiss_all(self, error: PenstockError) -> Outcome[ScheduleChange]:  # noqa: ARG002
-        """Nobody waits in here."""
+        """No caller waits in here."""
         return Outcome()
 
     # -- what survives ------------------------------------------------------------------------------------------------

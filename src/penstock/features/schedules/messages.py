@@ -141,7 +141,7 @@ class RunNow(Request[JudgedSchedule]):
 
 @dataclass(frozen=True, slots=True)
 class AssignScheduleProducer(Request[None]):
-    """Write as this producer, which nobody else is."""
+    """Write as this producer, which no other shard is."""
 
     producer_id: int
 

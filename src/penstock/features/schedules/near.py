@@ -182,7 +182,7 @@ class Near:
     def unpack(self, marks: tuple[int, int, int], pieces: Sequence[Sequence[bytes]]) -> None:
         """Take over all rows. Nothing is done for each: a million are to be there in a moment after a crash.
 
-        ``identities`` are filled by whoever calls this.
+        ``identities`` are filled by the caller.
         """
         columns = [array(code) for code in _CODES]
         for piece in pieces:

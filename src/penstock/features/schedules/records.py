@@ -169,7 +169,7 @@ _decode = msgspec.msgpack.Decoder(ScheduleEvent).decode
 
 
 def events_of(batch: memoryview) -> Iterator[tuple[int, int, ScheduleEvent]]:
-    """Offset, time and event of every record; one that nobody here wrote is left out."""
+    """Offset, time and event of every record; one that no leader wrote is left out."""
     header, data = open_batch(batch)
     at_ms, position = header.base_timestamp, 0
     for offset in range(header.base_offset, header.base_offset + header.count):
@@ -190,7 +190,7 @@ def events_of(batch: memoryview) -> Iterator[tuple[int, int, ScheduleEvent]]:
             size, at = read_varint(data, at)
         try:
             yield offset, at_ms + later, _decode(data[at : at + size])
-        except msgspec.MsgspecError as error:  # nobody should be held up by what somebody else wrote
+        except msgspec.MsgspecError as error:  # one record of another writer must not hold up the rest
             log.error("Record %d is not about schedules, and left out: %s", offset, error)
 
 

@@ -10,7 +10,7 @@ happens the first time only. Several times in one gap are one moment, and so hap
 
 How schedules come again, and what becomes of occurrences that were missed.
 
-An occurrence is *missed* if it comes later than a grace time, because nobody led the schedules then. What is late by
+An occurrence is *missed* if it comes later than a grace time, because no node led the schedules then. What is late by
 less is fired late, each occurrence by itself.
 """
 

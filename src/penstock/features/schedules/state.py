@@ -184,7 +184,7 @@ class ScheduleState:
         slots: list[int] = []
         for digest, offset, comes_again in event.entries:
             slot = self.near.find_at(digest, offset)
-            if slot is None:  # whoever fired it had loaded its period
+            if slot is None:  # the leader that fired it had loaded its period
                 self.far.remove(digest, offset)
                 slot = self.near.put(digest, offset, FIRING)
             self.near.turn(slot, FIRING_AGAIN if comes_again else FIRING)
@@ -316,7 +316,7 @@ class ScheduleState:
         near = self.near
         near.unpack((now_ms, size, free), pieces)
         near.wheel.advance(at_ms)
-        if periods_ahead > self._periods_ahead:  # whoever wrote it looked further ahead
+        if periods_ahead > self._periods_ahead:  # the leader that wrote it looked further ahead
             self._sort_anew(at_ms)
         if near.is_sparse:
             self.near = Near(self._periods_ahead, self._lead)

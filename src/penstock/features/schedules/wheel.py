@@ -7,7 +7,7 @@ moving time costs by entries and buckets that are not empty, never by ticks that
 
 The highest level is a ring: each bucket is one *period* of 2.9 hours, and ``periods_ahead`` of them are held, the
 present one included. What is later does not belong in here: `holds` says so, and ``horizon_ms`` names the first moment
-that is too far. Whoever keeps the rest loads a period once the horizon has passed over it.
+that is too far. The keeper of the rest loads a period once the horizon has passed over it.
 
 A bucket falls apart all at once, and would do so at the same moment in every wheel of a node. So they have different
 *leads*: each counts ticks from another number, and they do this work one after the other.
@@ -237,7 +237,7 @@ class Wheel:
         return found
 
     def take(self, limit: int) -> list[int]:
-        """As `due`, and whoever asks has them in hand: they are not told again until they are moved."""
+        """As `due`, and the caller has them in hand: they are not told again until they are moved."""
         found = self.due(limit)
         if found:
             after = self._next[found[-1]]
@@ -392,7 +392,7 @@ class Wheel:
     ) -> None:
         """Be as another wheel of the same lead was.
 
-        Whoever had entries of that one in hand is not here, so they are due again.
+        The caller that had entries of that one in hand is gone, so they are due again.
         """
         assert len(self._next) == _ENTRIES, "there are entries already"
         now_ms, self._size, self._free = marks

@@ -1,15 +1,33 @@
-"""Transactions as a whole: whoever leads a partition of ``__transaction_state`` coordinates those kept there."""
+"""Transactions: the leader of a partition of ``__transaction_state`` coordinates those kept there.
+
+A node that leads a data partition asks the coordinator whether a producer may write to it. The answer takes a while,
+and so may the marker of an end that was decided after it: if the marker is here first, the answer no longer holds, and
+what was to be written would begin a transaction that no coordinator ends. So every question remembers the partitions
+as they were, and one that a marker or a new leadership has overtaken is refused (KIP-890 guards verification in the
+same way). The node may ask again.
+
+A node can believe for a moment that it still coordinates. What it says then is recognised by its epoch, if the present
+coordinator has ended a transaction of the producer here; and if not, what is written now comes before that end.
+
+A decision to end a transaction is committed before the first partition is told of it, and completed after the last one
+was. The caller that asked for the end is told then, without waiting for the completion to be committed: it only spares
+the next coordinator from telling the partitions once more.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from penstock.config.settings import TransactionSettings
 from penstock.consensus.records import NO_LEADER
 from penstock.errors import (
+    ConcurrentTransactions,
     CoordinatorLoading,
     InvalidProducerIdMapping,
     InvalidRequest,
@@ -20,24 +38,259 @@ from penstock.errors import (
     UnknownTopic,
 )
 from penstock.features.transactions import records
-from penstock.features.transactions.admission import ADMIT, Admissions, Admit, Admitted, Verdict, check_coordinator
 from penstock.features.transactions.epochs import is_last
-from penstock.features.transactions.markers import LocalMarkers, Marker, OffsetsEnd
-from penstock.features.transactions.marking import ClusterMarkers
-from penstock.features.transactions.messages import AddPartitions, End, Init, Verify, Where
-from penstock.features.transactions.records import NO_PRODUCER
-from penstock.features.transactions.shard import TransactionShard
+from penstock.features.transactions.markers import ClusterMarkers, EndMarker, LocalMarkers, MarkerWriter, OffsetsEnd
+from penstock.features.transactions.messages import AddToTransaction, End, Init, Verify, Where
+from penstock.features.transactions.records import NO_PRODUCER, Reason, TransactionChange
+from penstock.features.transactions.states import DECIDED, TransactionState
 from penstock.features.transactions.transaction import Transaction
 from penstock.machines.clocks import PatientClock
 from penstock.machines.coordinator import NamedCoordinator
-from penstock.machines.journal import PartitionJournal
+from penstock.machines.journal import Journal, PartitionJournal
 from penstock.machines.leaders import Leaders, shard_of
-from penstock.machines.messages import AnswerT, ProducerIdentity, Rejected, Request
-from penstock.machines.shard import resolve
+from penstock.machines.messages import AnswerT, Outcome, ProducerIdentity, Rejected, Reply, Request
+from penstock.machines.shard import Defer, Shard, resolve
 from penstock.model import TRANSACTIONS_TOPIC
+from penstock.network.port import Method
 from penstock.partitions.partition import Partition
 from penstock.partitions.stats import TransactionStats
 from penstock.supervision import Supervision
+
+log = logging.getLogger(__name__)
+
+
+class TransactionShard(Shard[Transaction, TransactionChange]):
+    """Transactions by transactional id."""
+
+    def __init__(
+        self,
+        journal: Journal[TransactionChange],
+        config: TransactionSettings,
+        markers: MarkerWriter,
+        stats: TransactionStats,
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+        defer: Defer,
+        *,
+        epoch: int,
+    ) -> None:
+        """``epoch`` is that of the leadership under which this shard coordinates."""
+        super().__init__(journal, now_ms, wall_ms, defer)
+        self._config = config
+        self._markers = markers
+        self._stats = stats
+        self.epoch = epoch
+
+    def make(self, name: str) -> Transaction:
+        return Transaction(name, self._config)
+
+    def name_of(self, change: TransactionChange) -> str:
+        return change.key.transactional_id
+
+    def on_applied(self, machine: Transaction, change: TransactionChange) -> None:
+        stored = change.value
+        if stored is None:
+            return
+        if stored.state is TransactionState.PREPARE_COMMIT:
+            self._stats.committed += 1
+        elif stored.state is TransactionState.PREPARE_ABORT:
+            reason = stored.reason or Reason.CLIENT
+            self._stats.count_aborted(reason.value)
+            if reason is not Reason.CLIENT:
+                log.info("The transaction of %s is aborted: %s.", machine.id, reason.value)
+
+    def open(self, machines: dict[str, Transaction]) -> None:
+        is_wanted = self.is_loading
+        super().open(machines)
+        if is_wanted:
+            for machine in machines.values():
+                if machine.owes_markers():  # the log as it was read may not be safe yet: another node may lack its end
+                    self.when_committed(self._end, partial(self._mark, machine))
+
+    def perform(self, decisions: Sequence[tuple[Transaction, Outcome[TransactionChange]]]) -> None:
+        super().perform(decisions)
+        for machine, _ in decisions:
+            self._follow_up(machine)
+
+    def expire(self) -> None:
+        """Forget transactional ids that no producer uses any more."""
+        wall_ms = self._wall_ms()
+        for machine in tuple(self.machines.values()):
+            if machine.id in self.machines:
+                self.perform([(machine, machine.expire(wall_ms))])
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _is_current(self, machine: Transaction) -> bool:
+        return self.machines.get(machine.id) is machine
+
+    def _follow_up(self, machine: Transaction) -> None:
+        """Do what a decision leads to, beyond being written."""
+        if not self._is_current(machine):
+            return
+        if machine.owes_markers():
+            self.when_committed(self.written_to(machine), partial(self._mark, machine))
+        if machine.state not in DECIDED:
+            self._tell(machine)
+        for request, reply in machine.take_waiting():
+            self._ask_again(machine.id, request, reply)
+        if self._is_current(machine):
+            self.note_deadline(machine)
+
+    def _tell(self, machine: Transaction) -> None:
+        for reply, producer in machine.take_ending():
+            reply(producer)
+
+    def _ask_again(self, name: str, request: Request[Any], reply: Reply) -> None:
+        try:
+            self.ask(name, request, reply)
+        except PenstockError as error:
+            reply(Rejected(error))
+
+    def _mark(self, machine: Transaction, error: PenstockError | None) -> None:
+        stored = machine.stored
+        if error is not None or not self._is_current(machine) or stored is None:
+            return  # the shard is closed, and the next leader goes on from what is in the log
+        marker = EndMarker(stored.producer, stored.state is TransactionState.PREPARE_COMMIT, self.epoch)
+        partitions = [(topic, index) for topic, indexes in stored.partitions.items() for index in indexes]
+        self._markers.write(marker, partitions, partial(self._is_current, machine), partial(self._on_marked, machine))
+
+    def _on_marked(self, machine: Transaction) -> None:
+        if not self._is_current(machine):
+            return
+        self.perform([(machine, machine.on_marked(self._now_ms()))])
+        self._tell(machine)  # even if the completion could not be written: everybody sees the end
+
+
+# What is told of partitions: those that are not in the transaction, or that it is refused.
+AdmissionReply = Callable[[frozenset[Where] | Rejected], None]
+
+_TIMEOUT_SECONDS: Final = 3.0  # a node that fell silent coordinates nothing any more by then
+
+
+class AdmitPartitions(msgspec.Struct, frozen=True):
+    """May this producer write to these partitions? If it ``adds``, they are taken into its transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    places: tuple[Where, ...]
+    adds: bool
+
+
+class AdmittedPartitions(msgspec.Struct, frozen=True):
+    """Those of the places that are not in the transaction, as of a coordinator's epoch."""
+
+    missing: tuple[Where, ...]
+    coordinator_epoch: int
+
+
+ADMIT: Final = Method("transactions.admit", AdmitPartitions, AdmittedPartitions)
+
+
+class _Question:
+    """What was asked, and the partitions as they were when it was."""
+
+    def __init__(self, producer: ProducerIdentity, epochs: dict[Where, int]) -> None:
+        self.producer = producer
+        self.epochs = epochs  # of leadership, by partition
+        self.is_overtaken = False
+
+
+class Admissions:
+    """Questions to coordinators elsewhere that are not answered yet."""
+
+    def __init__(
+        self,
+        leaders: Leaders,
+        find: Callable[[str, int], Partition],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._leaders = leaders
+        self._find = find
+        self._spawn = spawn
+        self._open: dict[tuple[Where, int], list[_Question]] = {}
+
+    def ask(
+        self,
+        node_id: int,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: frozenset[Where],
+        reply: AdmissionReply,
+        *,
+        adds: bool,
+    ) -> None:
+        """Ask a node; ``reply`` is called in a turn in which the answer holds for partitions of this node."""
+        places = tuple(sorted(partitions))
+        request = AdmitPartitions(transactional_id, *producer, places, adds)
+        question = _Question(producer, {where: self._find(*where).leader_epoch for where in places})
+        self._spawn(self._ask(node_id, request, question, reply))
+
+    async def _ask(self, node_id: int, request: AdmitPartitions, question: _Question, reply: AdmissionReply) -> None:
+        answer: frozenset[Where] | Rejected
+        for where in question.epochs:
+            self._open.setdefault((where, question.producer.producer_id), []).append(question)
+        try:
+            received = await self._leaders.peers.call(node_id, ADMIT, request, timeout_s=_TIMEOUT_SECONDS)
+            admitted: AdmittedPartitions = received.reply
+            check_coordinator(self._find, question.producer, question.epochs, admitted.coordinator_epoch)
+            answer = frozenset(admitted.missing)
+        except PeerUnavailable as error:
+            answer = Rejected(NotCoordinator(error.message))
+        except PenstockError as error:
+            answer = Rejected(error)
+        except asyncio.CancelledError:
+            reply(Rejected(NotCoordinator("This node is stopping.")))
+            raise
+        finally:
+            self._forget(question)
+        if not isinstance(answer, Rejected) and self._is_overtaken(question):
+            answer = Rejected(
+                ConcurrentTransactions(f"A transaction of {request.transactional_id!r} ended while it was asked about.")
+            )
+        reply(answer)
+
+    def on_marker(self, where: Where, producer_id: int) -> None:
+        """The end of a transaction was written to a partition: answers that are on their way are too old for it."""
+        for question in self._open.get((where, producer_id), ()):
+            question.is_overtaken = True
+
+    def _is_overtaken(self, question: _Question) -> bool:
+        if question.is_overtaken:
+            return True
+        for where, epoch in question.epochs.items():
+            try:
+                partition = self._find(*where)
+            except PenstockError:
+                continue  # it is gone, and the producer will hear so
+            if partition.is_leader and partition.leader_epoch != epoch:
+                return True  # somebody else led meanwhile, and may have written a marker
+        return False
+
+    def _forget(self, question: _Question) -> None:
+        for where in question.epochs:
+            at = (where, question.producer.producer_id)
+            questions = self._open[at]
+            questions.remove(question)
+            if not questions:
+                del self._open[at]
+
+
+def check_coordinator(
+    find: Callable[[str, int], Partition], producer: ProducerIdentity, places: Iterable[Where], epoch: int
+) -> None:
+    """Refuse the word of a coordinator if a later one has ended a transaction of the producer in these partitions."""
+    for where in places:
+        try:
+            known = find(*where).log.producers.coordinator_epoch_of(producer.producer_id)
+        except PenstockError:
+            continue  # it is gone, and the producer will hear so
+        if known > epoch:
+            raise NotCoordinator(
+                f"Coordinator epoch {epoch} is over: epoch {known} has ended a transaction in {where[0]}-{where[1]}."
+            )
+
 
 # How long a node passes on what comes to it as the coordinator that it was: less than any client waits for an answer.
 _HANDOVER_SECONDS: Final = 1.0
@@ -92,7 +345,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         )
 
     async def ask(self, name: str, request: Request[AnswerT]) -> AnswerT:
-        """The answer to a request, as soon as it holds; whoever comes early waits a moment for the log to be read."""
+        """The answer to a request, as soon as it holds; an early one waits a moment for the log to be read."""
         await self.await_shard(name)
         return await super().ask(name, request)
 
@@ -103,21 +356,21 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         if not transactional_id:
             raise InvalidRequest("A transactional id must not be empty.")
         await self.await_shard(transactional_id)
-        self.shard(transactional_id)  # whoever asks the wrong node does not cost a producer id
+        self.shard(transactional_id)  # a client that asks the wrong node does not cost a producer id
         fresh = await self._allocate_producer_id()
         return await self.ask(transactional_id, Init(timeout_ms=timeout_ms, fresh_producer_id=fresh, expected=expected))
 
     async def add(self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[Where]) -> None:
         """Take partitions into a transaction, also if another node coordinates it since a moment ago.
 
-        A producer of the first protocol that is sent away and then aborts asks the next coordinator to end what nobody
-        has told it of. That has to be refused, since it might be about the commit before, and some clients never
+        A producer of the first protocol that is sent away and then aborts asks the next coordinator to end what it was
+        never told of. That has to be refused, since it might be about the commit before, and some clients never
         recover from it (librdkafka); so a coordinator that hands over passes on what still comes to it.
         """
         until = self._clock.monotonic() + _HANDOVER_SECONDS
         while True:
             try:
-                await self.ask(transactional_id, AddPartitions(producer, partitions))
+                await self.ask(transactional_id, AddToTransaction(producer, partitions))
                 return
             except NotCoordinator as refusal:
                 if await self._pass_on(transactional_id, producer, partitions):
@@ -128,7 +381,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
 
     async def _pass_on(self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[Where]) -> bool:
         """Whether the node that coordinates now has taken the partitions in; it may not know yet that it does."""
-        request = Admit(transactional_id, *producer, tuple(sorted(partitions)), adds=True)
+        request = AdmitPartitions(transactional_id, *producer, tuple(sorted(partitions)), adds=True)
         try:
             node_id = self._home_of(transactional_id)
             if node_id is None:
@@ -155,7 +408,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         transactional_id: str,
         producer: ProducerIdentity,
         partitions: frozenset[Where],
-        reply: Verdict,
+        reply: AdmissionReply,
         *,
         adds: bool,
     ) -> None:
@@ -179,10 +432,10 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         if not count:
             if not leaders.is_alone:
                 raise CoordinatorLoading("This node does not know yet who coordinates transactions.")
-            raise InvalidProducerIdMapping(f"Nobody has the transactional id {transactional_id!r}.")
+            raise InvalidProducerIdMapping(f"No producer has the transactional id {transactional_id!r}.")
         leader = leaders.leader_of(TRANSACTIONS_TOPIC, shard_of(transactional_id, count))
         if leader == NO_LEADER:
-            raise NotCoordinator(f"Nobody coordinates transaction {transactional_id!r} now.")
+            raise NotCoordinator(f"No node coordinates transaction {transactional_id!r} now.")
         return None if leader == leaders.node_id else leader
 
     def _admit_here(
@@ -190,16 +443,16 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         transactional_id: str,
         producer: ProducerIdentity,
         partitions: frozenset[Where],
-        reply: Verdict,
+        reply: AdmissionReply,
         *,
         adds: bool,
     ) -> None:
-        request = AddPartitions(producer, partitions) if adds else Verify(producer, partitions)
+        request = AddToTransaction(producer, partitions) if adds else Verify(producer, partitions)
         shard = self.shard(transactional_id)
         check_coordinator(self._find, producer, partitions, shard.epoch)
         shard.ask(transactional_id, request, lambda answer: reply(answer or frozenset()))
 
-    async def _on_admit(self, _node_id: int, request: Admit, _body: memoryview) -> Admitted:
+    async def _on_admit(self, _node_id: int, request: AdmitPartitions, _body: memoryview) -> AdmittedPartitions:
         """Another node asks for a partition of its own."""
         await self.await_shard(request.transactional_id)
         epoch = self.shard(request.transactional_id).epoch
@@ -216,7 +469,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         missing = await answer
         if isinstance(missing, Rejected):
             raise missing.error
-        return Admitted(tuple(sorted(missing)), epoch)
+        return AdmittedPartitions(tuple(sorted(missing)), epoch)
 
     def _check_known(self, places: Iterable[Where]) -> None:
         """Take in only what this node knows of: what it does not it would take for deleted when the end comes."""
@@ -226,7 +479,7 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
             except (UnknownTopic, UnknownPartition) as error:
                 raise CoordinatorLoading(f"The coordinator does not know {where[0]}-{where[1]} yet.") from error
 
-    async def write_marker(self, marker: Marker, where: Where) -> None:
+    async def write_marker(self, marker: EndMarker, where: Where) -> None:
         """Write a marker to a partition that this node leads, and return once it is committed.
 
         For operators who end what is open in a partition and unknown to every coordinator.
@@ -234,14 +487,12 @@ class TransactionCoordinator(NamedCoordinator[TransactionShard]):
         if where[0] == TRANSACTIONS_TOPIC:
             raise UnknownPartition(f"Nothing in {TRANSACTIONS_TOPIC} is part of a transaction.")
         partition, offset = self.markers.local.append(marker, where)
-        committed: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
-        partition.when_committed(offset, partial(resolve, committed))
-        error = await committed
+        error = await partition.committed(offset)
         if error is not None:
             raise error
 
     def find(self, transactional_id: str) -> Transaction | None:
-        """The transactional id as it is at this moment, or None where nobody has it."""
+        """The transactional id as it is at this moment, or None where no producer has it."""
         return self.shard(transactional_id).machines.get(transactional_id)
 
     def all_transactions(self) -> list[Transaction]:

@@ -1,7 +1,7 @@
 """Who a producer is after each step: epochs go up by one, and a producer id that has none left gives way to a new one.
 
 The highest epoch is kept for fencing: it is written into markers and never given to a producer. So there is always an
-epoch above that of whoever has to be kept out.
+epoch above that of the producer that has to be kept out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from penstock.errors import ProducerFenced
 from penstock.features.transactions.messages import Init, Where
 from penstock.features.transactions.records import NO_EPOCH, NO_PRODUCER, Reason, StoredTransaction
-from penstock.features.transactions.states import State
+from penstock.features.transactions.states import TransactionState
 from penstock.machines.messages import ProducerIdentity
 
 EPOCH_MAX: Final = (1 << 15) - 1
@@ -45,7 +45,7 @@ def _empty(
     request: Init, producer: ProducerIdentity, last_epoch: int = NO_EPOCH, previous_producer_id: int = NO_PRODUCER
 ) -> StoredTransaction:
     return StoredTransaction(
-        state=State.EMPTY,
+        state=TransactionState.EMPTY,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         timeout_ms=request.timeout_ms,
@@ -69,7 +69,7 @@ def begun(stored: StoredTransaction, partitions: Iterable[Where], started_ms: in
     for topic, index in partitions:
         by_topic.setdefault(topic, set()).add(index)
     return StoredTransaction(
-        state=State.ONGOING,
+        state=TransactionState.ONGOING,
         producer_id=stored.producer_id,
         producer_epoch=stored.producer_epoch,
         timeout_ms=stored.timeout_ms,
@@ -87,7 +87,7 @@ def decided(
     reason: Reason | None = None,
     fresh_producer_id: int = NO_PRODUCER,
 ) -> StoredTransaction:
-    """The state in which partitions are told; if it ``bumps``, in an epoch that nobody else has."""
+    """The state in which partitions are told; if it ``bumps``, in an epoch that no other instance has."""
     epoch, last_epoch, next_producer_id = stored.producer_epoch, NO_EPOCH, NO_PRODUCER
     if bumps:
         last_epoch, epoch = epoch, epoch + 1
@@ -97,7 +97,7 @@ def decided(
                 last_epoch = NO_EPOCH  # the producer cannot go on as anybody: it has to start anew
     return msgspec.structs.replace(
         stored,
-        state=State.PREPARE_COMMIT if is_commit else State.PREPARE_ABORT,
+        state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
         producer_epoch=epoch,
         last_epoch=last_epoch,
         next_producer_id=next_producer_id,
@@ -111,7 +111,9 @@ def completed(stored: StoredTransaction) -> StoredTransaction:
     producer = stored.successor
     is_other = producer.producer_id != stored.producer_id
     return StoredTransaction(
-        state=State.COMPLETE_COMMIT if stored.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,
+        state=TransactionState.COMPLETE_COMMIT
+        if stored.state is TransactionState.PREPARE_COMMIT
+        else TransactionState.COMPLETE_ABORT,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         timeout_ms=stored.timeout_ms,

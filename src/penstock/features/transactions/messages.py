@@ -17,12 +17,12 @@ class Init(Request[ProducerIdentity]):
     """
 
     timeout_ms: int
-    fresh_producer_id: int  # nobody has it or ever had
+    fresh_producer_id: int  # no producer has it or ever had
     expected: ProducerIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class AddPartitions(Request[None]):
+class AddToTransaction(Request[None]):
     """A producer is about to write to partitions; the first ones begin its transaction."""
 
     producer: ProducerIdentity

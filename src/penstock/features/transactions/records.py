@@ -12,11 +12,29 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import CorruptRecords
-from penstock.features.transactions.states import State
-from penstock.features.transactions.tags import TRANSACTION, is_joint
+from penstock.features.transactions.states import TransactionState
+from penstock.machines.journal import KeyedFormat
 from penstock.machines.messages import ProducerIdentity
-from penstock.records import Record
+
+TRANSACTION: Final = "transaction"
+JOINT: Final = "joint"
+JOINT_WRITER: Final = "joint-writer"
+
+
+class _Tag(msgspec.Struct, frozen=True):
+    type: str
+
+
+_tags = msgspec.json.Decoder(_Tag)
+
+
+def is_joint(key: bytes | None) -> bool:
+    """Whether a record is about a joint transaction, by its key."""
+    try:
+        return _tags.decode(key or b"").type in {JOINT, JOINT_WRITER}
+    except msgspec.MsgspecError:
+        return False
+
 
 NO_EPOCH: Final = -1
 NO_PRODUCER: Final = -1
@@ -38,7 +56,7 @@ class TransactionKey(msgspec.Struct, frozen=True, tag=TRANSACTION):
 class StoredTransaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A transactional id: whose it is, and where its transaction stands."""
 
-    state: State
+    state: TransactionState
     producer_id: int
     producer_epoch: int
     timeout_ms: int
@@ -62,29 +80,12 @@ class StoredTransaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         return self.producer if self.next_producer_id == NO_PRODUCER else ProducerIdentity(self.next_producer_id, 0)
 
 
-class Change(msgspec.Struct, frozen=True):
+class TransactionChange(msgspec.Struct, frozen=True):
     """One record to persist and apply: a key and its new value, or None where it is gone."""
 
     key: TransactionKey
     value: StoredTransaction | None
 
 
-_encode = msgspec.json.Encoder().encode
-_keys = msgspec.json.Decoder(TransactionKey)
-_values = msgspec.json.Decoder(StoredTransaction)
-
-
-def to_record(change: Change, offset: int, at_ms: int) -> Record:
-    value = None if change.value is None else _encode(change.value)
-    return Record(offset, at_ms, _encode(change.key), value, ())
-
-
-def from_record(record: Record) -> Change | None:
-    """Read a record back, None if it is about a joint transaction; `CorruptRecords` if no coordinator wrote it."""
-    if is_joint(record.key):
-        return None
-    try:
-        key = _keys.decode(record.key or b"")
-        return Change(key, None if record.value is None else _values.decode(record.value))
-    except msgspec.MsgspecError as error:
-        raise CorruptRecords(f"Record {record.offset} is not about a transaction: {error}") from error
+_format = KeyedFormat(TransactionChange, {TransactionKey: StoredTransaction}, "a transaction", is_other=is_joint)
+to_record, from_record = _format.to_record, _format.from_record

@@ -1,7 +1,7 @@
 """The rules of a transactional id as two tables; everything else in this package carries them out.
 
 `VERDICTS` says how an event is met in each state, `SUCCESSORS` which states may follow on each. A pair that `VERDICTS`
-leaves out cannot happen. Which of several events a request is depends on who sends it: see `Event`.
+leaves out cannot happen. Which of several events a request is depends on who sends it: see `TransactionEvent`.
 
              ┌──────────────────────────────── init ───────────────────────────────────┐
              ▼                                                                         │
@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 
-class State(Enum):
+class TransactionState(Enum):
     """Where a transactional id is. The values are the names that Kafka's tools show."""
 
     EMPTY = "Empty"  # a producer has its identity, and has not written yet
@@ -29,7 +29,7 @@ class State(Enum):
     COMPLETE_ABORT = "CompleteAbort"
 
 
-class Event(Enum):
+class TransactionEvent(Enum):
     """What happens to a transactional id.
 
     Producers of the first protocol keep their epoch from one transaction to the next. Those of the second (KIP-890) get
@@ -47,10 +47,10 @@ class Event(Enum):
     ABORT_AGAIN = "a producer of the second protocol repeats an abort, in the epoch that this ended"
     TIMEOUT = "the transaction has been open for too long"
     TERMINATE = "an operator wants the transaction aborted"
-    EXPIRE = "nobody has used the transactional id for long"
+    EXPIRE = "no producer has used the transactional id for long"
 
 
-class Verdict(Enum):
+class TransactionVerdict(Enum):
     """How an event is met."""
 
     DO = "carried out"
@@ -63,36 +63,36 @@ class Verdict(Enum):
     FENCE = "refused: the epoch is over"
 
 
-EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = State
+EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = TransactionState
 DECIDED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 
-DO, TAKE_OVER, WAIT, JOIN, ANSWER, LATER, REFUSE, FENCE = Verdict
+DO, TAKE_OVER, WAIT, JOIN, ANSWER, LATER, REFUSE, FENCE = TransactionVerdict
 
 
-def _row(*verdicts: Verdict | None) -> dict[State, Verdict]:
-    return {state: verdict for state, verdict in zip(State, verdicts, strict=True) if verdict is not None}
+def _row(*verdicts: TransactionVerdict | None) -> dict[TransactionState, TransactionVerdict]:
+    return {state: verdict for state, verdict in zip(TransactionState, verdicts, strict=True) if verdict is not None}
 
 
-VERDICTS: Final[Mapping[Event, Mapping[State, Verdict]]] = {
+VERDICTS: Final[Mapping[TransactionEvent, Mapping[TransactionState, TransactionVerdict]]] = {
     #                       EMPTY   ONGOING    PREPARE_COMMIT PREPARE_ABORT COMPLETE_COMMIT COMPLETE_ABORT
-    Event.INIT:         _row(DO,     TAKE_OVER, WAIT,          WAIT,         DO,             DO),
-    Event.ADD:          _row(DO,     DO,        WAIT,          WAIT,         DO,             DO),
-    Event.VERIFY:       _row(REFUSE, DO,        LATER,         LATER,        REFUSE,         REFUSE),
-    Event.COMMIT:       _row(REFUSE, DO,        JOIN,          REFUSE,       ANSWER,         REFUSE),
-    Event.ABORT:        _row(REFUSE, DO,        REFUSE,        JOIN,         REFUSE,         ANSWER),
-    Event.NEW_COMMIT:   _row(REFUSE, DO,        WAIT,          WAIT,         REFUSE,         REFUSE),
+    TransactionEvent.INIT:         _row(DO,     TAKE_OVER, WAIT,          WAIT,         DO,             DO),
+    TransactionEvent.ADD:          _row(DO,     DO,        WAIT,          WAIT,         DO,             DO),
+    TransactionEvent.VERIFY:       _row(REFUSE, DO,        LATER,         LATER,        REFUSE,         REFUSE),
+    TransactionEvent.COMMIT:       _row(REFUSE, DO,        JOIN,          REFUSE,       ANSWER,         REFUSE),
+    TransactionEvent.ABORT:        _row(REFUSE, DO,        REFUSE,        JOIN,         REFUSE,         ANSWER),
+    TransactionEvent.NEW_COMMIT:   _row(REFUSE, DO,        WAIT,          WAIT,         REFUSE,         REFUSE),
     # Without having heard of a partition: a produce that would have told may be lost on its way here. The new epoch
     # that comes with the answer keeps it out, should it still arrive.
-    Event.NEW_ABORT:    _row(DO,     DO,        WAIT,          WAIT,         DO,             DO),
-    Event.COMMIT_AGAIN: _row(FENCE,  None,      JOIN,          REFUSE,       ANSWER,         REFUSE),
-    Event.ABORT_AGAIN:  _row(FENCE,  None,      REFUSE,        JOIN,         REFUSE,         ANSWER),
-    Event.TIMEOUT:      _row(None,   DO,        None,          None,         None,           None),
-    Event.TERMINATE:    _row(REFUSE, DO,        REFUSE,        JOIN,         REFUSE,         REFUSE),
-    Event.EXPIRE:       _row(DO,     REFUSE,    REFUSE,        REFUSE,       DO,             DO),
+    TransactionEvent.NEW_ABORT:    _row(DO,     DO,        WAIT,          WAIT,         DO,             DO),
+    TransactionEvent.COMMIT_AGAIN: _row(FENCE,  None,      JOIN,          REFUSE,       ANSWER,         REFUSE),
+    TransactionEvent.ABORT_AGAIN:  _row(FENCE,  None,      REFUSE,        JOIN,         REFUSE,         ANSWER),
+    TransactionEvent.TIMEOUT:      _row(None,   DO,        None,          None,         None,           None),
+    TransactionEvent.TERMINATE:    _row(REFUSE, DO,        REFUSE,        JOIN,         REFUSE,         REFUSE),
+    TransactionEvent.EXPIRE:       _row(DO,     REFUSE,    REFUSE,        REFUSE,       DO,             DO),
 }  # fmt: skip
 
-SUCCESSORS: Final[Mapping[State, frozenset[State]]] = {
-    # From an end an abort without partitions leads straight to the next: there is nobody to be told.
+SUCCESSORS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
+    # From an end an abort without partitions leads straight to the next: there is no partition to be told.
     EMPTY: frozenset({EMPTY, ONGOING, COMPLETE_ABORT}),
     ONGOING: frozenset({ONGOING, PREPARE_COMMIT, PREPARE_ABORT}),
     PREPARE_COMMIT: frozenset({COMPLETE_COMMIT}),

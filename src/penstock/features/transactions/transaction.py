@@ -2,7 +2,7 @@
 
 Requests and the time come in; an `Outcome` goes out with the changes to persist and the replies to send. What must
 survive a crash changes in `apply` alone. Between the decision to end a transaction and its completion stand the
-partitions: whoever runs this machine writes their markers when `owes_markers` says so, tells `on_marked`, and asks
+partitions: the shard of this machine writes their markers when `owes_markers` says so, tells `on_marked`, and asks
 again what was put off until then (`take_waiting`).
 
 Times called ``now_ms`` only measure; they come from a clock that never jumps. Wall-clock times come with records.
@@ -24,9 +24,16 @@ from penstock.errors import (
     TransactionalIdNotFound,
 )
 from penstock.features.transactions import epochs
-from penstock.features.transactions.messages import AddPartitions, End, Init, Terminate, Verify, Where
-from penstock.features.transactions.records import Change, Reason, StoredTransaction, TransactionKey
-from penstock.features.transactions.states import DECIDED, SUCCESSORS, VERDICTS, Event, State, Verdict
+from penstock.features.transactions.messages import AddToTransaction, End, Init, Terminate, Verify, Where
+from penstock.features.transactions.records import Reason, StoredTransaction, TransactionChange, TransactionKey
+from penstock.features.transactions.states import (
+    DECIDED,
+    SUCCESSORS,
+    VERDICTS,
+    TransactionEvent,
+    TransactionState,
+    TransactionVerdict,
+)
 from penstock.machines.messages import Outcome, ProducerIdentity, Rejected, Reply, Request
 
 _REFUSED_RETRY_MS: Final = 1_000  # after a write that was refused, as by a full disk
@@ -73,13 +80,13 @@ class Transaction:
         return f"<Transaction {self.id!r} {stored.state.value}, producer {stored.producer_id}/{stored.producer_epoch}>"
 
     @property
-    def state(self) -> State:
-        return State.EMPTY if self.stored is None else self.stored.state
+    def state(self) -> TransactionState:
+        return TransactionState.EMPTY if self.stored is None else self.stored.state
 
     @property
     def is_open(self) -> bool:
         """Whether there are records that are neither committed nor aborted for everybody to see."""
-        return self.state is State.ONGOING or self.state in DECIDED
+        return self.state is TransactionState.ONGOING or self.state in DECIDED
 
     @property
     def is_forgettable(self) -> bool:
@@ -88,13 +95,13 @@ class Transaction:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[Change]:
+    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[TransactionChange]:
         """Decide on a request. The reply is in this outcome or a later one; an error instead changes nothing."""
-        outcome = Outcome[Change]()
+        outcome = Outcome[TransactionChange]()
         match request:
             case Init():
                 self._init(request, now_ms, reply, outcome)
-            case AddPartitions():
+            case AddToTransaction():
                 self._add(request, now_ms, reply, outcome)
             case Verify():
                 self._verify(request, reply, outcome)
@@ -106,16 +113,16 @@ class Transaction:
                 raise AssertionError(f"no rule for {request!r}")
         return outcome
 
-    def _init(self, request: Init, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _init(self, request: Init, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         if not 0 < request.timeout_ms <= self._config.timeout_max_ms:
             raise InvalidTransactionTimeout(
                 f"A transaction may be open for 1 to {self._config.timeout_max_ms} ms, not {request.timeout_ms}."
             )
         stored = self.stored
-        verdict = VERDICTS[Event.INIT][self.state]
-        if verdict is Verdict.WAIT:
+        verdict = VERDICTS[TransactionEvent.INIT][self.state]
+        if verdict is TransactionVerdict.WAIT:
             self._wait(request, now_ms, reply)
-        elif verdict is Verdict.TAKE_OVER:
+        elif verdict is TransactionVerdict.TAKE_OVER:
             assert stored is not None
             if request.expected not in (None, stored.producer):
                 raise epochs.fenced(request.expected, stored)
@@ -128,35 +135,37 @@ class Transaction:
             self._change(started, outcome)
             outcome.reply(reply, started.producer)
 
-    def _add(self, request: AddPartitions, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _add(self, request: AddToTransaction, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         stored = self._check_producer(request.producer)
-        verdict = VERDICTS[Event.ADD][self.state]
-        if verdict is Verdict.WAIT:
+        verdict = VERDICTS[TransactionEvent.ADD][self.state]
+        if verdict is TransactionVerdict.WAIT:
             self._wait(request, now_ms, reply)
             return
-        if stored.state is not State.ONGOING or self.lacking(request.partitions):
-            started_ms = self.started_ms if stored.state is State.ONGOING else -1
+        if stored.state is not TransactionState.ONGOING or self.lacking(request.partitions):
+            started_ms = self.started_ms if stored.state is TransactionState.ONGOING else -1
             self._change(epochs.begun(stored, request.partitions, started_ms), outcome)
         outcome.reply(reply, None)
 
-    def _verify(self, request: Verify, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _verify(self, request: Verify, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         self._check_producer(request.producer)
-        verdict = VERDICTS[Event.VERIFY][self.state]
-        if verdict is Verdict.LATER:
+        verdict = VERDICTS[TransactionEvent.VERIFY][self.state]
+        if verdict is TransactionVerdict.LATER:
             raise ConcurrentTransactions(f"The last transaction of {self.id!r} is still being ended.")
-        outcome.reply(reply, request.partitions if verdict is Verdict.REFUSE else self.lacking(request.partitions))
+        outcome.reply(
+            reply, request.partitions if verdict is TransactionVerdict.REFUSE else self.lacking(request.partitions)
+        )
 
     def lacking(self, partitions: frozenset[Where]) -> frozenset[Where]:
         """Those of the partitions that are not in the transaction."""
         present = self.stored.partitions if self.stored is not None else {}
         return frozenset(where for where in partitions if where[1] not in present.get(where[0], ()))
 
-    def _end(self, request: End, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _end(self, request: End, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         stored = self.stored
         event = self._event_of(request)
         assert stored is not None
         match VERDICTS[event][stored.state]:
-            case Verdict.DO if stored.state is State.ONGOING:
+            case TransactionVerdict.DO if stored.state is TransactionState.ONGOING:
                 self._decide(
                     outcome,
                     is_commit=request.is_commit,
@@ -165,48 +174,48 @@ class Transaction:
                     fresh_producer_id=request.fresh_producer_id,
                 )
                 self._join(now_ms, reply, outcome)
-            case Verdict.DO:  # there is no partition to tell, so the end is complete at once
+            case TransactionVerdict.DO:  # there is no partition to tell, so the end is complete at once
                 aborted = epochs.decided(
                     stored, -1, is_commit=False, bumps=True, fresh_producer_id=request.fresh_producer_id
                 )
                 self._change(epochs.completed(aborted), outcome)
                 outcome.reply(reply, aborted.successor)
-            case Verdict.WAIT:
+            case TransactionVerdict.WAIT:
                 self._wait(request, now_ms, reply)
-            case Verdict.JOIN:
+            case TransactionVerdict.JOIN:
                 self._join(now_ms, reply, outcome)
-            case Verdict.ANSWER:
+            case TransactionVerdict.ANSWER:
                 outcome.reply(reply, stored.producer)
-            case Verdict.FENCE:
+            case TransactionVerdict.FENCE:
                 raise epochs.fenced(request.producer, stored)
             case _:
                 what = "committed" if request.is_commit else "aborted"
                 raise InvalidTxnState(f"{self.id!r} is {stored.state.value}; its transaction cannot be {what} now.")
 
-    def _event_of(self, request: End) -> Event:
+    def _event_of(self, request: End) -> TransactionEvent:
         """What it means that this producer asks for an end."""
         if request.bumps and self.stored is not None and epochs.is_repeated(self.stored, request.producer):
-            return Event.COMMIT_AGAIN if request.is_commit else Event.ABORT_AGAIN
+            return TransactionEvent.COMMIT_AGAIN if request.is_commit else TransactionEvent.ABORT_AGAIN
         self._check_producer(request.producer)
         if request.bumps:
-            return Event.NEW_COMMIT if request.is_commit else Event.NEW_ABORT
-        return Event.COMMIT if request.is_commit else Event.ABORT
+            return TransactionEvent.NEW_COMMIT if request.is_commit else TransactionEvent.NEW_ABORT
+        return TransactionEvent.COMMIT if request.is_commit else TransactionEvent.ABORT
 
-    def _terminate(self, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _terminate(self, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         if self.stored is None:
             raise TransactionalIdNotFound(f"There is no transactional id {self.id!r}.")
-        verdict = VERDICTS[Event.TERMINATE][self.state]
-        if verdict is Verdict.REFUSE:
+        verdict = VERDICTS[TransactionEvent.TERMINATE][self.state]
+        if verdict is TransactionVerdict.REFUSE:
             raise InvalidTxnState(f"{self.id!r} is {self.state.value}; there is no transaction to abort.")
-        if verdict is Verdict.DO:
+        if verdict is TransactionVerdict.DO:
             self._decide(outcome, is_commit=False, bumps=True, reason=Reason.ADMIN)
         self._join(now_ms, reply, outcome)
 
     def _check_producer(self, producer: ProducerIdentity) -> StoredTransaction:
-        """Refuse whoever is not the producer that this transactional id has, or will have once its end is complete."""
+        """Refuse any but the producer that this transactional id has, or will have once its end is complete."""
         stored = self.stored
         if stored is None:
-            raise InvalidProducerIdMapping(f"Nobody has the transactional id {self.id!r}; start the producer anew.")
+            raise InvalidProducerIdMapping(f"No producer has the transactional id {self.id!r}; start it anew.")
         current = stored.successor
         if producer.producer_id not in (current.producer_id, stored.producer_id):
             raise InvalidProducerIdMapping(
@@ -223,7 +232,7 @@ class Transaction:
         self._waiting.append(_Waiting(request, reply, now_ms + self._config.end_wait_ms))
         self._set_alarm()
 
-    def _join(self, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _join(self, now_ms: int, reply: Reply, outcome: Outcome[TransactionChange]) -> None:
         """Answer once the transaction has ended, or after a while: from when it is decided nothing can change it."""
         decision = outcome.changes[-1].value if outcome.changes else self.stored
         assert decision is not None
@@ -270,10 +279,10 @@ class Transaction:
         self._set_alarm()
         return [(each.reply, each.successor) for each in ending]
 
-    def dismiss_all(self, error: PenstockError) -> Outcome[Change]:
+    def dismiss_all(self, error: PenstockError) -> Outcome[TransactionChange]:
         """End every wait, as when another node takes over."""
         self._dismissal = error
-        outcome = Outcome[Change]()
+        outcome = Outcome[TransactionChange]()
         for reply in [each.reply for each in self._waiting] + [each.reply for each in self._ending]:
             outcome.reply(reply, Rejected(error))
         self._waiting, self._ending = [], []
@@ -281,9 +290,9 @@ class Transaction:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> Outcome[Change]:
-        """Let time pass: a transaction that is open for too long is aborted, and nobody waits for too long."""
-        outcome = Outcome[Change]()
+    def tick(self, now_ms: int) -> Outcome[TransactionChange]:
+        """Let time pass: a transaction that is open for too long is aborted, and no caller waits for too long."""
+        outcome = Outcome[TransactionChange]()
         for ending in [each for each in self._ending if each.deadline_ms <= now_ms]:
             self._ending.remove(ending)
             outcome.reply(ending.reply, ending.successor)
@@ -291,7 +300,7 @@ class Transaction:
         for waiting in [each for each in self._waiting if each.deadline_ms <= now_ms]:
             self._waiting.remove(waiting)
             outcome.reply(waiting.reply, late)
-        if self._expires_ms <= now_ms and VERDICTS[Event.TIMEOUT][self.state] is Verdict.DO:
+        if self._expires_ms <= now_ms and VERDICTS[TransactionEvent.TIMEOUT][self.state] is TransactionVerdict.DO:
             self._expires_ms = now_ms + _REFUSED_RETRY_MS
             self._decide(outcome, is_commit=False, bumps=True, reason=Reason.TIMEOUT)
         if self._completes_ms <= now_ms:
@@ -299,12 +308,16 @@ class Transaction:
         self._set_alarm()
         return outcome
 
-    def expire(self, wall_ms: int) -> Outcome[Change]:
-        """Forget a transactional id that nobody has used for long."""
-        outcome = Outcome[Change]()
+    def expire(self, wall_ms: int) -> Outcome[TransactionChange]:
+        """Forget a transactional id that no producer has used for long."""
+        outcome = Outcome[TransactionChange]()
         is_old = self.updated_ms < wall_ms - self._config.id_retention_ms
-        if self.stored is not None and is_old and VERDICTS[Event.EXPIRE][self.state] is Verdict.DO:
-            outcome.changes.append(Change(TransactionKey(self.id), None))
+        if (
+            self.stored is not None
+            and is_old
+            and VERDICTS[TransactionEvent.EXPIRE][self.state] is TransactionVerdict.DO
+        ):
+            outcome.changes.append(TransactionChange(TransactionKey(self.id), None))
         return outcome
 
     def _set_alarm(self) -> None:
@@ -315,7 +328,7 @@ class Transaction:
 
     def _decide(
         self,
-        outcome: Outcome[Change],
+        outcome: Outcome[TransactionChange],
         *,
         is_commit: bool,
         bumps: bool,
@@ -340,30 +353,30 @@ class Transaction:
         self._is_marking = True
         return True
 
-    def on_marked(self, now_ms: int) -> Outcome[Change]:
+    def on_marked(self, now_ms: int) -> Outcome[TransactionChange]:
         """Every partition was told."""
-        outcome = Outcome[Change]()
+        outcome = Outcome[TransactionChange]()
         self._complete(now_ms, outcome)
         self._set_alarm()
         return outcome
 
-    def _complete(self, now_ms: int, outcome: Outcome[Change]) -> None:
+    def _complete(self, now_ms: int, outcome: Outcome[TransactionChange]) -> None:
         assert self.stored is not None
         self._completes_ms = now_ms + _REFUSED_RETRY_MS
         self._change(epochs.completed(self.stored), outcome)
 
     # -- what survives ------------------------------------------------------------------------------------------------
 
-    def _change(self, value: StoredTransaction, outcome: Outcome[Change]) -> None:
+    def _change(self, value: StoredTransaction, outcome: Outcome[TransactionChange]) -> None:
         assert value.state in SUCCESSORS[self.state], f"{self.state} cannot be followed by {value.state}"
-        outcome.changes.append(Change(TransactionKey(self.id), value))
+        outcome.changes.append(TransactionChange(TransactionKey(self.id), value))
 
-    def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:
+    def apply(self, change: TransactionChange, at_ms: int, now_ms: int = 0) -> None:
         """Take over what was written to the log at ``at_ms``."""
         was, self.stored = self.state, change.value
         self.updated_ms = at_ms
-        if self.state is State.ONGOING:
-            if was is not State.ONGOING:
+        if self.state is TransactionState.ONGOING:
+            if was is not TransactionState.ONGOING:
                 self._start_timer(now_ms)
             assert change.value is not None
             self.started_ms = change.value.started_ms if change.value.started_ms >= 0 else at_ms
@@ -378,7 +391,7 @@ class Transaction:
     def resume(self, now_ms: int) -> None:
         """Go on with what was just read from the log: an open transaction has all its time again."""
         self._has_ended = False
-        if self.state is State.ONGOING:
+        if self.state is TransactionState.ONGOING:
             self._start_timer(now_ms)
         self._set_alarm()
 

@@ -36,7 +36,7 @@ from penstock.partitions.replication.messages import (
     FETCH,
     NUDGE,
     Added,
-    Fetch,
+    FetchReplica,
     Kept,
     Leaving,
     News,
@@ -270,7 +270,7 @@ class Fetcher:
             await asyncio.sleep(_backoff_s(failures))
             failures += 1
 
-    def _next_fetch(self, epoch: int) -> Fetch:
+    def _next_fetch(self, epoch: int) -> FetchReplica:
         named = self._session.begin(self._describe)
         self._is_nudged = False
         leaving, self._leaving = self._leaving, {}
@@ -283,7 +283,7 @@ class Fetcher:
             catch_up_bytes = max(throttle.available(self._copying.clock.monotonic()), 0)
             if not catch_up_bytes:
                 max_wait_ms = _THROTTLED_WAIT_MS
-        return Fetch(
+        return FetchReplica(
             epoch,
             self._session.session,
             self._session.number,

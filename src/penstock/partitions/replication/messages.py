@@ -45,7 +45,7 @@ class Leaving(msgspec.Struct, frozen=True, array_like=True):
     leader_epoch: int
 
 
-class Fetch(msgspec.Struct, frozen=True, array_like=True):
+class FetchReplica(msgspec.Struct, frozen=True, array_like=True):
     """Ask for batches. ``catch_up_bytes`` limits those of partitions in which the follower is not in sync; -1 if not.
 
     ``node_epoch`` is that of the life in which the node asks. Of the slots that are dropped, ``refused`` names those
@@ -116,6 +116,6 @@ class Nudge(msgspec.Struct, frozen=True, array_like=True):
     session: int
 
 
-FETCH: Final = Method("replication.fetch", Fetch, Fetched, is_bulk=True)
+FETCH: Final = Method("replication.fetch", FetchReplica, Fetched, is_bulk=True)
 DURABLE: Final = Method("replication.durable", Kept, Nothing, is_bulk=True)
 NUDGE: Final = Method("replication.nudge", Nudge, Nothing, is_bulk=True)

@@ -26,7 +26,7 @@ from penstock.partitions.replication.following import (
     LogPosition,
     check_history,
 )
-from penstock.partitions.replication.messages import Added, Fetch, Fetched, Kept, Leaving, Moved, News, Nudge
+from penstock.partitions.replication.messages import Added, Fetched, FetchReplica, Kept, Leaving, Moved, News, Nudge
 from penstock.partitions.replication.sessions import LeaderSession
 from penstock.partitions.stats import ReplicationStats
 from penstock.partitions.throttle import Throttle
@@ -95,7 +95,7 @@ class FollowerNode:
         self.node_id = node_id
         self._serving = serving
         self._session: LeaderSession[FollowerPosition] | None = None
-        self._fetch: Fetch | None = None
+        self._fetch: FetchReplica | None = None
         self._waiting: asyncio.Future[Reply] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
@@ -104,7 +104,7 @@ class FollowerNode:
 
     # -- what the follower says ---------------------------------------------------------------------------------------
 
-    def fetch(self, fetch: Fetch) -> Fetched | Reply | asyncio.Future[Reply]:
+    def fetch(self, fetch: FetchReplica) -> Fetched | Reply | asyncio.Future[Reply]:
         session = self._session
         if session is None or not session.is_next(fetch):
             if fetch.number or (session is not None and not session.is_newer(fetch)):
@@ -145,7 +145,7 @@ class FollowerNode:
         self._serving.on_report(partition, partition.on_refused(self.node_id, session.node_epoch))
         return partition.followers is not None and self.node_id not in partition.followers.maximal
 
-    def _begin(self, fetch: Fetch) -> LeaderSession[FollowerPosition]:
+    def _begin(self, fetch: FetchReplica) -> LeaderSession[FollowerPosition]:
         self.close()
         self._session = LeaderSession(fetch.node_epoch, fetch.session)
         return self._session
@@ -384,7 +384,7 @@ class Serving:
         if wants_change:
             self._on_change(partition)
 
-    def fetch(self, node_id: int, fetch: Fetch, _body: memoryview) -> Fetched | Reply | asyncio.Future[Reply]:
+    def fetch(self, node_id: int, fetch: FetchReplica, _body: memoryview) -> Fetched | Reply | asyncio.Future[Reply]:
         """Serve ``replication.fetch``."""
         return self._node(node_id).fetch(fetch)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
-from penstock.partitions.replication.messages import Added, Fetch, Fetched, Moved
+from penstock.partitions.replication.messages import Added, Fetched, FetchReplica, Moved
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 PositionT = TypeVar("PositionT")
@@ -150,11 +150,11 @@ class LeaderSession(Generic[PositionT]):
         self.positions: dict[int, PositionT] = {}
         self._news: dict[int, None] = {}
 
-    def is_next(self, fetch: Fetch) -> bool:
+    def is_next(self, fetch: FetchReplica) -> bool:
         """Whether a fetch goes on where the last one of this session ended."""
         return (fetch.node_epoch, fetch.session, fetch.number) == (self.node_epoch, self.session, self.number + 1)
 
-    def is_newer(self, fetch: Fetch) -> bool:
+    def is_newer(self, fetch: FetchReplica) -> bool:
         """Whether a fetch begins a session later than this one, in the same life of the follower or a later one."""
         return fetch.number == 0 and (fetch.node_epoch, fetch.session) > (self.node_epoch, self.session)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.features.groups.consumer.assignors import (
     ASSIGNORS,
+    GroupSubscriber,
     Place,
-    Subscriber,
     Target,
     assign_ranges,
     assign_uniformly,
@@ -21,12 +21,12 @@ from penstock.features.groups.consumer.assignors import (
 
 TOPICS = ("t1", "t2", "t3", "t4")
 
-subscribers = st.builds(Subscriber, st.frozensets(st.sampled_from(TOPICS)))
+subscribers = st.builds(GroupSubscriber, st.frozensets(st.sampled_from(TOPICS)))
 groups = st.dictionaries(st.sampled_from([f"m{number}" for number in range(8)]), subscribers, max_size=8)
 counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 7))
 
 
-def check_complete(members: Mapping[str, Subscriber], partitions: Mapping[str, int], target: Target) -> None:
+def check_complete(members: Mapping[str, GroupSubscriber], partitions: Mapping[str, int], target: Target) -> None:
     """Everybody has an entry, nobody has what it does not want, and every partition that is wanted is given once."""
     assert set(target) == set(members)
     given_out = [place for places in target.values() for place in places]
@@ -39,7 +39,7 @@ def check_complete(members: Mapping[str, Subscriber], partitions: Mapping[str, i
         assert {topic for topic, _ in places} <= members[member_id].topics
 
 
-def check_even(members: Mapping[str, Subscriber], target: Target) -> None:
+def check_even(members: Mapping[str, GroupSubscriber], target: Target) -> None:
     """Nobody could take over a partition from somebody who has two or more beyond what it has itself."""
     for places in target.values():
         for topic, _ in places:
@@ -74,10 +74,10 @@ def test_the_order_of_members_does_not_matter_and_what_is_even_stays(members, pa
 @given(st.integers(1, 12), st.integers(0, 40), st.data())
 def test_one_who_comes_or_goes_moves_no_more_than_its_share(size: int, count: int, data) -> None:
     """All want the same: a newcomer takes its share from the others, and only that; a leaver's is shared out."""
-    everybody = {f"m{number:02}": Subscriber(frozenset({"t1"})) for number in range(size)}
+    everybody = {f"m{number:02}": GroupSubscriber(frozenset({"t1"})) for number in range(size)}
     partitions = {"t1": count}
     before = assign_uniformly(everybody, {}, partitions)
-    newcomer = {**everybody, data.draw(st.sampled_from(["a", "z"])): Subscriber(frozenset({"t1"}))}
+    newcomer = {**everybody, data.draw(st.sampled_from(["a", "z"])): GroupSubscriber(frozenset({"t1"}))}
     after = assign_uniformly(newcomer, before, partitions)
     assert all(after[each] <= before[each] for each in everybody)
     leaver = data.draw(st.sampled_from(sorted(everybody)))
@@ -87,7 +87,7 @@ def test_one_who_comes_or_goes_moves_no_more_than_its_share(size: int, count: in
 
 
 def test_a_topic_is_spread_over_members() -> None:
-    members = {each: Subscriber(frozenset({"t1", "t2"})) for each in "abc"}
+    members = {each: GroupSubscriber(frozenset({"t1", "t2"})) for each in "abc"}
     target = assign_uniformly(members, {}, {"t1": 3, "t2": 3})
     assert all({topic for topic, _ in places} == {"t1", "t2"} for places in target.values())
 
@@ -97,7 +97,7 @@ def places(topic: str, *indexes: int) -> set[Place]:
 
 
 def test_ranges_are_runs_and_the_same_for_topics_that_are_alike() -> None:
-    members = {each: Subscriber(frozenset({"t1", "t2"})) for each in "cab"}
+    members = {each: GroupSubscriber(frozenset({"t1", "t2"})) for each in "cab"}
     target = assign_ranges(members, {}, {"t1": 7, "t2": 7})
     assert target["a"] == places("t1", 0, 1, 2) | places("t2", 0, 1, 2)
     assert target["b"] == places("t1", 3, 4) | places("t2", 3, 4)
@@ -109,7 +109,11 @@ def test_ranges_follow_static_members_not_their_ids() -> None:
     topics = frozenset({"t1"})
 
     def of_instance(first_id: str) -> Collection[Place]:
-        members = {"m": Subscriber(topics), first_id: Subscriber(topics, "i1"), "n": Subscriber(topics, "i2")}
+        members = {
+            "m": GroupSubscriber(topics),
+            first_id: GroupSubscriber(topics, "i1"),
+            "n": GroupSubscriber(topics, "i2"),
+        }
         return assign_ranges(members, {}, {"t1": 6})[first_id]
 
     assert of_instance("a") == of_instance("z") == places("t1", 0, 1)
@@ -134,7 +138,9 @@ def test_a_thousand_members_and_ten_thousand_partitions_take_little_time(is_alik
     partitions = {f"topic-{number:03}": 100 for number in range(100)}
     everything = frozenset(partitions)
     half = frozenset(sorted(partitions)[:50])
-    members = {f"m{number:04}": Subscriber(everything if is_alike or number % 2 else half) for number in range(1_000)}
+    members = {
+        f"m{number:04}": GroupSubscriber(everything if is_alike or number % 2 else half) for number in range(1_000)
+    }
     started = time.process_time()
     target = assign_uniformly(members, {}, partitions)
     del members["m0500"]

@@ -19,24 +19,25 @@ from tests.unit.groups.transcript import subscription
 
 from penstock.config.settings import GroupSettings
 from penstock.errors import PenstockError
+from penstock.features.groups.client_metadata import read_assignment, write_assignment
 from penstock.features.groups.consumer.assignors import Place
-from penstock.features.groups.consumer.client_metadata import read_assignment, write_assignment
 from penstock.features.groups.consumer.group import ConsumerGroup, ConsumerGroupState, to_ids
 from penstock.features.groups.consumer.messages import Beat, ConsumerHeartbeat
-from penstock.features.groups.group import Group, State
+from penstock.features.groups.coordinator import GroupShard
+from penstock.features.groups.group import Group
 from penstock.features.groups.messages import (
-    Commit,
-    Join,
-    Joined,
+    CommitOffsets,
+    JoinedGroup,
+    JoinRequest,
     Leave,
     MemberIdentity,
     OffsetCommit,
     Promised,
     Settled,
-    Sync,
-    Synced,
+    SyncedGroup,
+    SyncGroup,
 )
-from penstock.features.groups.shard import GroupShard
+from penstock.features.groups.states import GroupState
 from penstock.machines.messages import Rejected
 
 GROUP = "g"
@@ -210,7 +211,7 @@ class ClassicClient:
 
     def _join(self) -> None:
         self.state = "joining"
-        request = Join(
+        request = JoinRequest(
             member_id=self.id,
             instance_id=None,
             client_id="old",
@@ -225,7 +226,7 @@ class ClassicClient:
         )
         self._ask(request, self._joined)
 
-    def _joined(self, answer: Joined | Promised) -> None:
+    def _joined(self, answer: JoinedGroup | Promised) -> None:
         self.id = answer.member_id
         if isinstance(answer, Promised):
             self.state = "out"
@@ -239,14 +240,15 @@ class ClassicClient:
         shape = self._world.topics.find("orders")
         indexes = range(shape.partitions if shape else 0)
         given = tuple(
-            (each, write_assignment({"orders": [at for at in indexes if at % len(self._led) == turn]}))
+            (each, write_assignment(("orders", at) for at in indexes if at % len(self._led) == turn))
             for turn, each in enumerate(self._led)
         )
         self._ask(
-            Sync(identity=self.identity, protocol_type="consumer", protocol="range", assignments=given), self._synced
+            SyncGroup(identity=self.identity, protocol_type="consumer", protocol="range", assignments=given),
+            self._synced,
         )
 
-    def _synced(self, answer: Synced) -> None:
+    def _synced(self, answer: SyncedGroup) -> None:
         self.has = frozenset(to_ids(read_assignment(answer.assignment), self._world.topics))
         self.state = "in"
 
@@ -331,7 +333,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                     self.world.offsets[name, index] = offset
 
             identity = MemberIdentity(member_id=client.id, generation=client.epoch)
-            self.world.ask(Commit(identity, (OffsetCommit(name, index, offset, -1, "", topic_id),)), heard)
+            self.world.ask(CommitOffsets(identity, (OffsetCommit(name, index, offset, -1, "", topic_id),)), heard)
 
     # -- the world ----------------------------------------------------------------------------------------------------
 
@@ -433,7 +435,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert all(each.instance is not None for each in waiting), "only an instance can be taken by another"
         working = [each for each in self.clients if each not in waiting]
         if isinstance(group, Group):
-            assert group.state is State.STABLE
+            assert group.state is GroupState.STABLE
             return
         assert group is not None
         assert group.state is ConsumerGroupState.STABLE

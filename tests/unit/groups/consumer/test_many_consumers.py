@@ -12,7 +12,7 @@ from penstock.config.settings import GroupSettings
 from penstock.features.groups.consumer.assignors import Place
 from penstock.features.groups.consumer.group import ConsumerGroup, ConsumerGroupState
 from penstock.features.groups.consumer.messages import Beat, ConsumerHeartbeat
-from penstock.features.groups.shard import GroupShard
+from penstock.features.groups.coordinator import GroupShard
 
 
 class Crowd:

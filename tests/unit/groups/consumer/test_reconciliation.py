@@ -15,10 +15,10 @@ from penstock.features.groups.consumer.reconciliation import (
     UNRELEASED,
     UNREVOKED,
     Current,
-    Finding,
     MemberState,
+    MemberStep,
     Situation,
-    Step,
+    TargetGap,
     reconcile,
     situation_of,
 )
@@ -32,12 +32,12 @@ WAITS = replace(HAS, state=UNRELEASED)
 @pytest.mark.parametrize(
     ("current", "epoch", "owned", "situation", "step"),
     [
-        (HAS, 3, None, Situation.LEVEL, Step.STAY),
-        (HAS, 4, None, Situation.BEHIND, Step.ADVANCE),
-        (GIVES_UP, 4, None, Situation.HOLDING, Step.STAY),
-        (GIVES_UP, 4, {A, B}, Situation.HOLDING, Step.STAY),
-        (GIVES_UP, 4, {A}, Situation.RELEASED, Step.ADVANCE),
-        (WAITS, 3, None, Situation.WAITING, Step.ADVANCE),
+        (HAS, 3, None, Situation.LEVEL, MemberStep.STAY),
+        (HAS, 4, None, Situation.BEHIND, MemberStep.ADVANCE),
+        (GIVES_UP, 4, None, Situation.HOLDING, MemberStep.STAY),
+        (GIVES_UP, 4, {A, B}, Situation.HOLDING, MemberStep.STAY),
+        (GIVES_UP, 4, {A}, Situation.RELEASED, MemberStep.ADVANCE),
+        (WAITS, 3, None, Situation.WAITING, MemberStep.ADVANCE),
     ],
 )
 def test_every_cell(current, epoch, owned, situation, step) -> None:
@@ -48,7 +48,7 @@ def test_every_cell(current, epoch, owned, situation, step) -> None:
 def test_the_tables_are_whole() -> None:
     assert set(STEPS) == set(MemberState)
     assert {situation for row in STEPS.values() for situation in row} == set(Situation)
-    assert set(NEXT) == set(Finding)
+    assert set(NEXT) == set(TargetGap)
     assert set(NEXT.values()) == set(MemberState)
 
 

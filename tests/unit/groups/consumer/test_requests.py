@@ -19,7 +19,7 @@ from penstock.errors import (
 )
 from penstock.features.groups.consumer.messages import Beat, ConsumerHeartbeat
 from penstock.features.groups.consumer.topics import compile_pattern
-from penstock.features.groups.shard import GroupShard
+from penstock.features.groups.coordinator import GroupShard
 
 JOIN = ConsumerHeartbeat(
     member_id="a",

@@ -23,8 +23,8 @@ from tests.unit.groups.consumer.topics import MemoryTopics
 from tests.unit.groups.transcript import GROUP, Client, Transcript, milliseconds, subscription
 
 from penstock.errors import PenstockError
+from penstock.features.groups.client_metadata import read_assignment, write_assignment
 from penstock.features.groups.consumer.assignors import Place
-from penstock.features.groups.consumer.client_metadata import read_assignment, write_assignment
 from penstock.features.groups.consumer.group import ConsumerGroup
 from penstock.features.groups.consumer.ledger import load_current
 from penstock.features.groups.consumer.messages import Beat, ConsumerHeartbeat
@@ -38,9 +38,9 @@ from penstock.features.groups.consumer.records import (
     StoredTarget,
     TargetKey,
 )
-from penstock.features.groups.messages import Sync, Synced
+from penstock.features.groups.coordinator import GroupShard
+from penstock.features.groups.messages import SyncedGroup, SyncGroup
 from penstock.features.groups.records import GroupKey, StoredGroup
-from penstock.features.groups.shard import GroupShard
 from penstock.machines.messages import Rejected
 
 
@@ -50,13 +50,6 @@ def shown(places: Any) -> str:
     for topic_id, index in sorted(places):
         found.setdefault(topic_id.removesuffix("#0"), []).append(index)
     return " ".join(f"{topic}/{','.join(map(str, indexes))}" for topic, indexes in found.items()) or "nothing"
-
-
-def _by_topic(places: Any) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, index in places:
-        found.setdefault(topic, []).append(index)
-    return found
 
 
 class Consumer:
@@ -192,7 +185,7 @@ class ConsumerTranscript(Transcript):
         """With what it owns: nothing, unless it is cooperative."""
         owned = self.owned.get(client.name, frozenset()) if "cooperative" in chosen.get("by", "range") else frozenset()
         topics = chosen.get("wants", "orders").split(",")
-        return subscription(*topics) + write_assignment(_by_topic(owned))[2:-4]
+        return subscription(*topics) + write_assignment(owned)[2:-4]
 
     def _topic_id(self, topic: str) -> str:
         shape = self.topics.find(topic)
@@ -203,9 +196,11 @@ class ConsumerTranscript(Transcript):
         if words:
             super().do_sync(word, *words)
             return
-        request = Sync(identity=client.identity(generation), protocol_type="consumer", protocol=None, assignments=())
+        request = SyncGroup(
+            identity=client.identity(generation), protocol_type="consumer", protocol=None, assignments=()
+        )
 
-        def told(answer: Synced) -> str:
+        def told(answer: SyncedGroup) -> str:
             self.owned[client.name] = frozenset(read_assignment(answer.assignment))
             return f"gets {shown(self.owned[client.name])}"
 

@@ -20,9 +20,10 @@ from penstock.features.groups.consumer.group import ConsumerGroup
 from penstock.features.groups.consumer.ledger import to_partitions
 from penstock.features.groups.consumer.messages import ConsumerHeartbeat
 from penstock.features.groups.consumer.records import StoredConsumer
-from penstock.features.groups.group import Group, State
-from penstock.features.groups.members import Member
-from penstock.features.groups.messages import Delete, Join, Leave, MemberIdentity, Promised, Sync
+from penstock.features.groups.group import Group
+from penstock.features.groups.members import ClassicMember
+from penstock.features.groups.messages import Delete, JoinRequest, Leave, MemberIdentity, Promised, SyncGroup
+from penstock.features.groups.states import GroupState
 from penstock.machines.leaders import shard_of
 
 _KEY_GROUP: Final = 0
@@ -89,7 +90,7 @@ async def join_group(context: RequestContext, request: wire.JoinGroupRequest) ->
     """Versions 0 to 9. From 1 on with a rebalance timeout, from 5 on with static members."""
     timeout_ms = request.session_timeout_ms if context.version == 0 else request.rebalance_timeout_ms
     client_id = context.client_id or ""
-    join = Join(
+    join = JoinRequest(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         client_id=client_id,
@@ -135,7 +136,7 @@ def _not_joined(context: RequestContext, member_id: str, code: ErrorCode) -> wir
 
 async def sync_group(context: RequestContext, request: wire.SyncGroupRequest) -> wire.SyncGroupResponse:
     """Versions 0 to 5. From 5 on both sides name the protocol, so that a mix-up is noticed."""
-    sync = Sync(
+    sync = SyncGroup(
         identity=MemberIdentity(
             member_id=request.member_id, instance_id=request.group_instance_id, generation=request.generation_id
         ),
@@ -217,7 +218,7 @@ def _describe(context: RequestContext, group_id: str) -> wire.DescribedGroup:
         return _described(group_id, error_code(error), "")
     if not isinstance(group, Group):
         return _unknown(context, group_id, "not found" if group is None else "is not a classic group")
-    is_settled = group.state is State.STABLE
+    is_settled = group.state is GroupState.STABLE
     return wire.DescribedGroup(
         error_code=ErrorCode.NONE,
         group_id=group_id,
@@ -249,7 +250,7 @@ def _unknown(context: RequestContext, group_id: str, what: str) -> wire.Describe
     )
 
 
-def _describe_member(group: Group, member: Member, *, is_settled: bool) -> wire.DescribedGroupMember:
+def _describe_member(group: Group, member: ClassicMember, *, is_settled: bool) -> wire.DescribedGroupMember:
     return wire.DescribedGroupMember(
         member_id=member.id,
         group_instance_id=member.instance_id,

@@ -19,7 +19,7 @@ from penstock.doors.kafka.protocol.messages.shared import TopicPartitionIndexes
 from penstock.doors.kafka.protocol.messages.transactions import TxnOffsetCommitRequestTopic
 from penstock.errors import InvalidRequest, OffsetNotAvailable, PenstockError
 from penstock.features.groups.consumer.group import ConsumerGroup
-from penstock.features.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit, Settled, Where
+from penstock.features.groups.messages import CommitOffsets, DeleteOffsets, MemberIdentity, OffsetCommit, Settled, Where
 from penstock.features.groups.slot import AnyGroup
 from penstock.machines.messages import Rejected
 from penstock.partitions.access import find_time
@@ -157,7 +157,7 @@ def offset_commit(context: RequestContext, request: wire.OffsetCommitRequest) ->
     )
     commits = commits_of(context, request.topics)
     respond = partial(_commit_response, request, commits)
-    return CoordinatorRequest(context.broker.groups, request.group_id, Commit(identity, commits), respond)
+    return CoordinatorRequest(context.broker.groups, request.group_id, CommitOffsets(identity, commits), respond)
 
 
 def _commit_response(

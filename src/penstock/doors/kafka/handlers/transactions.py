@@ -29,9 +29,9 @@ from penstock.errors import (
 )
 from penstock.features.groups.messages import CommitInTransaction, MemberIdentity, OffsetCommit, Settled
 from penstock.features.transactions.claims import unconfirmed_error
-from penstock.features.transactions.markers import Marker
+from penstock.features.transactions.markers import EndMarker
 from penstock.features.transactions.messages import Where
-from penstock.features.transactions.states import State
+from penstock.features.transactions.states import TransactionState
 from penstock.features.transactions.transaction import Transaction
 from penstock.machines.leaders import shard_of
 from penstock.machines.messages import ProducerIdentity, Rejected
@@ -215,7 +215,7 @@ async def write_markers(context: RequestContext, request: wire.WriteTxnMarkersRe
     results = []
     for written in request.markers:
         producer = ProducerIdentity(written.producer_id, written.producer_epoch)
-        marker = Marker(producer, written.transaction_result, written.coordinator_epoch)
+        marker = EndMarker(producer, written.transaction_result, written.coordinator_epoch)
         topics = [(topic.name, topic.partition_indexes) for topic in written.topics]
         codes = {
             (name, index): await _write_marker(context, marker, (name, index))
@@ -227,7 +227,7 @@ async def write_markers(context: RequestContext, request: wire.WriteTxnMarkersRe
     return wire.WriteTxnMarkersResponse(markers=tuple(results))
 
 
-async def _write_marker(context: RequestContext, marker: Marker, where: Where) -> ErrorCode:
+async def _write_marker(context: RequestContext, marker: EndMarker, where: Where) -> ErrorCode:
     try:
         await context.broker.transactions.write_marker(marker, where)
     except PenstockError as error:
@@ -288,7 +288,7 @@ async def _describe(context: RequestContext, name: str) -> wire.DescribedTransac
 
 def list_transactions(context: RequestContext, request: wire.ListTransactionsRequest) -> wire.ListTransactionsResponse:
     """Versions 0 to 2. From 1 on by how long they have been open, from 2 on by a pattern of their ids."""
-    known = {state.value for state in State}
+    known = {state.value for state in TransactionState}
     unknown = tuple(name for name in request.state_filters if name not in known)
     now_ms = context.broker.clock.now_ms()
     try:

@@ -10,32 +10,33 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import cycle
 from typing import Final, NamedTuple
 
-Place = tuple[str, int]  # topic id and partition
+Place = tuple[str, int]  # topic id, or for assignors of clients its name, and partition
 Target = dict[str, frozenset[Place]]  # by member
 
 
-class Subscriber(NamedTuple):
+class GroupSubscriber(NamedTuple):
     """A member as an assignor sees it: the ids of the topics it wants, and the instance it stands for."""
 
     topics: frozenset[str]
     instance_id: str | None = None
 
 
-Assignor = Callable[[Mapping[str, Subscriber], Mapping[str, Collection[Place]], Mapping[str, int]], Target]
+Assignor = Callable[[Mapping[str, GroupSubscriber], Mapping[str, Collection[Place]], Mapping[str, int]], Target]
 
 
 # -- range -------------------------------------------------------------------------------------------------------------
 
 
 def assign_ranges(
-    members: Mapping[str, Subscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
+    members: Mapping[str, GroupSubscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
 ) -> Target:
     """Neighbouring partitions of each topic; static members come first, so that a restart changes nothing."""
     del previous  # a range follows from the order of members alone
     found: dict[str, list[Place]] = {member_id: [] for member_id in members}
-    order = sorted(members, key=lambda member_id: (members[member_id].instance_id is None, _name(members, member_id)))
+    order = _in_order(members)
     for topic_id, count in partitions.items():
         readers = [member_id for member_id in order if topic_id in members[member_id].topics]
         if not readers:
@@ -49,15 +50,33 @@ def assign_ranges(
     return {member_id: frozenset(places) for member_id, places in found.items()}
 
 
-def _name(members: Mapping[str, Subscriber], member_id: str) -> str:
-    return members[member_id].instance_id or member_id
+def _in_order(members: Mapping[str, GroupSubscriber]) -> list[str]:
+    """As Kafka's Java client puts them: static members first, by instance, then the others by id."""
+    return sorted(members, key=lambda name: (members[name].instance_id is None, members[name].instance_id or name))
+
+
+# -- round robin -------------------------------------------------------------------------------------------------------
+
+
+def assign_in_turn(
+    members: Mapping[str, GroupSubscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
+) -> Target:
+    """All partitions are dealt like cards; who does not want a topic is passed over."""
+    del previous  # whatever they had
+    found: dict[str, list[Place]] = {member_id: [] for member_id in members}
+    dealing = cycle(_in_order(members))
+    wanted = frozenset[str]().union(*(member.topics for member in members.values()))
+    for topic in sorted(wanted & partitions.keys()):
+        for index in range(partitions[topic]):
+            found[next(taker for taker in dealing if topic in members[taker].topics)].append((topic, index))
+    return {member_id: frozenset(places) for member_id, places in found.items()}
 
 
 # -- uniform -----------------------------------------------------------------------------------------------------------
 
 
 def assign_uniformly(
-    members: Mapping[str, Subscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
+    members: Mapping[str, GroupSubscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
 ) -> Target:
     """As evenly as subscriptions allow, moving as little as possible."""
     if not members:
@@ -68,7 +87,7 @@ def assign_uniformly(
 
 
 def _assign_alike(
-    members: Mapping[str, Subscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
+    members: Mapping[str, GroupSubscriber], previous: Mapping[str, Collection[Place]], partitions: Mapping[str, int]
 ) -> Target:
     """Everybody wants the same topics, so everybody gets the same number, or one more while there is a rest."""
     topics = next(iter(members.values())).topics
@@ -112,7 +131,7 @@ class _Balance:
 
     def __init__(
         self,
-        members: Mapping[str, Subscriber],
+        members: Mapping[str, GroupSubscriber],
         previous: Mapping[str, Collection[Place]],
         partitions: Mapping[str, int],
     ) -> None:
@@ -197,10 +216,13 @@ class _Balance:
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniformly, "range": assign_ranges}
 DEFAULT_ASSIGNOR: Final = "uniform"
+# Those that every client of the classic protocol knows, in a hosted member's order of preference. The member that leads
+# a group does the sharing, be it a hosted one or a client's, and both must come to the same result.
+CLIENT_ASSIGNORS: Final[Mapping[str, Assignor]] = {"range": assign_ranges, "roundrobin": assign_in_turn}
 
 
 def choose_assignor(wishes: Iterable[str | None]) -> str:
-    """The assignor that most members ask for; the default where nobody asks."""
+    """The assignor that most members ask for; the default where none asks."""
     votes = Counter(wish for wish in wishes if wish is not None)
     if not votes:
         return DEFAULT_ASSIGNOR

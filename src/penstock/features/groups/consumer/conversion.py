@@ -9,9 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.errors import GroupNotFound
+from penstock.features.groups.client_metadata import (
+    CONSUMER_PROTOCOL,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
 from penstock.features.groups.consumer.assignors import DEFAULT_ASSIGNOR, Place
-from penstock.features.groups.consumer.client_metadata import read_assignment, read_subscription, write_assignment
-from penstock.features.groups.consumer.ledger import Draft, Ledger, store_current, to_partitions
+from penstock.features.groups.consumer.ledger import Ledger, LedgerDraft, store_current, to_partitions
 from penstock.features.groups.consumer.reconciliation import Current
 from penstock.features.groups.consumer.records import (
     ConsumerGroupKey,
@@ -24,18 +29,17 @@ from penstock.features.groups.consumer.records import (
     TargetKey,
     common_protocols,
 )
-from penstock.features.groups.consumer.topics import Topics, to_ids, to_names
+from penstock.features.groups.consumer.topics import ReadableTopics, to_ids, to_names
 from penstock.features.groups.group import Group
-from penstock.features.groups.members import Member
-from penstock.features.groups.records import Change, GroupKey, StoredGroup, StoredMember
-from penstock.features.groups.subscription import CONSUMER_PROTOCOL
+from penstock.features.groups.members import ClassicMember
+from penstock.features.groups.records import GroupChange, GroupKey, StoredGroup, StoredMember
 
 _FIRST_EPOCH: Final = 1
 
 
-def upgrade(group: Group, topics: Topics) -> list[Change]:
+def upgrade(group: Group, topics: ReadableTopics) -> list[GroupChange]:
     """A classic group becomes one of the new protocol; its members stay, each with what it has."""
-    changes = [Change(GroupKey(group.id), None)] if group.stored.generation else []
+    changes = [GroupChange(GroupKey(group.id), None)] if group.stored.generation else []
     members = [member for member in group.members if not member.is_newcomer]  # these come again by themselves
     if not members:
         return changes
@@ -48,15 +52,15 @@ def upgrade(group: Group, topics: Topics) -> list[Change]:
         taken.update(mine)
         current = Current(epoch=epoch, previous_epoch=epoch, assigned=dict.fromkeys(mine, epoch))
         changes += [
-            Change(ConsumerMemberKey(group.id, member.id), _as_consumer(group, member)),
-            Change(TargetKey(group.id, member.id), StoredTarget(to_partitions(mine))),
-            Change(CurrentKey(group.id, member.id), store_current(current)),
+            GroupChange(ConsumerMemberKey(group.id, member.id), _as_consumer(group, member)),
+            GroupChange(TargetKey(group.id, member.id), StoredTarget(to_partitions(mine))),
+            GroupChange(CurrentKey(group.id, member.id), store_current(current)),
         ]
     stored = StoredConsumerGroup(epoch=epoch, assignment_epoch=epoch, assignor=DEFAULT_ASSIGNOR, fingerprint="")
-    return [*changes, Change(ConsumerGroupKey(group.id), stored)]
+    return [*changes, GroupChange(ConsumerGroupKey(group.id), stored)]
 
 
-def _as_consumer(group: Group, member: Member) -> StoredConsumer:
+def _as_consumer(group: Group, member: ClassicMember) -> StoredConsumer:
     facts = member.facts
     subscription = read_subscription(facts.protocols[0][1])
     if subscription is None:
@@ -71,10 +75,10 @@ def _as_consumer(group: Group, member: Member) -> StoredConsumer:
     )
 
 
-def downgrade(ledger: Ledger, draft: Draft, topics: Topics) -> list[Change]:
+def downgrade(ledger: Ledger, draft: LedgerDraft, topics: ReadableTopics) -> list[GroupChange]:
     """A group of the new protocol becomes a classic one with the members of a draft, all of which are classic.
 
-    Nobody leads it yet, which makes it begin a round as soon as it is there. It goes on in the last epoch that members
+    It has no leader yet, which makes it begin a round as soon as it is there. It goes on in the last epoch that members
     know, so that they are told of the round instead of being fenced, and lose nothing before it.
     """
     members = draft.members()
@@ -93,7 +97,7 @@ def downgrade(ledger: Ledger, draft: Draft, topics: Topics) -> list[Change]:
             for member_id, facts in members.items()
         ),
     )
-    return [*ledger.tombstones(), Change(GroupKey(ledger.group_id), stored)]
+    return [*ledger.tombstones(), GroupChange(GroupKey(ledger.group_id), stored)]
 
 
 def _as_classic(member_id: str, facts: StoredConsumer, assignment: bytes) -> StoredMember:

@@ -33,14 +33,24 @@ from penstock.errors import (
     StaleMemberEpoch,
     UnknownMember,
 )
+from penstock.features.groups.client_metadata import (
+    CONSUMER_PROTOCOL,
+    ClientSubscription,
+    read_subscription,
+    write_assignment,
+)
 from penstock.features.groups.config import MemberTimesOf
-from penstock.features.groups.consumer.admission import Admission
 from penstock.features.groups.consumer.assignors import ASSIGNORS, Place, choose_assignor
-from penstock.features.groups.consumer.client_metadata import Subscription, read_subscription, write_assignment
 from penstock.features.groups.consumer.conversion import downgrade
-from penstock.features.groups.consumer.ledger import Draft, Ledger
-from penstock.features.groups.consumer.messages import LEAVING, LEAVING_FOR_NOW, Beat, ConsumerHeartbeat
-from penstock.features.groups.consumer.presence import Attendance
+from penstock.features.groups.consumer.ledger import Ledger, LedgerDraft
+from penstock.features.groups.consumer.members import Attendance, HeartbeatRules
+from penstock.features.groups.consumer.messages import (
+    LEAVING,
+    LEAVING_FOR_NOW,
+    Beat,
+    ConsumerHeartbeat,
+    check_heartbeat,
+)
 from penstock.features.groups.consumer.reconciliation import LEFT_FOR_NOW, Current, MemberState, reconcile
 from penstock.features.groups.consumer.records import (
     ConsumerMemberKey,
@@ -49,29 +59,25 @@ from penstock.features.groups.consumer.records import (
     StoredConsumer,
     common_protocols,
 )
-from penstock.features.groups.consumer.requests import check_heartbeat
-from penstock.features.groups.consumer.subscriptions import look_up, wanted_names
-from penstock.features.groups.consumer.topics import Topics, to_ids, to_names
+from penstock.features.groups.consumer.topics import ReadableTopics, look_up, to_ids, to_names, wanted_names
 from penstock.features.groups.messages import (
-    Commit,
     CommitInTransaction,
+    CommitOffsets,
     Delete,
     DeleteOffsets,
-    Join,
-    Joined,
+    JoinedGroup,
+    JoinRequest,
     Leave,
     Left,
     MemberIdentity,
     OffsetCommit,
     Promised,
     Settled,
-    Sync,
-    Synced,
-    Where,
+    SyncedGroup,
+    SyncGroup,
 )
-from penstock.features.groups.offsets import CommittedOffsets
-from penstock.features.groups.records import Change, GroupKey, OffsetKey, StoredGroup, StoredMember, StoredOffset
-from penstock.features.groups.subscription import CONSUMER_PROTOCOL
+from penstock.features.groups.offsets import CommittedOffsets, OffsetKeeper
+from penstock.features.groups.records import GroupChange, GroupKey, OffsetKey, StoredGroup, StoredMember, StoredOffset
 from penstock.machines.messages import Outcome, Rejected, Reply, Request
 
 # Working out a target takes time, and in a large group everybody may come at once. So it is done at most this often, in
@@ -89,7 +95,7 @@ class ConsumerGroupState(Enum):
     STABLE = "Stable"
 
 
-class MemberView(NamedTuple):
+class ConsumerMember(NamedTuple):
     """A member as people look at it, in the same words as a classic one."""
 
     id: str
@@ -97,7 +103,7 @@ class MemberView(NamedTuple):
     facts: StoredMember
 
 
-class ConsumerGroup:
+class ConsumerGroup(OffsetKeeper):
     """The members, targets and offsets of one group."""
 
     kind = "consumer"
@@ -107,7 +113,7 @@ class ConsumerGroup:
         self,
         group_id: str,
         config: GroupSettings,
-        topics: Topics,
+        topics: ReadableTopics,
         offsets: CommittedOffsets,
         times_of: MemberTimesOf,
     ) -> None:
@@ -118,7 +124,7 @@ class ConsumerGroup:
         self._times_of = times_of
         self._topics = topics
         self._attendance = Attendance()
-        self._admission = Admission(group_id, config, self.ledger)
+        self._admission = HeartbeatRules(group_id, config, self.ledger)
         self._classic = ClassicSide(
             self, self._admission, topics, (config.session_timeout_min_ms, config.session_timeout_max_ms)
         )
@@ -148,7 +154,7 @@ class ConsumerGroup:
 
     @property
     def generation(self) -> int:
-        """The epoch, as whoever knows only classic groups calls it."""
+        """The epoch, by its name in classic groups."""
         return self.epoch
 
     @property
@@ -160,10 +166,10 @@ class ConsumerGroup:
         return len(self.ledger.members)
 
     @property
-    def members(self) -> tuple[MemberView, ...]:
+    def members(self) -> tuple[ConsumerMember, ...]:
         return tuple(self._view(member_id, facts) for member_id, facts in self.ledger.members.items())
 
-    def _view(self, member_id: str, facts: StoredConsumer) -> MemberView:
+    def _view(self, member_id: str, facts: StoredConsumer) -> ConsumerMember:
         current = self.ledger.current_of(member_id)
         stored = StoredMember(
             member_id=member_id,
@@ -175,7 +181,7 @@ class ConsumerGroup:
             protocols=() if facts.classic is None else facts.classic.protocols,
             assignment=write_assignment(to_names(current.assigned, self._topics)),
         )
-        return MemberView(member_id, facts.instance_id, stored)
+        return ConsumerMember(member_id, facts.instance_id, stored)
 
     @property
     def wake_ms(self) -> float:
@@ -192,20 +198,20 @@ class ConsumerGroup:
         """Whether nothing would be lost with it."""
         return self.is_empty and not self.epoch and not self.offsets and not self.offsets.has_undecided
 
-    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[Change]:
+    def handle(self, request: Request[Any], now_ms: int, reply: Reply) -> Outcome[GroupChange]:
         """Decide on a request and answer it; an error instead changes nothing."""
-        outcome = Outcome[Change]()
+        outcome = Outcome[GroupChange]()
         match request:
             case ConsumerHeartbeat():
                 self._heartbeat(request, now_ms, reply, outcome)
-            case Commit():
+            case CommitOffsets():
                 self._commit(request.identity, request.offsets, reply, outcome)
             case CommitInTransaction():
                 self._commit(request.identity, request.offsets, reply, outcome, is_transactional=True)
                 outcome.producer = request.producer
-            case Join():
+            case JoinRequest():
                 self._classic.join(request, now_ms, reply, outcome)
-            case Sync():
+            case SyncGroup():
                 self._classic.sync(request, now_ms, reply, outcome)
             case Leave():
                 self._classic.leave(request, now_ms, reply, outcome)
@@ -223,12 +229,12 @@ class ConsumerGroup:
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
-    def _heartbeat(self, request: ConsumerHeartbeat, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _heartbeat(self, request: ConsumerHeartbeat, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         check_heartbeat(request)
         if request.epoch in (LEAVING, LEAVING_FOR_NOW):
             self._leave(request, now_ms, reply, outcome)
             return
-        draft = Draft(self.ledger)
+        draft = LedgerDraft(self.ledger)
         member_id = self._admission.admit(request, draft)
         before = draft.current_of(member_id)
         after = self.step(member_id, request.owned, draft, now_ms)
@@ -238,7 +244,7 @@ class ConsumerGroup:
         told = frozenset(after.assigned) if is_news else None
         outcome.reply(reply, Beat(member_id, after.epoch, self._times_of(self.id).heartbeat_interval_ms, told))
 
-    def step(self, member_id: str, owned: Iterable[Place] | None, draft: Draft, now_ms: int) -> Current:
+    def step(self, member_id: str, owned: Iterable[Place] | None, draft: LedgerDraft, now_ms: int) -> Current:
         """Bring the target up to date and lead a member one step towards it."""
         self.aim(draft, now_ms)
         target = draft.target_of(member_id)
@@ -276,7 +282,7 @@ class ConsumerGroup:
 
     # -- the target ---------------------------------------------------------------------------------------------------
 
-    def aim(self, draft: Draft, now_ms: int) -> None:
+    def aim(self, draft: LedgerDraft, now_ms: int) -> None:
         """Work out a new target if members or topics changed since the last one."""
         if draft.epoch == draft.assignment_epoch and self._topics.version == self._seen_version:
             return
@@ -302,19 +308,19 @@ class ConsumerGroup:
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 
-    def _leave(self, request: ConsumerHeartbeat, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _leave(self, request: ConsumerHeartbeat, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         member_id = self._admission.find(request)
         if request.epoch == LEAVING_FOR_NOW:
-            draft = Draft(self.ledger)
+            draft = LedgerDraft(self.ledger)
             draft.put_current(member_id, self.ledger.current_of(member_id).at(LEFT_FOR_NOW))
             outcome.changes += draft.changes()
         else:
             self.lose([member_id], now_ms, outcome)
         outcome.reply(reply, Beat(member_id, request.epoch, 0, None))
 
-    def lose(self, member_ids: Iterable[str], now_ms: int, outcome: Outcome[Change]) -> None:
+    def lose(self, member_ids: Iterable[str], now_ms: int, outcome: Outcome[GroupChange]) -> None:
         """Members are gone; what they had is free for others."""
-        draft = Draft(self.ledger)
+        draft = LedgerDraft(self.ledger)
         for member_id in member_ids:
             draft.drop(member_id)
             draft.bump()
@@ -326,23 +332,23 @@ class ConsumerGroup:
             self.aim(draft, now_ms)
         outcome.changes += draft.changes()
 
-    def step_down(self, draft: Draft, outcome: Outcome[Change]) -> None:
+    def step_down(self, draft: LedgerDraft, outcome: Outcome[GroupChange]) -> None:
         """Only classic members are left, so the group is a classic one again."""
         outcome.changes += downgrade(self.ledger, draft, self._topics)
 
-    def tick(self, now_ms: int) -> Outcome[Change]:
+    def tick(self, now_ms: int) -> Outcome[GroupChange]:
         """Let time pass: who was silent for too long, or did not let go of its partitions in time, is out."""
-        outcome = Outcome[Change]()
+        outcome = Outcome[GroupChange]()
         late = self._attendance.late(now_ms)
         if late:
             self.lose(late, now_ms, outcome)
         elif self.ledger.members:
-            draft = Draft(self.ledger)
+            draft = LedgerDraft(self.ledger)
             self.aim(draft, now_ms)
             outcome.changes += draft.changes()
         return outcome
 
-    def dismiss_all(self, _error: PenstockError) -> Outcome[Change]:
+    def dismiss_all(self, _error: PenstockError) -> Outcome[GroupChange]:
         """End every wait, as when another node takes over. Here everybody is answered at once."""
         return Outcome()
 
@@ -353,7 +359,7 @@ class ConsumerGroup:
         identity: MemberIdentity,
         commits: tuple[OffsetCommit, ...],
         reply: Reply,
-        outcome: Outcome[Change],
+        outcome: Outcome[GroupChange],
         *,
         is_transactional: bool = False,
     ) -> None:
@@ -374,7 +380,7 @@ class ConsumerGroup:
             had.get(place, current.epoch + 1) <= identity.generation for place in places
         ):
             return
-        # Classic members, and producers that commit for whomever, do not know of epochs.
+        # Classic members, and producers that name no member, do not know of epochs.
         is_classic = is_transactional or self.ledger.members[identity.member_id].classic is not None
         kind: type[PenstockError] = IllegalGeneration if is_classic else StaleMemberEpoch
         raise kind(f"Member {identity.member_id!r} is in epoch {current.epoch}, not {identity.generation}.")
@@ -397,49 +403,25 @@ class ConsumerGroup:
         wishes = {(facts.topics, facts.regex): facts for facts in self.ledger.members.values()}
         return frozenset[str]().union(*(wanted_names(facts, self._topics) for facts in wishes.values()))
 
-    def _delete_offsets(self, places: tuple[Where, ...], reply: Reply, outcome: Outcome[Change]) -> None:
-        """Forget offsets, except of topics that members read."""
-        topics = self.subscribed_topics()
-        in_use = GroupNotEmpty(f"Members of group {self.id!r} read this topic. Stop them first.")
-        refused: dict[Where, PenstockError] = {where: in_use for where in places if where[0] in topics}
-        self._forget([where for where in dict.fromkeys(places) if where not in refused], outcome)
-        outcome.reply(reply, Settled(refused))
-
-    def _delete(self, reply: Reply, outcome: Outcome[Change]) -> None:
+    def _delete(self, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         if not self.is_empty:
             raise GroupNotEmpty(f"Group {self.id!r} has {len(self.ledger.members)} members. Stop them first.")
         self._forget(self.offsets, outcome)
         outcome.reply(reply, None)
 
-    def expire_offsets(self, wall_ms: int) -> Outcome[Change]:
-        """Forget the offsets that nobody has needed for long, counted from when the last member left (KIP-211)."""
-        outcome = Outcome[Change]()
-        before_ms = wall_ms - self._config.offsets_retention_ms
-        if self.is_empty:
-            if self.ledger.group_ms < before_ms or not self.offsets:
-                self._forget(self.offsets.older_than(before_ms), outcome)
-        else:
-            topics = self.subscribed_topics()
-            self._forget([where for where in self.offsets.older_than(before_ms) if where[0] not in topics], outcome)
-        return outcome
+    @property
+    def _emptied_ms(self) -> int:
+        return self.ledger.group_ms
 
-    def _forget(self, places: Iterable[Where], outcome: Outcome[Change]) -> None:
-        """Remember some offsets no longer; the group itself goes with the last one, if it is empty."""
-        self.offsets.forget(places, outcome)
-        is_bare = self.is_empty and not self.offsets.has_undecided
-        if is_bare and len(outcome.changes) == len(self.offsets):
-            outcome.changes += self.ledger.tombstones()
+    def tombstones(self) -> Iterable[GroupChange]:
+        return self.ledger.tombstones()
 
     # -- what survives ------------------------------------------------------------------------------------------------
 
-    def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:
+    def apply(self, change: GroupChange, at_ms: int, now_ms: int = 0) -> None:
         """Take over what was written to the log at ``at_ms``."""
         key, value = change.key, change.value
-        if isinstance(key, OffsetKey):
-            assert value is None or isinstance(value, StoredOffset)
-            self.offsets.apply(key, value, at_ms)
-            return
-        assert not isinstance(key, GroupKey)
+        assert not isinstance(key, (GroupKey, OffsetKey)), "offsets are taken over by the slot"
         assert not isinstance(value, (StoredGroup, StoredOffset))
         self.ledger.apply(key, value, at_ms)
         if isinstance(key, (ConsumerMemberKey, CurrentKey)):
@@ -468,7 +450,11 @@ class ClassicSide:
     """Serves the classic members of one group."""
 
     def __init__(
-        self, group: ConsumerGroup, admission: Admission, topics: Topics, session_limits_ms: tuple[int, int]
+        self,
+        group: ConsumerGroup,
+        admission: HeartbeatRules,
+        topics: ReadableTopics,
+        session_limits_ms: tuple[int, int],
     ) -> None:
         self._group = group
         self._admission = admission
@@ -477,13 +463,13 @@ class ClassicSide:
 
     # -- joining ------------------------------------------------------------------------------------------------------
 
-    def join(self, request: Join, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def join(self, request: JoinRequest, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Take in a member or have it take its next step."""
         subscription = self._check(request)
         if not request.member_id and request.takes_id_first and request.instance_id is None:
             outcome.reply(reply, Promised(request.fresh_id))
             return
-        draft = Draft(self._group.ledger)
+        draft = LedgerDraft(self._group.ledger)
         member_id = self._admit(request, draft)
         facts = StoredConsumer(
             client_id=request.client_id,
@@ -505,7 +491,7 @@ class ClassicSide:
             self._group.excuse(member_id)
         outcome.reply(reply, self._joined(member_id, request, after))
 
-    def _check(self, request: Join) -> Subscription:
+    def _check(self, request: JoinRequest) -> ClientSubscription:
         low, high = self._session_limits_ms
         if not low <= request.session_timeout_ms <= high:
             raise InvalidSessionTimeout(
@@ -522,7 +508,7 @@ class ClassicSide:
             raise InconsistentProtocol("The member's metadata is not a consumer's subscription.")
         return subscription
 
-    def _admit(self, request: Join, draft: Draft) -> str:
+    def _admit(self, request: JoinRequest, draft: LedgerDraft) -> str:
         ledger = self._group.ledger
         member_id = request.member_id or request.fresh_id
         current_id = ledger.instances.get(request.instance_id or "")
@@ -534,8 +520,8 @@ class ClassicSide:
             self._admission.check_room()
         return member_id
 
-    def _joined(self, member_id: str, request: Join, current: Current) -> Joined:
-        return Joined(
+    def _joined(self, member_id: str, request: JoinRequest, current: Current) -> JoinedGroup:
+        return JoinedGroup(
             member_id=member_id,
             generation=current.epoch,
             protocol_type=CONSUMER_PROTOCOL,
@@ -570,7 +556,7 @@ class ClassicSide:
         self._group.touch(member_id, now_ms)
         return member_id, current
 
-    def sync(self, request: Sync, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def sync(self, request: SyncGroup, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Give a member what it has now."""
         member_id, current = self._touch(request.identity, now_ms)
         classic = self._group.ledger.members[member_id].classic
@@ -583,7 +569,7 @@ class ClassicSide:
             self._group.expect_join(member_id, now_ms)
             raise RebalanceInProgress
         assignment = write_assignment(to_names(current.assigned, self._topics))
-        outcome.reply(reply, Synced(CONSUMER_PROTOCOL, protocol, assignment))
+        outcome.reply(reply, SyncedGroup(CONSUMER_PROTOCOL, protocol, assignment))
 
     def heartbeat(self, identity: MemberIdentity, now_ms: int) -> None:
         """Note that a member is alive, and send it round if there is a step to take."""
@@ -599,7 +585,7 @@ class ClassicSide:
         missing = ledger.target_of(member_id) - current.assigned.keys()
         return any(ledger.owners.get(place) is None for place in missing)
 
-    def leave(self, request: Leave, now_ms: int, reply: Reply, outcome: Outcome[Change]) -> None:
+    def leave(self, request: Leave, now_ms: int, reply: Reply, outcome: Outcome[GroupChange]) -> None:
         """Members go, static ones by their instance."""
         gone: dict[str, None] = {}
         errors: list[GroupError | None] = []

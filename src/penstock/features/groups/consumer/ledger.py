@@ -1,6 +1,6 @@
 """What is known for sure of a consumer group: what its records in the log say; and a draft of what is to be written.
 
-A `Ledger` changes in `apply` alone. Whoever decides works on a `Draft`, which looks like the ledger with some changes
+A `Ledger` changes in `apply` alone. The group decides on a `LedgerDraft`, which looks like the ledger with some changes
 made and collects them; if they cannot be written, the draft is dropped and nothing has happened.
 """
 
@@ -23,7 +23,7 @@ from penstock.features.groups.consumer.records import (
     StoredTarget,
     TargetKey,
 )
-from penstock.features.groups.records import Change
+from penstock.features.groups.records import GroupChange
 
 _NEW_GROUP: Final = StoredConsumerGroup(epoch=0, assignment_epoch=0, assignor=DEFAULT_ASSIGNOR, fingerprint="")
 NOTHING: Final[frozenset[Place]] = frozenset()
@@ -140,31 +140,31 @@ class Ledger:
             for place in (*current.assigned, *current.revoking):
                 self.owners[place] = member_id
 
-    def tombstones(self) -> Iterator[Change]:
+    def tombstones(self) -> Iterator[GroupChange]:
         """What ends the group: nothing of it stays in the log."""
         for member_id in sorted(self.members.keys() | self.targets.keys() | self.currents.keys()):
             yield from self.tombstones_of(member_id)
         if self.group is not _NEW_GROUP:
-            yield Change(ConsumerGroupKey(self.group_id), None)
+            yield GroupChange(ConsumerGroupKey(self.group_id), None)
 
-    def tombstones_of(self, member_id: str) -> Iterator[Change]:
+    def tombstones_of(self, member_id: str) -> Iterator[GroupChange]:
         if member_id in self.currents:
-            yield Change(CurrentKey(self.group_id, member_id), None)
+            yield GroupChange(CurrentKey(self.group_id, member_id), None)
         if member_id in self.targets:
-            yield Change(TargetKey(self.group_id, member_id), None)
+            yield GroupChange(TargetKey(self.group_id, member_id), None)
         if member_id in self.members:
-            yield Change(ConsumerMemberKey(self.group_id, member_id), None)
+            yield GroupChange(ConsumerMemberKey(self.group_id, member_id), None)
 
 
 # -- what is to be -----------------------------------------------------------------------------------------------------
 
 
-class Draft:
+class LedgerDraft:
     """The ledger as it will be once ``changes()`` are written."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._changes: list[Change] = []
+        self._changes: list[GroupChange] = []
         self._members: dict[str, StoredConsumer | None] = {}
         self._targets: dict[str, frozenset[Place]] = {}
         self._currents: dict[str, Current] = {}
@@ -173,7 +173,7 @@ class Draft:
         self.assignor = ledger.group.assignor
         self.fingerprint = ledger.group.fingerprint
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[GroupChange]:
         group = StoredConsumerGroup(
             epoch=self.epoch,
             assignment_epoch=self.assignment_epoch,
@@ -183,7 +183,7 @@ class Draft:
         found = {change.key: change for change in self._changes}  # the last word on each
         if group != self._ledger.group:
             key = ConsumerGroupKey(self._ledger.group_id)
-            found[key] = Change(key, group)
+            found[key] = GroupChange(key, group)
         return list(found.values())
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Draft:
         return self._currents[member_id] if member_id in self._currents else self._ledger.current_of(member_id)
 
     def is_free_for(self, member_id: str, place: Place) -> bool:
-        """Whether nobody else has a partition; who is to go in this draft has nothing any more."""
+        """Whether no other member has a partition; who is to go in this draft has nothing any more."""
         owner = self._ledger.owners.get(place)
         return owner is None or owner == member_id or self.member(owner) is None
 
@@ -215,18 +215,18 @@ class Draft:
     def put_member(self, member_id: str, facts: StoredConsumer) -> None:
         if self.member(member_id) != facts:
             self._members[member_id] = facts
-            self._changes.append(Change(ConsumerMemberKey(self._ledger.group_id, member_id), facts))
+            self._changes.append(GroupChange(ConsumerMemberKey(self._ledger.group_id, member_id), facts))
 
     def put_target(self, member_id: str, places: frozenset[Place]) -> None:
         if self.target_of(member_id) != places:
             self._targets[member_id] = places
             stored = StoredTarget(to_partitions(places))
-            self._changes.append(Change(TargetKey(self._ledger.group_id, member_id), stored))
+            self._changes.append(GroupChange(TargetKey(self._ledger.group_id, member_id), stored))
 
     def put_current(self, member_id: str, current: Current) -> None:
         if self.current_of(member_id) != current:
             self._currents[member_id] = current
-            self._changes.append(Change(CurrentKey(self._ledger.group_id, member_id), store_current(current)))
+            self._changes.append(GroupChange(CurrentKey(self._ledger.group_id, member_id), store_current(current)))
 
     def drop(self, member_id: str) -> None:
         """The member is gone, and what it had is free."""

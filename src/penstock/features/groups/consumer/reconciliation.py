@@ -1,6 +1,6 @@
 """How one member gets from what it has to what it is meant to have, at its own pace.
 
-A partition is given to a member only when nobody else has it, and it counts as somebody's until that member has said
+A partition is given to a member only when no other has it, and it counts as somebody's until that member has said
 that it let go. So a member first lets go of what it is not meant to have, then takes what is free, and waits for the
 rest. The two tables are the whole of it; an epoch is taken on only when nothing is left to let go of.
 
@@ -36,14 +36,14 @@ class Situation(Enum):
     WAITING = "it waits for others"
 
 
-class Step(Enum):
+class MemberStep(Enum):
     """What comes of it."""
 
     STAY = "nothing changes"
     ADVANCE = "it goes towards the target"
 
 
-class Finding(Enum):
+class TargetGap(Enum):
     """What is left to do on the way to the target."""
 
     MUST_REVOKE = "there is something to let go of first"
@@ -53,16 +53,16 @@ class Finding(Enum):
 
 STABLE, UNREVOKED, UNRELEASED = MemberState
 
-STEPS: Final[Mapping[MemberState, Mapping[Situation, Step]]] = {
-    STABLE: {Situation.LEVEL: Step.STAY, Situation.BEHIND: Step.ADVANCE},
-    UNREVOKED: {Situation.HOLDING: Step.STAY, Situation.RELEASED: Step.ADVANCE},
-    UNRELEASED: {Situation.WAITING: Step.ADVANCE},
+STEPS: Final[Mapping[MemberState, Mapping[Situation, MemberStep]]] = {
+    STABLE: {Situation.LEVEL: MemberStep.STAY, Situation.BEHIND: MemberStep.ADVANCE},
+    UNREVOKED: {Situation.HOLDING: MemberStep.STAY, Situation.RELEASED: MemberStep.ADVANCE},
+    UNRELEASED: {Situation.WAITING: MemberStep.ADVANCE},
 }
 
-NEXT: Final[Mapping[Finding, MemberState]] = {
-    Finding.MUST_REVOKE: UNREVOKED,
-    Finding.MUST_WAIT: UNRELEASED,
-    Finding.ARRIVED: STABLE,
+NEXT: Final[Mapping[TargetGap, MemberState]] = {
+    TargetGap.MUST_REVOKE: UNREVOKED,
+    TargetGap.MUST_WAIT: UNRELEASED,
+    TargetGap.ARRIVED: STABLE,
 }
 
 LEFT_FOR_NOW: Final = -2  # the epoch of a static member that said that it will be back
@@ -106,14 +106,14 @@ def reconcile(
     owned: Collection[Place] | None,
     is_free: Callable[[Place], bool],
 ) -> Current:
-    """The next step of a member. ``is_free`` tells whether nobody but this member has a partition."""
-    if STEPS[current.state][situation_of(current, target_epoch, owned)] is Step.STAY:
+    """The next step of a member. ``is_free`` tells whether no other member has a partition."""
+    if STEPS[current.state][situation_of(current, target_epoch, owned)] is MemberStep.STAY:
         return current
     kept = {place: epoch for place, epoch in current.assigned.items() if place in target}
     revoking = {place: epoch for place, epoch in current.assigned.items() if place not in target}
     if revoking and _holds(owned, revoking):
-        return replace(current, state=NEXT[Finding.MUST_REVOKE], assigned=kept, revoking=revoking)
+        return replace(current, state=NEXT[TargetGap.MUST_REVOKE], assigned=kept, revoking=revoking)
     wanted = target - kept.keys()
     free = {place: target_epoch for place in wanted if is_free(place)}
-    finding = Finding.ARRIVED if len(free) == len(wanted) else Finding.MUST_WAIT
+    finding = TargetGap.ARRIVED if len(free) == len(wanted) else TargetGap.MUST_WAIT
     return replace(current.at(target_epoch), state=NEXT[finding], assigned={**kept, **free}, revoking={})

@@ -1,4 +1,5 @@
-"""The topics that groups can read, as a port: what there is, under which id, and what a pattern matches.
+"""The topics that groups can read, as a port: what there is, under which id, what a pattern matches, what members
+want.
 
 Groups do not wait to be told: ``version`` grows with every change of metadata, and a group that sees a new one looks
 whether its own topics are concerned.
@@ -6,13 +7,16 @@ whether its own topics are concerned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from penstock.consensus.metadata import ClusterMetadata
 from penstock.errors import InvalidRegularExpression
+from penstock.features.groups.consumer.assignors import GroupSubscriber
+from penstock.features.groups.consumer.records import StoredConsumer
 from penstock.model import is_internal
 
 _PATTERN_CHARS_MAX: Final = 10_000
@@ -26,7 +30,7 @@ class TopicShape(NamedTuple):
     partitions: int
 
 
-class Topics(Protocol):
+class ReadableTopics(Protocol):
     """What groups know of topics."""
 
     @property
@@ -58,7 +62,7 @@ def compile_pattern(pattern: str) -> Any:
 
 
 def match_names(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """Internal topics are not meant by any pattern: whoever wants one has to name it."""
+    """Internal topics are not meant by any pattern: a member that wants one has to name it."""
     compiled = compile_pattern(pattern)
     return frozenset(name for name in names if not is_internal(name) and compiled.fullmatch(name))
 
@@ -108,16 +112,45 @@ class NoTopics:
         return frozenset()
 
 
-def to_names(places: Iterable[tuple[str, int]], topics: Topics) -> dict[str, list[int]]:
+def to_names(places: Iterable[tuple[str, int]], topics: ReadableTopics) -> list[tuple[str, int]]:
     """Partitions by topic name; those of topics that are gone are left out."""
-    found: dict[str, list[int]] = {}
-    for topic_id, index in places:
-        name = topics.name_of(topic_id)
-        if name is not None:
-            found.setdefault(name, []).append(index)
-    return found
+    return [(name, index) for topic_id, index in places if (name := topics.name_of(topic_id)) is not None]
 
 
-def to_ids(wheres: Iterable[tuple[str, int]], topics: Topics) -> list[tuple[str, int]]:
+def to_ids(wheres: Iterable[tuple[str, int]], topics: ReadableTopics) -> list[tuple[str, int]]:
     """Partitions by topic id; those of topics that are gone are left out."""
     return [(shape.topic_id, index) for name, index in wheres if (shape := topics.find(name)) is not None]
+
+
+def wanted_names(facts: StoredConsumer, topics: ReadableTopics) -> frozenset[str]:
+    """The names of the topics that a member wants, whether they exist or not."""
+    named = frozenset(facts.topics)
+    return named | topics.matching(facts.regex) if facts.regex else named
+
+
+class Subscriptions(NamedTuple):
+    """Who wants what of the topics there are, and how many partitions each of these has."""
+
+    members: dict[str, GroupSubscriber]
+    partitions: dict[str, int]
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs whenever the topics that somebody wants do."""
+        text = ",".join(f"{topic_id}:{count}" for topic_id, count in sorted(self.partitions.items()))
+        return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def look_up(members: Mapping[str, StoredConsumer], topics: ReadableTopics) -> Subscriptions:
+    """Members that want the same share the answer: a large group is mostly alike."""
+    by_wish: dict[tuple[tuple[str, ...], str], frozenset[str]] = {}
+    subscribers: dict[str, GroupSubscriber] = {}
+    partitions: dict[str, int] = {}
+    for member_id, facts in members.items():
+        wish = (facts.topics, facts.regex)
+        if wish not in by_wish:
+            shapes = [shape for name in sorted(wanted_names(facts, topics)) if (shape := topics.find(name)) is not None]
+            partitions.update(shapes)
+            by_wish[wish] = frozenset(shape.topic_id for shape in shapes)
+        subscribers[member_id] = GroupSubscriber(by_wish[wish], facts.instance_id)
+    return Subscriptions(subscribers, partitions)

@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.errors import FencedInstance, InvalidRequest, PenstockError, UnknownMember
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.groups.hosted.member import HostedMember, Standing
+from penstock.features.groups.hosted.member import HostedMember, MemberStanding
 from penstock.features.groups.hosted.seat import Wish
 from penstock.machines.ports import Ports
 from penstock.model import OFFSETS_TOPIC
@@ -37,7 +37,7 @@ class HostedMembers:
     def __len__(self) -> int:
         return len(self._members)
 
-    async def join(self, group_id: str, wish: Wish, member_id: str, wait_seconds: float) -> Standing:
+    async def join(self, group_id: str, wish: Wish, member_id: str, wait_seconds: float) -> MemberStanding:
         """Take a member in, or have one join again that is hosted here or that its group still knows from before.
 
         A new member whose client gives up before it hears its id leaves at once: no client could ever speak for it.

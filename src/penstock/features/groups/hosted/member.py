@@ -1,7 +1,8 @@
-"""A hosted member: a consumer that lives here on behalf of a client who polls.
+"""A hosted member: a consumer that lives here on behalf of a client that polls.
 
 It holds a seat in its group and a position in each of its partitions. A position moves in the moment in which its
-messages are handed over, and in no other: a poll that is cancelled, refused or interrupted leaves everything as it was.
+messages are handed over, and in no other: a poll that is cancelled, refused or interrupted leaves everything as it
+was. An answer holds messages of several partitions, so that each of them gets its turn.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import ceil
 from typing import Final, NamedTuple
 
 from penstock.errors import (
     IllegalGeneration,
+    InvalidRequest,
     MemberBusy,
     OffsetOutOfRange,
     PartitionNotAssigned,
@@ -21,20 +24,214 @@ from penstock.errors import (
     RebalanceInProgress,
 )
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.groups.hosted.gathering import Gathered, gather, gather_runs
-from penstock.features.groups.hosted.positions import Position, Positions
 from penstock.features.groups.hosted.seat import Seat, Wish
-from penstock.features.groups.messages import Commit, OffsetCommit, Where, check_committable
-from penstock.features.messages.reading import BatchRun
+from penstock.features.groups.messages import CommitOffsets, OffsetCommit, Where, check_committable
+from penstock.features.messages.reading import BatchRun, read_messages, read_run
 from penstock.machines.ports import Ports
 from penstock.partitions.access import Extent
 from penstock.records import Record
+
+
+class Position(NamedTuple):
+    """The offset to be read next, in the topic that has this id."""
+
+    offset: int
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Positions as of an answer, of the partitions that are still held."""
+
+    number: int
+    positions: dict[Where, Position]
+
+
+class Positions:
+    """The positions of one member."""
+
+    def __init__(self) -> None:
+        self._next: dict[Where, Position] = {}
+        self._committed: dict[Where, Position] = {}
+        self._number = 0
+        self._before: _Told | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of the last answer; 0 before the first."""
+        return self._number
+
+    def __getitem__(self, where: Where) -> Position:
+        return self._next[where]
+
+    def __contains__(self, where: object) -> bool:
+        return where in self._next
+
+    def places(self) -> list[Where]:
+        return sorted(self._next)
+
+    # -- partitions come and go ---------------------------------------------------------------------------------------
+
+    def keep_only(self, places: Iterable[Where]) -> None:
+        """Forget all but some partitions."""
+        kept = frozenset(places)
+        for where in [where for where in self._next if where not in kept]:
+            self.drop(where)
+
+    def begin(self, where: Where, position: Position, *, is_committed: bool) -> None:
+        """Read a partition from here on."""
+        self._next[where] = position
+        if is_committed:
+            self._committed[where] = position
+
+    def drop(self, where: Where) -> None:
+        self._next.pop(where, None)
+        self._committed.pop(where, None)
+        if self._before is not None:
+            self._before.positions.pop(where, None)
+
+    # -- reading on ---------------------------------------------------------------------------------------------------
+
+    def skip(self, ends: Mapping[Where, int]) -> None:
+        """Pass over what no client is to see."""
+        for where, offset in ends.items():
+            self._next[where] = self._next[where]._replace(offset=offset)
+
+    def answer(self, ends: Mapping[Where, int]) -> int:
+        """Messages up to ``ends`` are about to be told; the number of that answer."""
+        self._before = _Told(self._number, dict(self._next))
+        self._number += 1
+        self.skip(ends)
+        return self._number
+
+    def confirm(self, last_number: int | None) -> None:
+        """The member saw the answer of this number last, or does not say; what it did not see comes again."""
+        if self._as_of(last_number) is not self._next:
+            self.take_back(self._number)
+
+    def take_back(self, number: int) -> None:
+        """An answer never arrived: if it is the last one, go back to before it."""
+        if self._before is not None and number == self._number:
+            self._next.update(self._before.positions)
+            self._number = self._before.number
+            self._before = None
+
+    def _as_of(self, number: int | None) -> dict[Where, Position]:
+        """The positions as they were after an answer; only the last two are remembered."""
+        if number is None or number == self._number:
+            return self._next
+        if self._before is None or number != self._before.number:
+            raise InvalidRequest(f"The last answer to this member was number {self._number}, which cannot be {number}.")
+        return self._before.positions
+
+    # -- committing ---------------------------------------------------------------------------------------------------
+
+    def uncommitted(self, last_number: int | None = None) -> dict[Where, Position]:
+        """Every position, as of an answer, that is not the committed one."""
+        known = self._as_of(last_number)
+        return {where: position for where, position in known.items() if self._committed.get(where) != position}
+
+    def committed(self, positions: Mapping[Where, Position]) -> None:
+        """These are safe now."""
+        self._committed.update({where: position for where, position in positions.items() if where in self._next})
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Messages by partition, in order, and how far each partition was looked at."""
+
+    messages: list[tuple[Where, list[Record]]] = field(default_factory=list)
+    runs: list[tuple[Where, BatchRun]] = field(default_factory=list)  # instead, for clients that decode
+    ends: dict[Where, int] = field(default_factory=dict)
+    # Partitions whose position is outside of what their log holds.
+    out_of_range: list[Where] = field(default_factory=list)
+    # Why some partition could not be read; it does not keep the others from being read.
+    failure: PenstockError | None = None
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self.messages or self.runs)
+
+    def keep_only(self, places: Iterable[Where]) -> None:
+        """Leave out what was found elsewhere."""
+        kept = frozenset(places)
+        self.messages = [(where, records) for where, records in self.messages if where in kept]
+        self.runs = [(where, run) for where, run in self.runs if where in kept]
+        self.ends = {where: end for where, end in self.ends.items() if where in kept}
+
+
+async def gather(ports: Ports, positions: Positions, order: Sequence[Where], limit: int, max_bytes: int) -> Gathered:
+    """Up to ``limit`` messages and about ``max_bytes`` from the partitions in ``order``.
+
+    Each gets an equal share of what is left when its turn comes. What the last ones leave over is offered to all again.
+    """
+    gathered = Gathered()
+    found: dict[Where, list[Record]] = {}
+    queue = list(order)
+    while queue and limit > 0 and max_bytes > 0:
+        going_on = []
+        for at, where in enumerate(queue):
+            share, share_bytes = ceil(limit / (len(queue) - at)), ceil(max_bytes / (len(queue) - at))
+            records = await _read(ports, positions, where, gathered, share, share_bytes)
+            found.setdefault(where, []).extend(records)
+            limit -= len(records)
+            max_bytes -= sum(len(record.key or b"") + len(record.value or b"") for record in records)
+            if records:
+                going_on.append(where)
+            if limit <= 0 or max_bytes <= 0:
+                break
+        queue = going_on
+    gathered.messages = [(where, records) for where, records in found.items() if records]
+    return gathered
+
+
+async def gather_runs(
+    ports: Ports, positions: Positions, order: Sequence[Where], limit: int, max_bytes: int
+) -> Gathered:
+    """The same as batches, without looking into them; each partition is read once, as far as its share goes."""
+    gathered = Gathered()
+    for at, where in enumerate(order):
+        if limit <= 0 or max_bytes <= 0:
+            break
+        left = len(order) - at
+        share, share_bytes = ceil(limit / left), ceil(max_bytes / left)
+        try:
+            run = await read_run(ports, *where, positions[where].offset, limit=share, max_bytes=share_bytes)
+        except OffsetOutOfRange:
+            gathered.out_of_range.append(where)
+            continue
+        except PenstockError as error:
+            gathered.failure = error
+            continue
+        gathered.ends[where] = run.end
+        limit -= run.messages
+        max_bytes -= len(run.data)
+        if run.messages:
+            gathered.runs.append((where, run))
+    return gathered
+
+
+async def _read(
+    ports: Ports, positions: Positions, where: Where, gathered: Gathered, limit: int, max_bytes: int
+) -> list[Record]:
+    offset = gathered.ends.get(where, positions[where].offset)
+    try:
+        result = await read_messages(ports, *where, offset, limit=limit, max_bytes=max_bytes)
+    except OffsetOutOfRange:
+        gathered.out_of_range.append(where)
+        return []
+    except PenstockError as error:
+        gathered.failure = error
+        return []
+    gathered.ends[where] = result.next_offset
+    return result.messages
+
 
 # While a poll waits, this often it says that its member is alive and looks whether the group wants something of it.
 _HEARTBEAT_SECONDS: Final = 0.2
 
 
-class Standing(NamedTuple):
+class MemberStanding(NamedTuple):
     """Where a member stands. Unless it is settled, its partitions may go to another member in a moment."""
 
     member_id: str
@@ -50,7 +247,7 @@ class Polled:
     number: int
     messages: list[tuple[Where, list[Record]]]
     runs: list[tuple[Where, BatchRun]]  # instead of messages, for clients that decode
-    standing: Standing
+    standing: MemberStanding
     # Whether the partitions are others than the client was last told of.
     is_rebalanced: bool
 
@@ -79,13 +276,13 @@ class HostedMember:
         self.is_polling = False
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> MemberStanding:
         seat = self.seat
-        return Standing(seat.member_id, seat.generation, seat.places, seat.is_settled)
+        return MemberStanding(seat.member_id, seat.generation, seat.places, seat.is_settled)
 
     # -- membership ---------------------------------------------------------------------------------------------------
 
-    async def join(self, wait_seconds: float) -> Standing:
+    async def join(self, wait_seconds: float) -> MemberStanding:
         """Take a seat, or take it again for another wish; where the member stands after that or a while."""
         self.seat.hear()
         self.seat.join()
@@ -94,7 +291,7 @@ class HostedMember:
         self._told = self.seat.places
         return self.standing
 
-    def heartbeat(self, generation: int | None) -> Standing:
+    def heartbeat(self, generation: int | None) -> MemberStanding:
         """Keep the session going. A client that hears of an unsettled group should poll, for that takes part in it."""
         self.seat.hear()
         self._check_generation(generation)
@@ -278,7 +475,7 @@ class HostedMember:
         else:
             ends = await self._ports.partitions.extents([(wanted.topic, wanted.partition) for wanted in offsets])
         commits = tuple(self._checked(offsets, ends))
-        settled = await self._groups.ask(self.group_id, Commit(self.seat.identity, commits))
+        settled = await self._groups.ask(self.group_id, CommitOffsets(self.seat.identity, commits))
         for error in settled.refused.values():
             raise error
         self._positions.committed(

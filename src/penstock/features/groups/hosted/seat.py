@@ -15,11 +15,16 @@ from typing import Final, Literal
 from uuid import uuid4
 
 from penstock.errors import CoordinatorLoading, IllegalGeneration, RebalanceInProgress
+from penstock.features.groups.client_metadata import (
+    CONSUMER_PROTOCOL,
+    read_assignment,
+    topics_of,
+    write_assignment,
+    write_subscription,
+)
+from penstock.features.groups.consumer.assignors import CLIENT_ASSIGNORS, GroupSubscriber
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.groups.hosted.assignors import ASSIGNORS, Subscriber
-from penstock.features.groups.hosted.embedded import assigned_to, encode_assignment, encode_subscription
-from penstock.features.groups.messages import Join, Joined, Leave, MemberIdentity, Sync, Where
-from penstock.features.groups.subscription import CONSUMER_PROTOCOL, topics_of
+from penstock.features.groups.messages import JoinedGroup, JoinRequest, Leave, MemberIdentity, SyncGroup, Where
 from penstock.machines.ports import Ports
 
 # How often to ask a coordinator that is still reading its log, and how many times.
@@ -129,7 +134,7 @@ class Seat:
             identity = MemberIdentity(
                 member_id=joined.member_id, instance_id=self.wish.instance_id, generation=joined.generation
             )
-            sync = Sync(
+            sync = SyncGroup(
                 identity=identity,
                 protocol_type=joined.protocol_type,
                 protocol=joined.protocol,
@@ -142,13 +147,13 @@ class Seat:
                     raise
                 continue
             self.generation = joined.generation
-            self.places = tuple(sorted(assigned_to(synced.assignment)))
+            self.places = tuple(sorted(read_assignment(synced.assignment)))
             return
 
-    async def _join(self) -> Joined:
+    async def _join(self) -> JoinedGroup:
         wish = self.wish
-        metadata = encode_subscription(wish.topics)
-        join = Join(
+        metadata = write_subscription(wish.topics)
+        join = JoinRequest(
             # A static member that is new takes its predecessor's place, which goes by the instance alone.
             member_id="" if self._is_new else self.member_id,
             instance_id=wish.instance_id,
@@ -157,7 +162,7 @@ class Seat:
             session_timeout_ms=wish.session_timeout_ms,
             rebalance_timeout_ms=wish.session_timeout_ms,
             protocol_type=CONSUMER_PROTOCOL,
-            protocols=tuple((name, metadata) for name in ASSIGNORS),
+            protocols=tuple((name, metadata) for name in CLIENT_ASSIGNORS),
             fresh_id=self.member_id,
             takes_id_first=False,
             can_skip_assignment=True,
@@ -168,26 +173,27 @@ class Seat:
             except CoordinatorLoading:
                 await asyncio.sleep(_LOADING_PAUSE_SECONDS)
                 continue
-            assert isinstance(answer, Joined), "an id is promised only to those who ask for one first"
+            assert isinstance(answer, JoinedGroup), "an id is promised only to those who ask for one first"
             return answer
         raise CoordinatorLoading
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    def _share_out(self, joined: Joined) -> tuple[tuple[str, bytes], ...]:
+    def _share_out(self, joined: JoinedGroup) -> tuple[tuple[str, bytes], ...]:
         """The assignments of all members, if this one is to make them."""
         self._counts = None
         if joined.leader_id != joined.member_id:
             return ()
-        subscribers = [
-            Subscriber(member_id, instance_id, topics_of(metadata) or frozenset())
+        subscribers = {
+            member_id: GroupSubscriber(topics_of(metadata) or frozenset(), instance_id)
             for member_id, instance_id, metadata in joined.members
-        ]
-        self._counts = self._count(frozenset[str]().union(*(subscriber.topics for subscriber in subscribers)))
+        }
+        self._counts = self._count(frozenset[str]().union(*(each.topics for each in subscribers.values())))
         if joined.skips_assignment:
             return ()
-        shares = ASSIGNORS[joined.protocol](subscribers, {topic: n for topic, n in self._counts.items() if n})
-        return tuple((member_id, encode_assignment(places)) for member_id, places in shares.items())
+        counts = {topic: count for topic, count in self._counts.items() if count}
+        shares = CLIENT_ASSIGNORS[joined.protocol](subscribers, {}, counts)
+        return tuple((member_id, write_assignment(places)) for member_id, places in shares.items())
 
     def _count(self, topics: frozenset[str] | Mapping[str, int]) -> Mapping[str, int]:
         known = self._ports.metadata.topics

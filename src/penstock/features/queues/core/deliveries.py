@@ -2,15 +2,16 @@
 
 What is to be looked at when: intervals of offsets, sorted roughly by time.
 
-A mark costs 24 bytes and is never searched for: one that no longer means anything is found out when its time comes,
-by whoever put it here. Times are gathered in buckets, a millisecond wide when near, a second or a minute when far;
+A mark costs 24 bytes and is never searched for: one that no longer means anything is found out when its time comes, by
+the caller that put it here. Times are gathered in buckets, a millisecond wide when near, a second or a minute when far;
 a wide bucket is sorted into narrower ones as soon as it begins. So adding is O(1), but for the first mark of a bucket.
 
 Who holds how many messages. Rows name consumers by number; a number is free again once nothing is held under it.
 
 Which messages are acked in transactions that have not ended: they keep their lease until it is decided.
 
-A row stays what it was; this only says that nobody may touch it meanwhile, nor time. So an abort has nothing to undo.
+A row stays what it was; this only says that no request may touch it meanwhile, nor time. So an abort has nothing to
+undo.
 
 All that is known of the deliveries of one partition to one group: the state that records are applied to.
 
@@ -226,7 +227,7 @@ class Consumers:
         return {name: self._holds[number] for name, number in self._numbers.items()}
 
 
-NO_PRODUCER: Final = -1  # no producer: whoever acks, acks at once
+NO_PRODUCER: Final = -1  # no producer: an ack counts at once
 
 
 class Holds:

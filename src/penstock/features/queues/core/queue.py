@@ -1,6 +1,6 @@
 """Receipts held against what is known: which deliveries are still a lease's own, and what became of the others.
 
-Receipts of leaders from one lease are joined first, so that five hundred of them cost one look.
+Neighbouring receipts of one lease are joined first, so that five hundred of them cost one look.
 
 What becomes of deliveries that failed: another one later, or a dead letter after the last.
 
@@ -36,6 +36,7 @@ from penstock.features.queues.core.deliveries import (
 )
 from penstock.features.queues.core.intervals import Interval, IntervalSet
 from penstock.features.queues.core.messages import (
+    SECRET_BYTES,
     AckDeliveries,
     AssignDeadLetterProducer,
     BeginQueue,
@@ -52,15 +53,16 @@ from penstock.features.queues.core.messages import (
     PauseQueue,
     PendingDeadLetter,
     PurgeBefore,
+    Receipt,
     ReceiptOutcome,
     ReceiptPart,
     RejectDeliveries,
     ReleaseDeliveries,
+    Seal,
     SeekQueue,
     SkipGaps,
     TrimBefore,
 )
-from penstock.features.queues.core.receipts import SECRET_BYTES, Receipt, Seal
 from penstock.features.queues.core.records import (
     EndCause,
     LeaseGranted,
@@ -85,7 +87,7 @@ from penstock.machines.messages import Outcome, ProducerIdentity, Reply, Request
 class Claims:
     """The receipts of one call. ``rows`` are the live deliveries they name, by offset; ``parts`` go to who asked.
 
-    What a transaction holds is left alone, but for whoever asks in its name, ``owner``, and who only wants more time.
+    What a transaction holds is left alone, but for requests in its name, ``owner``, and who only wants more time.
     """
 
     def __init__(
@@ -463,7 +465,7 @@ class Queue:
         if self.is_paused:
             return 0
         of_group = self._settings.in_flight_group_max - self.in_flight
-        if not consumer:  # nobody in particular, so there is nobody to have a limit
+        if not consumer:  # an anonymous one has no limit of its own
             return of_group
         return min(of_group, self._settings.in_flight_consumer_max - self.held_by(consumer))
 
@@ -566,7 +568,7 @@ class Queue:
         return asked_ms
 
     def dismiss_all(self, error: PenstockError) -> Outcome[QueueChange]:  # noqa: ARG002
-        """Nobody waits in here."""
+        """No caller waits in here."""
         return Outcome()
 
     # -- what survives ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What a queue writes to its partition's companion log.
 
 One call is one record, whatever number of messages it is about: intervals, not messages. The key is the group, the
-value a MessagePack array. Times are absolute, so that a lease or a delay goes on counting while nobody leads.
+value a MessagePack array. Times are absolute, so that a lease or a delay goes on counting while no node leads.
 Records build upon each other until a `QueueSnapshot` stands for all before it. Format: docs/formats/queues.md.
 """
 

@@ -3,13 +3,13 @@
 Deficit round robin: who is served next, and how much, so that everybody gets a share by weight.
 
 In each round every source that has something gets its weight as credit, and is served as long as it has credit. What
-was served is charged when it really was, not when it was planned, so a plan that nobody takes costs nothing. A source
+was served is charged when it really was, not when it was planned, so a plan that is not taken costs nothing. A source
 that goes without service for ``boost_ms`` although it has something is *boosted*: it comes before all others, once, and
 pays for that later. A source that has nothing saves no credit up.
 
 Ranked sources are few. They are served by rank in each round, the lowest number first, and one that comes in the middle
 of a round gets what is left of its credit for that round. Others may be many. They are served in the order in which
-they came, and whoever comes waits for the next round: so a crowd of newcomers cannot keep a round from ending.
+they came, and a newcomer waits for the next round: so a crowd of newcomers cannot keep a round from ending.
 
 The pool: what can be handed out of each source, as intervals, and who is served next.
 
@@ -139,7 +139,7 @@ class Shares:
             self._rich.pop(source, None)
 
     def _renew(self) -> None:
-        """Begin another round if nobody has credit; several at once if everybody is deep in debt."""
+        """Begin another round if no source has credit; several at once if all are deep in debt."""
         if self._rich or not self._amounts:
             return
         self._left.clear()
@@ -168,7 +168,7 @@ class Shares:
         return [PlannedService(source, amount) for source, amount in planned.items()]
 
     def _boost(self, planned: dict[int, int], limit: int, now_ms: int) -> int:
-        """Plan those first that waited too long, as little as lets nobody else of them wait; what is left."""
+        """Plan those first that waited too long, as little as lets no other of them wait; what is left."""
         for source, since_ms in self._since_ms.items():
             if limit <= 0 or now_ms - since_ms < self._boost_ms:
                 break
@@ -198,7 +198,7 @@ class Shares:
                     limit -= amount
 
     def _rounds(self, sources: list[int], planned: dict[int, int], owed: dict[int, int], limit: int) -> int:
-        if all(owed[source] < 0 for source in sources):  # nobody is served before this many
+        if all(owed[source] < 0 for source in sources):  # no source is served before this many
             return min(-owed[source] // self._weight_of(source) for source in sources) + 1
         usable = [limit // sum(map(self._weight_of, sources))]
         for source in sources:
@@ -290,7 +290,7 @@ class SourceNaming(NamedTuple):
 
 
 class LabelPool:
-    """Intervals by source. Whatever is told of offsets that nobody looked at is not heard."""
+    """Intervals by source. Whatever is told of offsets that were not looked at is not heard."""
 
     def __init__(self, shares: SourceChooser, naming: SourceNaming, *, is_aligned: bool = False) -> None:
         self.shares = shares

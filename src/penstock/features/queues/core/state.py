@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.consensus.queue_config import QueueSettings
 from penstock.features.queues.core.deliveries import LEASED, NO_CONSUMER, SEQUENCE_WRAP, Deliveries, DeliveryRow
-from penstock.features.queues.core.receipts import Seal
+from penstock.features.queues.core.messages import Seal
 from penstock.features.queues.core.records import (
     EndCause,
     LeaseGranted,
@@ -170,7 +170,7 @@ class QueueState:
     def __init__(self, settings: QueueSettings) -> None:
         self.deliveries = Deliveries(settings)
         self.seal: Seal | None = None  # of a group that has begun
-        self.tally = QueueTally()  # which nobody writes down
+        self.tally = QueueTally()  # which is kept in memory alone
         self._reset()
         self._latest_ms = 0  # when the last change was written
         self._weight = 0  # of the changes since the last snapshot

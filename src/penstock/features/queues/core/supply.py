@@ -7,7 +7,7 @@ The supply that keeps the order of each key: one message of a key at a time, the
 
 The shell tells the key of each message, as a hash, in the order of offsets and only as far ahead as it is asked to.
 The oldest message of a key that is not done is the key's *head*; the others are held. So a message that fails holds
-back its own key alone. Nothing of this is written anywhere: whoever takes over looks again, from the first message that
+back its own key alone. Nothing of this is written anywhere: the next leader looks again, from the first message that
 is not done, and hands out nothing that it has not looked at.
 
 Supplies that share deliveries out: between lanes of priority, between tenants, or between tenants in each lane.
@@ -15,7 +15,7 @@ Supplies that share deliveries out: between lanes of priority, between tenants, 
 To put urgent messages first, one has to know of them: so everything is looked at, up to the end, unless the intervals
 become too many. Then only critical and high messages behind that are noted, by looking at what is there without
 remembering the rest, until those are too many as well. Looking goes on when some are done. Nothing of this is written
-anywhere: whoever takes over looks again. More: docs/explanation/lanes.md.
+anywhere: the next leader looks again. More: docs/explanation/lanes.md.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class KeyedSupply:
         for offset, label in enumerate(keys, first):
             if self._is_done(offset):
                 continue
-            # A message without a key waits for nobody: it gets a key of its own, which no hash is.
+            # A message without a key waits for no other: it gets a key of its own, which no hash is.
             key = ~offset if label is None else label
             if key not in self._keys:
                 self._lead(key, offset)
@@ -428,7 +428,7 @@ class Tenants:
         return len(self._known)
 
     def source_of(self, label: int | None) -> int:
-        source = 0 if label is None else label & _LABEL_MASK  # what belongs to nobody is one more tenant
+        source = 0 if label is None else label & _LABEL_MASK  # what belongs to no tenant is one more
         if source not in self._known:
             if len(self._known) >= self._most:
                 return -1 - source % _SHARED_SOURCES

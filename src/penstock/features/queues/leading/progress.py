@@ -1,7 +1,7 @@
 """Where queue groups are, told to the group coordinator, so that tools that know Kafka groups show them and their lag.
 
 Every message of a queue is acked for itself; what can be told as one number is the offset before which all is done.
-Whoever leads a queue hands it on when it has changed, at most once a second, and it is committed as by a group without
+The leader of a queue hands it on when it has changed, at most once a second, and it is committed as by a group without
 members, wherever the group's coordinator is. A Kafka group of the same name that has members refuses that, and rightly:
 the two are independent. Nor is an offset touched that somebody else has committed, which would make a consumer that
 comes back skip messages. Nothing depends on these commits: the queue itself is in its companion log.
@@ -9,8 +9,8 @@ comes back skip messages. Nothing depends on these commits: the queue itself is 
 Retention ``acked``: what every queue group of a partition is done with leaves the log.
 
 The leader of the companion knows how far the groups are, the leader of the partition moves the log's start, and the two
-are the same node but for moments. Only queue groups count: Kafka groups, REST readers and whoever else reads the topic
-find what is left, as they do with any other retention. Where there is no queue group, nothing goes.
+are the same node but for moments. Only queue groups count: Kafka groups, REST readers and all others that read the
+topic find what is left, as they do with any other retention. Where there is no queue group, nothing goes.
 
 How far the queue groups led here are, told once a second to consumer groups and retention.
 
@@ -35,7 +35,7 @@ from penstock.consensus.metadata import Topic
 from penstock.consensus.queue_config import QueueSettings, Retention
 from penstock.errors import CoordinatorLoading, GroupNotFound, NotCoordinator, PenstockError
 from penstock.features.groups.coordinator import GroupCoordinator
-from penstock.features.groups.messages import Commit, DeleteOffsets, MemberIdentity, OffsetCommit
+from penstock.features.groups.messages import CommitOffsets, DeleteOffsets, MemberIdentity, OffsetCommit
 from penstock.features.queues.core.queue import Queue
 from penstock.machines.leaders import Leaders, shard_of
 from penstock.machines.ports import Ports
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 _PATIENCE_SECONDS: Final = 3.0  # with another node
 _OFFSETS_AT_ONCE: Final = 500
 _FORGOTTEN: Final = -1
-_NOBODY: Final = MemberIdentity(member_id="")
+_NO_MEMBER: Final = MemberIdentity(member_id="")
 QUEUE_MARK: Final = "queue"  # the metadata of offsets that are ours
 
 
@@ -67,7 +67,7 @@ class GroupOffsets(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CommitQueues(msgspec.Struct, frozen=True):
-    """From whoever leads queues to whoever coordinates groups of their names."""
+    """From the leader of queues to the coordinator of groups of their names."""
 
     groups: tuple[GroupOffsets, ...]
 
@@ -106,7 +106,7 @@ class QueueCommits:
         self._groups = groups
         self._clock = clock
         self._ensure_offsets_topic = ensure_offsets_topic
-        # Coordinators forget what nobody commits for long; a queue that stands still is still there.
+        # Coordinators forget what is not committed again for long; a queue that stands still is still there.
         self._renew_ms = offsets_retention_ms // 2
         self._known: dict[tuple[str, int], dict[_Queue, int]] = {}  # by topic and partition
         self._due: dict[_Queue, int] = {}
@@ -137,7 +137,7 @@ class QueueCommits:
             self._due[queue] = _FORGOTTEN
 
     def drop(self, topic: str, partition: int) -> None:
-        """This node no longer leads the queues of a partition: whoever does has more to say."""
+        """This node no longer leads the queues of a partition: its new leader has more to say."""
         for queue in self._known.pop((topic, partition), ()):
             self._due.pop(queue, None)
 
@@ -182,7 +182,7 @@ class QueueCommits:
         request = CommitQueues(groups=tuple(_by_group(rows)))
         try:
             if node_id < 0:
-                raise NotCoordinator("Nobody coordinates these groups at the moment.")
+                raise NotCoordinator("No node coordinates these groups at the moment.")
             reply = (await self._leaders.peers.call(node_id, COMMIT_QUEUES, request, timeout_s=_PATIENCE_SECONDS)).reply
         except PenstockError as error:
             log.debug("Offsets of queues wait to be committed: %s", error.message)
@@ -218,7 +218,7 @@ class QueueCommits:
             )
             gone = tuple((row.topic, row.partition) for row in rows if row.offset == _FORGOTTEN)
             if kept:
-                await self._groups.ask(wanted.group, Commit(_NOBODY, kept))
+                await self._groups.ask(wanted.group, CommitOffsets(_NO_MEMBER, kept))
             if gone:
                 await self._groups.ask(wanted.group, DeleteOffsets(gone))
         except (NotCoordinator, CoordinatorLoading):
@@ -230,7 +230,7 @@ class QueueCommits:
         return True
 
     def _is_ours(self, group: str, row: QueueOffset) -> bool:
-        """Whether nobody but queues has committed there; what was committed for an earlier topic does not count."""
+        """Whether only queues have committed there; what was committed for an earlier topic does not count."""
         found = self._groups.find(group)
         known = None if found is None else found.offsets.get((row.topic, row.partition))
         return known is None or known.metadata == QUEUE_MARK or known.topic_id != row.topic_id

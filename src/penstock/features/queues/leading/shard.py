@@ -1,23 +1,18 @@
-"""The companion log as a journal: not every change has to be synced, and not every record is needed for ever.
+"""The queues that this node leads: one shard for each partition of a companion topic, with the groups of one
+partition.
 
-A lease is committed before it is told, and that is enough: if power fails everywhere at once it ends early, and the
-message is delivered once more. What says that a message is done with, or how it failed, is as durable as the topic.
+A queue decides; the shard has it written and does what follows: consumers that wait hear of new messages, of retries
+and of all that lets another message go; dead letters are written; failures are counted.
 
-Whoever waits for messages of a group: in line, so that what comes is handed out in turn.
+The journal: not every change has to be synced. A lease is committed before it is told, and that is enough: if power
+fails everywhere at once it ends early, and the message is delivered once more. What says that a message is done with,
+or how it failed, is as durable as the topic. A companion needs only what comes after the oldest snapshot in use, and
+is trimmed to that; a group that rests gets a snapshot once the log behind its last one is much longer than that would
+be.
 
-A message wakes one of them, not all. Whoever was woken tries to receive and then passes the turn on, so everything that
-came is taken by somebody. After one event each is woken once at most: if all have as much in flight as they may, they
-sleep until the next.
-
-The queue groups of one partition, at the leader of its companion: time, waiting, snapshots and figures.
-
-A queue decides; this has it written and does what follows from it. Consumers that wait hear of new messages, of retries
-and of all that lets another message go.
-
-What a shard needs now and then: the log's start is followed, and the companion log is kept short.
-
-A companion needs only what comes after the oldest snapshot in use. A group that rests would hold on to a long log, so
-it gets a snapshot too once the log behind its last one is much longer than that would be.
+Waiting: consumers stand in line, so that what comes is handed out in turn. A message wakes one of them, not all. The
+one that was woken tries to receive and then passes the turn on. After one event each is woken once at most: if all
+have as much in flight as they may, they sleep until the next.
 """
 
 from __future__ import annotations
@@ -26,12 +21,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Final
 
+from penstock.consensus.commands import CreateTopic
+from penstock.consensus.metadata import Topic
 from penstock.consensus.queue_config import QueueSettings
 from penstock.consensus.topic_config import TopicSettings
-from penstock.errors import CorruptRecords, PenstockError
+from penstock.errors import PenstockError, PolicyViolation, TopicExists
+from penstock.features.dead_letters.letters import queue_settings_for
 from penstock.features.queues.core import records
 from penstock.features.queues.core.messages import TrimBefore
 from penstock.features.queues.core.queue import Queue
@@ -45,21 +44,90 @@ from penstock.features.queues.core.records import (
     QueueForgotten,
     QueueSnapshot,
 )
-from penstock.features.queues.leading.figures import AllFigures
-from penstock.features.queues.leading.labels import LabelIndexer
-from penstock.features.queues.leading.sources import LedSource, MessageSource, RemoteSource
+from penstock.features.queues.leading.sources import (
+    DecodedBatches,
+    LabelIndexer,
+    LedSource,
+    MessageSource,
+    RemoteSource,
+)
 from penstock.machines.clocks import SteadyClock
+from penstock.machines.coordinator import Coordinator
 from penstock.machines.journal import Decided, PartitionJournal, Written
 from penstock.machines.messages import Outcome, ProducerIdentity
+from penstock.machines.ports import Ports
 from penstock.machines.shard import TransactionalShard
+from penstock.model import is_internal, queue_parent, queue_state_topic
 from penstock.partitions.partition import Partition
 from penstock.partitions.topics import Topics
-from penstock.records import Codec, decode_records, encode_batch, parse_header, read_marker
-from penstock.supervision import Supervision
 
 log = logging.getLogger(__name__)
 
-_COMPRESS_FROM_BYTES: Final = 16 * 1024
+
+@dataclass(slots=True)
+class Figures:
+    """Messages of one group of a topic."""
+
+    received: int = 0  # deliveries, the first ones and the others
+    redelivered: int = 0  # those of them that were not the first of their message
+    acked: int = 0
+    nacked: int = 0
+    rejected: int = 0
+    extended: int = 0
+    expired: int = 0  # leases that ended without an answer: visibility timeouts
+    dead_lettered: int = 0  # written to the dead letters
+
+    def count(self, event: QueueEvent) -> None:
+        """Note what a change that was applied is about."""
+        match event:
+            case LeaseGranted():
+                for first, last, count in event.spans:
+                    self.received += last - first + 1
+                    if count > 1:
+                        self.redelivered += last - first + 1
+            case LeasesSettled():
+                self._count_settled(event)
+            case LeasesExtended():
+                self.extended += sum(last - first + 1 for first, last in event.spans)
+
+    def _count_settled(self, event: LeasesSettled) -> None:
+        size = sum(last - first + 1 for first, last in event.acked)
+        size += sum(last - first + 1 for first, last, _, _ in event.waiting)
+        size += sum(last - first + 1 for _, first, last, _, _ in event.dying)
+        match event.cause:
+            case EndCause.ACK:
+                self.acked += size
+            case EndCause.NACK:
+                self.nacked += size
+            case EndCause.REJECT:
+                self.rejected += size
+            case EndCause.EXPIRY:
+                self.expired += size
+            case EndCause.BURIAL:
+                self.dead_lettered += size
+            case EndCause.GAP:
+                pass
+
+
+class AllFigures:
+    """Those of every group that was led here."""
+
+    def __init__(self) -> None:
+        self._by_group: dict[tuple[str, str], Figures] = {}
+
+    def of(self, topic: str, group: str) -> Figures:
+        found = self._by_group.get((topic, group))
+        if found is None:
+            found = self._by_group[topic, group] = Figures()
+        return found
+
+    def items(self) -> list[tuple[tuple[str, str], Figures]]:
+        """(topic, group) and the figures, in the order of their names."""
+        return sorted(self._by_group.items(), key=lambda item: item[0])
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is gone."""
+        self._by_group = {key: figures for key, figures in self._by_group.items() if key[0] != topic}
 
 
 class QueueJournal(PartitionJournal[QueueChange]):
@@ -67,13 +135,12 @@ class QueueJournal(PartitionJournal[QueueChange]):
 
     def __init__(self, partition: Partition, *, syncs: bool) -> None:
         super().__init__(partition, records, syncs=syncs)
-        self.partition = partition
         self.needed: dict[str, int] = {}
         self._prepared: tuple[QueueChange, bytearray] | None = None
 
     def prepare(self, change: QueueChange, at_ms: int) -> None:
         """Encode a change that is appended by itself soon. Runs in any thread, one at a time."""
-        self._prepared = change, _encode([change], at_ms)
+        self._prepared = change, self.encode([change], at_ms)
 
     @property
     def epoch(self) -> int:
@@ -85,11 +152,11 @@ class QueueJournal(PartitionJournal[QueueChange]):
         if prepared is not None and len(changes) == 1 and changes[0] is prepared[0]:
             batch, self._prepared = prepared[1], None
         else:
-            batch = _encode(changes, at_ms, producer)
+            batch = self.encode(changes, at_ms, producer)
         is_durable = self._syncs and not all(_may_be_lost(change.event) for change in changes)
         written = self.partition.append(memoryview(batch), at_ms, is_durable=is_durable, is_internal=True)
         for at, change in enumerate(changes, written.base_offset):
-            self._note(change, at)
+            self.note(change, at)
         return written.next_offset
 
     def replay(self) -> Iterator[Written[QueueChange] | Decided]:
@@ -97,7 +164,7 @@ class QueueJournal(PartitionJournal[QueueChange]):
 
         A snapshot may stand behind changes that came while it was made. It is told of where it belongs.
         """
-        entries = list(self._read())
+        entries = list(self.read())
         snapshots: dict[str, tuple[int, Written[QueueChange]]] = {}
         for offset, entry in entries:
             if isinstance(entry, Written) and isinstance(entry.change.event, QueueSnapshot):
@@ -113,27 +180,7 @@ class QueueJournal(PartitionJournal[QueueChange]):
                 if offset >= upto:
                     yield entry
 
-    def _read(self) -> Iterator[tuple[int, Written[QueueChange] | Decided]]:
-        stored = self.partition.log
-        for batch in stored.batches(stored.start_offset):
-            data = memoryview(batch.read())
-            header = parse_header(data)
-            if header.is_control:
-                yield header.base_offset, Decided(header.producer_id, read_marker(data).is_commit)
-                continue
-            producer_id = header.producer_id if header.is_transactional else -1
-            for record in decode_records(data):
-                if record.offset < stored.start_offset:
-                    continue
-                try:
-                    change = records.from_record(record)
-                except CorruptRecords as error:  # nobody should be held up by what somebody else wrote
-                    log.error("%s is left out: %s", self.partition.id, error.message)
-                    continue
-                self._note(change, record.offset)
-                yield record.offset, Written(change, record.timestamp, producer_id)
-
-    def _note(self, change: QueueChange, offset: int) -> None:
+    def note(self, change: QueueChange, offset: int) -> None:
         event = change.event
         if isinstance(event, QueueSnapshot):
             self.needed[change.group] = _upto(event, offset)
@@ -141,17 +188,6 @@ class QueueJournal(PartitionJournal[QueueChange]):
             self.needed.pop(change.group, None)
         else:
             self.needed.setdefault(change.group, offset)
-
-
-def _encode(changes: Sequence[QueueChange], at_ms: int, producer: ProducerIdentity | None = None) -> bytearray:
-    rows = [records.to_record(change, at, at_ms) for at, change in enumerate(changes)]
-    size = sum(len(row.value or b"") for row in rows)
-    codec = Codec.ZSTD if size >= _COMPRESS_FROM_BYTES else Codec.NONE
-    if producer is None:
-        return encode_batch(rows, codec=codec)
-    return encode_batch(
-        rows, codec=codec, producer_id=producer.producer_id, producer_epoch=producer.epoch, is_transactional=True
-    )
 
 
 def _upto(snapshot: QueueSnapshot, offset: int) -> int:
@@ -176,7 +212,7 @@ class Waiter:
         self._rooms: dict[WaitingLine, None] = {}
 
     def enter(self, room: WaitingLine) -> None:
-        """Get in line; whoever is in line already keeps the place."""
+        """Get in line; one that is in line already keeps its place."""
         if room not in self._rooms:
             self._rooms[room] = None
             room.admit(self)
@@ -245,32 +281,11 @@ _SNAPSHOT_AGAIN_MS: Final = 10_000  # after one that could not be written
 _WATCH_MS: Final = 1_000
 
 
-class Aftermath(Protocol):
-    """Who does what follows from decisions but is no part of the queue: dead letters, breakers, offsets of groups."""
-
-    def on_changed(self, shard: QueueShard, queue: Queue) -> None:
-        """Something about a queue was written and applied just now. Called often; has to be quick."""
-
-
-class Surrounding(Protocol):
-    """What a shard needs to know of its node."""
-
-    figures: AllFigures
-    aftermath: Aftermath | None
-
-    @property
-    def supervision(self) -> Supervision: ...
-
-    def settings_of(self, topic: str) -> QueueSettings: ...
-    def source_of(self, topic: str, partition: int, earlier: MessageSource | None) -> MessageSource:
-        """Where the messages are now, which may be where they were."""
-
-
 class QueueShard(TransactionalShard[Queue, QueueChange]):
     """Queues by the name of their group."""
 
     def __init__(
-        self, journal: QueueJournal, topic: str, partition: int, clock: SteadyClock, node: Surrounding
+        self, journal: QueueJournal, topic: str, partition: int, clock: SteadyClock, node: QueueCoordinator
     ) -> None:
         self._loop = asyncio.get_running_loop()
         super().__init__(journal, clock.now_ms, clock.now_ms, self._loop.call_soon)
@@ -287,7 +302,7 @@ class QueueShard(TransactionalShard[Queue, QueueChange]):
         self._one_snapshot = asyncio.Lock()
         self._watched: LedSource | None = None
         self._watching: asyncio.Task[None] | None = None
-        self.lookout = LabelIndexer(self._loop, node.supervision)
+        self.indexer = LabelIndexer(self._loop, node.supervision)
 
     def __repr__(self) -> str:
         return f"<QueueShard of {self.topic}-{self.partition}, {len(self.machines)} groups>"
@@ -329,7 +344,7 @@ class QueueShard(TransactionalShard[Queue, QueueChange]):
         super().close(error)
         if self._snapshotting is not None:
             self._snapshotting.cancel()
-        self.lookout.close()
+        self.indexer.close()
         self._unwatch()
         for room in self._rooms.values():
             room.wake_all()
@@ -350,8 +365,8 @@ class QueueShard(TransactionalShard[Queue, QueueChange]):
     def perform(self, decisions: Sequence[tuple[Queue, Outcome[QueueChange]]]) -> None:
         super().perform(decisions)
         for queue, outcome in decisions:
-            # Nothing follows from what could not be written: leases to be ended and letters to be buried would have
-            # each other tried again without a pause, for as long as the disk is full.
+            # Nothing follows from what could not be written: the ends of leases and the dead letters would have each
+            # other tried again without a pause, for as long as the disk is full.
             if outcome.changes and not self._is_refused:
                 self._follow_up(queue)
 
@@ -369,8 +384,7 @@ class QueueShard(TransactionalShard[Queue, QueueChange]):
             self._snapshotting = self._loop.create_task(self._snapshot_due(queue))
         if queue.id in self._rooms:
             self._rooms[queue.id].notify()
-        if self._node.aftermath is not None:
-            self._node.aftermath.on_changed(self, queue)
+        self._node.on_changed(self, queue)
 
     async def snapshot(self, queue: Queue) -> None:
         """Write all of a queue as one record; what is before it is needed no more.
@@ -526,3 +540,85 @@ async def _move_resting(shard: QueueShard) -> None:
         behind = end - shard.journal.needed.get(queue.id, end)
         if behind > max(_RESTING_RECORDS, _RESTING_ROWS * queue.row_count):
             await shard.snapshot(queue)
+
+
+async def ensure_companion(ports: Ports, topic: str) -> Topic:
+    """The companion of a topic, made when it is first needed.
+
+    When it returns, the partitions that this node has of it are open here. A second caller finds what the first
+    one made; a topic that is deleted meanwhile is an `UnknownTopic`.
+    """
+    if is_internal(topic):
+        raise PolicyViolation(f"{topic!r} holds the broker's own state; it cannot be read as a queue.")
+    name = queue_state_topic(topic)
+    ports.metadata.topic(topic)
+    if name not in ports.metadata.topics:
+        try:
+            await ports.topics.command(CreateTopic(name=name, topic_id=ports.new_id()))
+        except TopicExists:
+            pass  # another caller was faster
+    return await ports.topics.opened(ports.metadata.topic(name))
+
+
+class QueueCoordinator(Coordinator[tuple[str, int], QueueShard]):
+    """Shards by topic and partition."""
+
+    what = "queues"
+
+    def __init__(self, ports: Ports) -> None:
+        super().__init__(ports.clock, ports.supervision)
+        self._ports = ports
+        self._decoded = DecodedBatches()
+        self.figures = AllFigures()
+        # Something about a queue was written and applied just now. Called often; has to be quick.
+        self.on_changed: Callable[[QueueShard, Queue], None] = lambda _shard, _queue: None
+        self.on_ready: Callable[[str], None] = lambda _: None  # with the topic whose queues can be asked now
+
+    def key_of(self, partition: Partition) -> tuple[str, int] | None:
+        topic = queue_parent(partition.id.topic)
+        return None if topic is None else (topic, partition.id.partition)
+
+    def make_shard(self, partition: Partition) -> QueueShard:
+        topic = queue_parent(partition.id.topic)
+        assert topic is not None, "only companions keep queues"
+        journal = QueueJournal(partition, syncs=self._ports.syncs_before_ack)
+        return QueueShard(journal, topic, partition.id.partition, SteadyClock(self._ports.clock), self)
+
+    def on_opened(self, shard: QueueShard) -> None:
+        self.on_ready(shard.topic)
+
+    def on_lost(self, key: tuple[str, int], shard: QueueShard | None) -> None:  # noqa: ARG002
+        if key[0] not in self._ports.metadata.topics:
+            self.figures.forget_topic(key[0])
+
+    async def upkeep(self, shard: QueueShard) -> None:
+        """What need not be done at once: settings taken over, the log's start followed, the companion trimmed."""
+        if shard.topic in self._ports.metadata.topics:
+            shard.follow_settings()
+        await follow_start(shard)
+        await trim_companion(shard, self._ports.topics)
+
+    def end_transaction(self, topic: str, partition: int, producer_id: int, *, is_commit: bool) -> None:
+        """The end of a transaction was written to a companion: its acks count now, or never will."""
+        shard = self._shards.get((topic, partition))
+        if shard is not None:
+            shard.end_transaction(producer_id, is_commit=is_commit)
+
+    def has_begun(self, topic: str, partition: int, group: str) -> bool:
+        """Whether a group reads a partition whose queues are led here."""
+        shard = self._shards.get((topic, partition))
+        return shard is not None and shard.is_ready and group in shard.machines
+
+    def settings_of(self, topic: str) -> QueueSettings:
+        return queue_settings_for(topic, self._ports.topics.settings_of(topic).queue)
+
+    def source_of(self, topic: str, partition: int, earlier: MessageSource | None) -> MessageSource:
+        """Where the messages are now: here, as ever, or for a moment with another leader."""
+        if isinstance(earlier, LedSource) and earlier.partition.is_leader:
+            return earlier
+        found = self._ports.partitions.local(topic, partition)
+        if found is not None:
+            return LedSource(found, self._decoded)
+        if isinstance(earlier, RemoteSource):
+            return earlier
+        return RemoteSource(topic, partition, self._ports.partitions, self._decoded)

@@ -340,7 +340,7 @@ class ScheduleFirer:
         self._busy: dict[FiringTarget, int] = {}  # since when
         self._is_waiting = False  # a timer is set to look again
         self._has_begun = False  # what was left over is under way again
-        self._is_stirred = False
+        self._is_woken = False
         self._is_assigning = False
         self._done: list[tuple[FiringTarget, ConfirmFiring | RefuseFiring]] = []
         self._is_told = False  # `_done` is about to be looked at
@@ -380,12 +380,12 @@ class ScheduleFirer:
 
     def wake(self) -> None:
         """Look at what is due, soon."""
-        if not self._is_stirred:
-            self._is_stirred = True
+        if not self._is_woken:
+            self._is_woken = True
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        self._is_stirred = False
+        self._is_woken = False
         if not self._is_led or not self._has_begun:
             return
         machine = self._shard.machine

@@ -3,7 +3,7 @@
 What is due soon after it came is kept as it came, up to a bound, and needs no disk. All else is read in the order of
 the log: neighbours share a read, and of a batch only the records are looked at that are asked for.
 
-A partition of ``__schedules`` as a journal: it notes where each change is, and where whoever reads it begins.
+A partition of ``__schedules`` as a journal: it notes where each change is, and where the next leader begins to read.
 
 Every record's key is the *anchor*, the offset of the first part of the last snapshot. A snapshot is written in many
 batches with nothing in between, and becomes the anchor with its last one: if that is missing, nothing has happened.
@@ -89,7 +89,7 @@ class ScheduleReader:
             self._kept_bytes += _size(event.schedule)
 
     def forget(self, offsets: Iterable[int]) -> None:
-        """Nobody will ask for these again."""
+        """These are not asked for again."""
         for offset in offsets:
             schedule = self._kept.pop(offset, None)
             if schedule is not None:
@@ -343,14 +343,14 @@ class ScheduleShard(Shard[ScheduleMachine, ScheduleChange]):
         replies: Replies,
         error: PenstockError,
     ) -> None:
-        if isinstance(error, StorageError):  # as it is: whoever asks may do something about a full disk
+        if isinstance(error, StorageError):  # as it is: the client may do something about a full disk
             for reply, _ in replies:
                 reply(Rejected(error))
             replies = []
         super()._on_refused(decisions, replies, error)
 
     def snapshot(self) -> None:
-        """Write all that is known, if that is due, so that whoever comes next reads little."""
+        """Write all that is known, if that is due, so that the next leader reads little."""
         machine = self.machine
         if not machine.is_snapshot_due or self.now_ms() < self._snapshot_from_ms:
             return

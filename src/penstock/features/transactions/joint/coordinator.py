@@ -1,4 +1,4 @@
-"""Joint transactions as a whole: whoever leads a partition of ``__transaction_state`` coordinates those kept there.
+"""Joint transactions: the leader of a partition of ``__transaction_state`` coordinates those kept there.
 
 They share the topic with transactional ids, and nothing else: ids of the two kinds may be the same.
 """
@@ -12,54 +12,184 @@ from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
+import msgspec
+
 from penstock.config.settings import TransactionSettings
 from penstock.consensus.metadata import Topic
+from penstock.consensus.records import NO_LEADER
 from penstock.errors import (
     CoordinatorLoading,
+    LeaderNotAvailable,
     NotCoordinator,
+    PeerUnavailable,
+    PenstockError,
     RequestTimedOut,
     TransactionEnded,
     TransactionLimitReached,
     TransactionNotFound,
+    UnknownTopic,
 )
 from penstock.features.transactions.joint import records
-from penstock.features.transactions.joint.entrance import Entrance
 from penstock.features.transactions.joint.messages import (
-    Abort,
+    AbortJoint,
+    AwaitEnd,
     Begin,
     Begun,
-    Commit,
-    Ended,
+    CommitJoint,
     Enter,
     Entered,
-    Extend,
+    ExtendJoint,
+    JointEnd,
     Open,
     Opened,
-    Result,
+    check_writer,
 )
-from penstock.features.transactions.joint.records import Place, StoredCall
-from penstock.features.transactions.joint.series import Turn, turn_of
-from penstock.features.transactions.joint.shard import WRITER_EPOCH, JointShard
-from penstock.features.transactions.joint.states import State
-from penstock.features.transactions.joint.stored import Holdings
+from penstock.features.transactions.joint.records import StoredCall, WriterPlace
+from penstock.features.transactions.joint.shard import WRITER_EPOCH, JointShard, Turn, turn_of
+from penstock.features.transactions.joint.states import JointState
 from penstock.features.transactions.joint.transaction import JointTransaction
-from penstock.features.transactions.joint.writers import check_writer
-from penstock.features.transactions.marking import ClusterMarkers
+from penstock.features.transactions.markers import ClusterMarkers
 from penstock.features.transactions.records import Reason
 from penstock.machines.clocks import PatientClock
 from penstock.machines.coordinator import NamedCoordinator
 from penstock.machines.journal import PartitionJournal
-from penstock.machines.leaders import shard_of
+from penstock.machines.leaders import Leaders, shard_of
 from penstock.machines.messages import ProducerIdentity, Rejected
 from penstock.machines.shard import resolve
 from penstock.model import TRANSACTIONS_TOPIC
+from penstock.network.port import Method
 from penstock.partitions.partition import Partition
 from penstock.partitions.stats import TransactionStats
+from penstock.records import decode_records, parse_header
 from penstock.supervision import Supervision
+
+_TIMEOUT_SECONDS: Final = 10.0
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """Look for records of a producer with the ``count`` sequence numbers from ``base`` on, from an offset on."""
+
+    producer_id: int
+    epoch: int
+    base: int = 0
+    count: int = 0
+    start: int = 0
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """What is there. Of each record that was found its offset and timestamp, in order; all of these are committed."""
+
+    end_offset: int
+    last_sequence: int
+    found: tuple[tuple[int, int], ...] = ()
+
+
+class Inquiry(msgspec.Struct, frozen=True):
+    """A search in a partition of another node."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    search: Search
+
+
+INQUIRE: Final = Method("joint.stored", Inquiry, Holding)
+
+
+class NumberedSearch:
+    """Searches in partitions wherever they are led."""
+
+    def __init__(self, find: Callable[[str, int], Partition], leaders: Leaders) -> None:
+        self._find = find
+        self._leaders = leaders
+
+    def serve(self) -> None:
+        self._leaders.peers.serve(INQUIRE, self._on_inquiry)
+
+    def glance(self, topic: str, index: int, search: Search) -> Holding | None:
+        """What can be told at once: where the partition is led here, and no record has to be looked for."""
+        assert search.count == 0, "records are not found at a glance"
+        if self._leaders.leader_of(topic, index) != self._leaders.node_id:
+            return None
+        partition = self._find(topic, index)
+        partition.check_leader()
+        return _glance(partition, search)
+
+    async def search(self, topic: str, index: int, search: Search) -> Holding:
+        """Ask the partition's leader, once: the caller can ask again."""
+        leaders = self._leaders
+        assigned = leaders.metadata.partition(topic, index)
+        if assigned.leader == leaders.node_id:
+            return await _search(self._find(topic, index), search)
+        if assigned.leader == NO_LEADER:
+            raise LeaderNotAvailable(f"{topic}-{index} has no leader now. Try again in a moment.")
+        topic_id = leaders.metadata.topic(topic).topic_id
+        inquiry = Inquiry(topic_id, index, assigned.leader_epoch, search)
+        received = await leaders.peers.call(assigned.leader, INQUIRE, inquiry, timeout_s=_TIMEOUT_SECONDS)
+        holding: Holding = received.reply
+        return holding
+
+    async def _on_inquiry(self, _node_id: int, inquiry: Inquiry, _body: memoryview) -> Holding:
+        topic = self._leaders.metadata.topic_by_id(inquiry.topic_id)
+        if topic is None:
+            raise UnknownTopic("This node does not know the topic, or not yet.")
+        partition = self._find(topic.name, inquiry.partition)
+        partition.check_leader(inquiry.leader_epoch)
+        return await _search(partition, inquiry.search)
+
+
+async def _search(partition: Partition, search: Search) -> Holding:
+    partition.check_leader()
+    holding = _glance(partition, search)
+    count = min(max(holding.last_sequence + 1 - search.base, 0), search.count)
+    if count == 0:
+        return holding
+    start = max(search.start, partition.log.start_offset)
+    found = await asyncio.to_thread(_read, partition, search.producer_id, search.base, count, start)
+    if found:
+        await _committed(partition, found[-1][0] + 1)
+    return msgspec.structs.replace(holding, found=tuple(found))
+
+
+def _glance(partition: Partition, search: Search) -> Holding:
+    last = partition.log.producers.last_sequence_of(search.producer_id, search.epoch)
+    return Holding(end_offset=partition.log.end_offset, last_sequence=last)
+
+
+async def _committed(partition: Partition, offset: int) -> None:
+    try:
+        error = await asyncio.wait_for(partition.committed(offset), _TIMEOUT_SECONDS / 2)
+    except TimeoutError:
+        raise RequestTimedOut(
+            f"Messages in {partition.id} are written but not committed yet. Repeat the call to hear when they are."
+        ) from None
+    if error is not None:
+        raise error
+
+
+def _read(partition: Partition, producer_id: int, base: int, count: int, start: int) -> list[tuple[int, int]]:
+    """Offset and timestamp of the producer's records with these sequence numbers. Runs in any thread."""
+    found: list[tuple[int, int]] = []
+    for batch in partition.log.batches(start):
+        data = memoryview(batch.read())
+        header = parse_header(data)
+        if header.producer_id != producer_id or header.is_control:
+            continue
+        shift = header.base_sequence - header.base_offset
+        found += [
+            (record.offset, record.timestamp)
+            for record in decode_records(data)
+            if base <= record.offset + shift < base + count
+        ]
+        if len(found) >= count:
+            break
+    return found
+
 
 _LOADING_POLL_SECONDS: Final = 0.02
 _LOADING_POLLS_MAX: Final = 500
 _END_PATIENCE_SECONDS: Final = 30.0
+_ENTER_SECONDS: Final = 3.0
 _NAMES_A_SHARD: Final = 20  # drawn in search of one that belongs to a certain one, if need be
 
 
@@ -69,6 +199,29 @@ class Lease(NamedTuple):
     id: str
     timeout_ms: int
     expires_ms: int
+
+
+class EnterAcks(msgspec.Struct, frozen=True):
+    """A writer is about to ack messages: the partitions that will hold that."""
+
+    transaction: str
+    writer: str
+    topic_id: UUID
+    partitions: tuple[int, ...]
+
+
+class EnteredAcks(msgspec.Struct, frozen=True):
+    """Who the writer is in the logs."""
+
+    producer_id: int
+    epoch: int
+
+    @property
+    def producer(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.epoch)
+
+
+ENTER_ACKS: Final = Method("joint.enter_acks", EnterAcks, EnteredAcks)
 
 
 class JointCoordinator(NamedCoordinator[JointShard]):
@@ -83,7 +236,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
         time: PatientClock,
         stats: TransactionStats,
         markers: ClusterMarkers,
-        exists: Callable[[Place], bool],
+        exists: Callable[[WriterPlace], bool],
         ensure_topic: Callable[[], Awaitable[object]],
         allocate_producer_id: Callable[[], Awaitable[int]],
         new_id: Callable[[], UUID] = uuid4,
@@ -100,8 +253,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
         self._allocate_producer_id = allocate_producer_id
         self._new_id = new_id
         self._syncs = syncs
-        self.holdings = Holdings(markers.local.find, markers.leaders)
-        self.entrance = Entrance(self._enter_acks, markers.leaders)
+        self.holdings = NumberedSearch(markers.local.find, markers.leaders)
         self._turns: dict[tuple[str, str], _Turn] = {}
 
     def make_shard(self, partition: Partition) -> JointShard:
@@ -120,12 +272,12 @@ class JointCoordinator(NamedCoordinator[JointShard]):
     def start(self) -> None:
         super().start()
         self.holdings.serve()
-        self.entrance.serve()
+        self._leaders.peers.serve(ENTER_ACKS, self._on_enter_acks)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
     async def loaded(self) -> None:
-        """Wait until everything is read from the log, as after a start; whoever asks then hears if it was not."""
+        """Wait until everything is read from the log, as after a start; the next request hears if it was not."""
         for _ in range(_LOADING_POLLS_MAX):
             if not any(shard.is_loading for shard in self._shards.values()):
                 return
@@ -133,14 +285,15 @@ class JointCoordinator(NamedCoordinator[JointShard]):
 
     def find(self, transaction_id: str) -> JointTransaction:
         """The transaction as it is at this moment; `TransactionNotFound` if there is none."""
-        found = None
-        if self.shard_count:
-            found = self.shard(transaction_id).machines.get(transaction_id)
-        elif not self._leaders.is_alone:
-            raise CoordinatorLoading("This node does not know yet who coordinates transactions.")
+        found = self.shard(transaction_id).machines.get(transaction_id) if self.shard_count else None
         if found is None:
-            raise TransactionNotFound(f"There is no transaction {transaction_id!r}, or it ended too long ago.")
+            raise self._unknown(transaction_id)
         return found
+
+    def _unknown(self, transaction_id: str) -> PenstockError:
+        if not self.shard_count and not self._leaders.is_alone:
+            return CoordinatorLoading("This node does not know yet who coordinates transactions.")
+        return TransactionNotFound(f"There is no transaction {transaction_id!r}, or it ended too long ago.")
 
     def all_transactions(self) -> list[JointTransaction]:
         """Every joint transaction coordinated here; `CoordinatorLoading` while some are not known yet."""
@@ -156,7 +309,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
 
     def expires_ms(self, transaction: JointTransaction) -> int | None:
         """When an open transaction will have been open for too long, by the wall clock."""
-        return self._wall_ms(transaction.deadline_ms) if transaction.state is State.OPEN else None
+        return self._wall_ms(transaction.deadline_ms) if transaction.state is JointState.OPEN else None
 
     def _wall_ms(self, deadline_ms: float) -> int:
         return self._clock.now_ms() + int(deadline_ms - self._time.now_ms())
@@ -178,7 +331,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
             )
 
     def _name(self, shards: Container[int]) -> str:
-        """An id that nobody has, of a transaction that belongs to one of these shards if any does."""
+        """An id that no other has, of a transaction that belongs to one of these shards if any does."""
         count = self.shard_count
         for _ in range(_NAMES_A_SHARD * count):
             name = self._new_id().hex
@@ -190,33 +343,33 @@ class JointCoordinator(NamedCoordinator[JointShard]):
         """Let a transaction's time start anew, or give it another one."""
         await self.loaded()
         self.find(transaction_id)
-        return self._lease(transaction_id, await self.ask(transaction_id, Extend(timeout_ms)))
+        return self._lease(transaction_id, await self.ask(transaction_id, ExtendJoint(timeout_ms)))
 
     def _lease(self, name: str, opened: Opened) -> Lease:
         return Lease(name, opened.timeout_ms, self._wall_ms(opened.deadline_ms))
 
     async def commit(
         self, transaction_id: str, *, key: str | None = None, writers: tuple[str, ...] | None = None
-    ) -> Ended:
+    ) -> JointEnd:
         """Commit what these writers wrote, None for all, and abort the rest; returns when readers see all of it."""
         began = self._clock.monotonic()
         await self.loaded()
         self.find(transaction_id)
-        await self.ask(transaction_id, Commit(key, writers))
+        await self.ask(transaction_id, CommitJoint(key, writers))
         ended = await self._ended(transaction_id)
         self._stats.commit_latency.observe(self._clock.monotonic() - began)
         return ended
 
-    async def abort(self, transaction_id: str, reason: Reason = Reason.CLIENT) -> Ended:
+    async def abort(self, transaction_id: str, reason: Reason = Reason.CLIENT) -> JointEnd:
         """Abort what everybody wrote; returns when that holds for every partition."""
         await self.loaded()
         self.find(transaction_id)
-        await self.ask(transaction_id, Abort(reason))
+        await self.ask(transaction_id, AbortJoint(reason))
         return await self._ended(transaction_id)
 
-    async def _ended(self, transaction_id: str) -> Ended:
+    async def _ended(self, transaction_id: str) -> JointEnd:
         try:
-            return await asyncio.wait_for(self.ask(transaction_id, Result()), _END_PATIENCE_SECONDS)
+            return await asyncio.wait_for(self.ask(transaction_id, AwaitEnd()), _END_PATIENCE_SECONDS)
         except TimeoutError:
             raise RequestTimedOut(
                 f"The end of transaction {transaction_id} is decided, but some partition has not taken it yet. "
@@ -263,7 +416,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
     ) -> bool:
         """Commit a number of a series with what these writers wrote, and abort the rest; False if it was before.
 
-        ``transaction`` is the one that they wrote into, None if nobody wrote anything.
+        ``transaction`` is the one that they wrote into, None if no writer wrote anything.
         """
         if transaction is None and not writers:
             lease = await self.begin(series, number, run, self._config.timeout_max_ms)
@@ -280,7 +433,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
                 f"Nothing was committed: transaction {transaction} for number {number} of series {series!r} was "
                 "aborted before. Write that number again."
             )
-        await self.ask(head.id, Commit(None, writers))
+        await self.ask(head.id, CommitJoint(None, writers))
         await self._ended(head.id)
         return True
 
@@ -291,7 +444,7 @@ class JointCoordinator(NamedCoordinator[JointShard]):
         await self.await_shard(series)
         head = self.shard(series).head_of(series)
         if head is not None and turn_of(head.stored, number, run) is Turn.JOIN:
-            await self.ask(head.id, Abort())
+            await self.ask(head.id, AbortJoint())
             await self._ended(head.id)
 
     async def _await_head(self, series: str, number: int) -> None:
@@ -343,12 +496,33 @@ class JointCoordinator(NamedCoordinator[JointShard]):
         )
         return await self.ask(transaction_id, request)
 
-    async def _enter_acks(
+    async def enter_acks(
         self, transaction_id: str, writer: str, topic: Topic, partitions: frozenset[int]
     ) -> ProducerIdentity:
-        await self.await_shard(transaction_id)
-        entered = await self.enter(transaction_id, writer, topic, partitions, acks=True)
-        return ProducerIdentity(entered.writer.producer_id, WRITER_EPOCH)
+        """As whom a writer acks in a transaction that any node coordinates; it knows of the partitions then.
+
+        From then on they hear of its end: what arrives there later is fenced by the marker.
+        """
+        check_writer(writer)
+        where = self._leaders.where(TRANSACTIONS_TOPIC, transaction_id)
+        if where is None:
+            raise self._unknown(transaction_id)
+        request = EnterAcks(transaction_id, writer, topic.topic_id, tuple(sorted(partitions)))
+        try:
+            received = await self._leaders.ask(where, ENTER_ACKS, request, timeout_s=_ENTER_SECONDS)
+        except (LeaderNotAvailable, PeerUnavailable) as error:
+            raise NotCoordinator(error.message) from error
+        entered: ProducerIdentity = received.reply.producer
+        return entered
+
+    async def _on_enter_acks(self, _node_id: int, request: EnterAcks, _body: memoryview) -> EnteredAcks:
+        # Only what this node knows of: what it does not it would take for deleted when the end comes.
+        topic = self._leaders.metadata.topic_by_id(request.topic_id)
+        if topic is None or max(request.partitions) >= len(topic.partitions):
+            raise CoordinatorLoading("The coordinator of the transaction does not know these partitions yet.")
+        await self.await_shard(request.transaction)
+        entered = await self.enter(request.transaction, request.writer, topic, frozenset(request.partitions), acks=True)
+        return EnteredAcks(entered.writer.producer_id, WRITER_EPOCH)
 
     @asynccontextmanager
     async def turn(self, transaction_id: str, writer: str) -> AsyncIterator[None]:

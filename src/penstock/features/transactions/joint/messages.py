@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from penstock.errors import InvalidRequest
 from penstock.features.transactions.joint.records import StoredCall, StoredPart, StoredWriter
-from penstock.features.transactions.joint.states import State
+from penstock.features.transactions.joint.states import JointState
 from penstock.features.transactions.records import Reason
 from penstock.machines.messages import Request
+
+_WRITER: Final = re.compile(r"[A-Za-z0-9._:@/+=-]{1,200}")
+
+
+def check_writer(name: str) -> None:
+    """Refuse what is no name for a writer."""
+    if not _WRITER.fullmatch(name):
+        raise InvalidRequest(
+            f"{name!r} is no name for a writer. Use 1 to 200 letters, digits and any of . _ : @ / + = -"
+        )
+
 
 # -- answers -----------------------------------------------------------------------------------------------------------
 
@@ -33,10 +46,10 @@ class Begun(NamedTuple):
     transaction: str | None
 
 
-class Ended(NamedTuple):
+class JointEnd(NamedTuple):
     """How the transaction ended, for every partition of it."""
 
-    state: State
+    state: JointState
     committed: tuple[str, ...]
     aborted: tuple[str, ...]
     reason: Reason | None
@@ -54,7 +67,7 @@ class Open(Request[Opened]):
 
 @dataclass(frozen=True, slots=True)
 class Begin(Request[Begun]):
-    """Somebody is about to write number ``number`` of a series; whoever did so before in another run is replaced."""
+    """A run is about to write number ``number`` of a series; it replaces an earlier run that did."""
 
     series: str
     number: int
@@ -63,7 +76,7 @@ class Begin(Request[Begun]):
 
 
 @dataclass(frozen=True, slots=True)
-class Extend(Request[Opened]):
+class ExtendJoint(Request[Opened]):
     """The time starts anew, and becomes another one if it is given."""
 
     timeout_ms: int | None
@@ -74,16 +87,16 @@ class Enter(Request[Entered]):
     """A writer is about to write to partitions of a topic. A numbered call says which message goes where."""
 
     writer: str
-    fresh_producer_id: int  # for a writer that is not known yet; nobody has it or ever had
+    fresh_producer_id: int  # for a writer that is not known yet; no producer has it or ever had
     topic: str
     topic_id: str
     partitions: frozenset[int]
     call: StoredCall | None = None
-    acks: bool = False  # it is about to ack messages of queues, which nobody numbers
+    acks: bool = False  # it is about to ack messages of queues, which have no numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Commit(Request[None]):
+class CommitJoint(Request[None]):
     """Decide to commit what these writers wrote, None for all of them, and to abort the rest."""
 
     key: str | None
@@ -91,12 +104,12 @@ class Commit(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Abort(Request[None]):
+class AbortJoint(Request[None]):
     """Decide to abort what everybody wrote."""
 
     reason: Reason = Reason.CLIENT
 
 
 @dataclass(frozen=True, slots=True)
-class Result(Request[Ended]):
+class AwaitEnd(Request[JointEnd]):
     """How did it end? Answered once it has, for every partition."""

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.errors import CorruptRecords
-from penstock.features.transactions.joint.states import State
-from penstock.features.transactions.records import Reason
-from penstock.features.transactions.tags import JOINT, JOINT_WRITER, is_joint
-from penstock.records import Record
+from penstock.features.transactions.joint.states import JointState
+from penstock.features.transactions.records import JOINT, JOINT_WRITER, Reason, is_joint
+from penstock.machines.journal import KeyedFormat
 
 
 class JointKey(msgspec.Struct, frozen=True, tag=JOINT):
@@ -31,7 +29,7 @@ class StoredPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     series: str
     number: int
-    run: str  # whoever opened it, in one of its lives
+    run: str  # the job that opened it, in one of its lives
     ordinal: int = 0  # transactions of the series before it
     committed_before: int = -1  # the last number that was committed when it was opened
     older_runs: tuple[str, ...] = ()  # that were replaced, the last ones
@@ -40,7 +38,7 @@ class StoredPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StoredJoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A joint transaction: where it stands and, once that is decided, how it ends."""
 
-    state: State
+    state: JointState
     timeout_ms: int
     opened_ms: int
     # What the call that ended it said: its idempotency key, and the writers it named, if it did.
@@ -52,7 +50,7 @@ class StoredJoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     part: StoredPart | None = None  # of a series, if it is
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class WriterPlace(msgspec.Struct, frozen=True, array_like=True):
     """A partition of the topic that had this id, and how many numbered messages the writer has for it."""
 
     topic: str
@@ -80,7 +78,7 @@ class StoredWriter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A writer: the producer it is in the logs, every partition that may hold something of it, its last call."""
 
     producer_id: int
-    places: tuple[Place, ...] = ()
+    places: tuple[WriterPlace, ...] = ()
     call: StoredCall | None = None
 
     def base_sequence(self, partition: int) -> int:
@@ -99,33 +97,17 @@ Key = JointKey | WriterKey
 Value = StoredJoint | StoredWriter
 
 
-class Change(msgspec.Struct, frozen=True):
+class JointChange(msgspec.Struct, frozen=True):
     """One record to persist and apply: a key and its new value, or None where it is gone."""
 
     key: Key
     value: Value | None
 
 
-_encode = msgspec.json.Encoder().encode
-_keys: msgspec.json.Decoder[Key] = msgspec.json.Decoder(Key)
-_joints = msgspec.json.Decoder(StoredJoint)
-_writers = msgspec.json.Decoder(StoredWriter)
-
-
-def to_record(change: Change, offset: int, at_ms: int) -> Record:
-    value = None if change.value is None else _encode(change.value)
-    return Record(offset, at_ms, _encode(change.key), value, ())
-
-
-def from_record(record: Record) -> Change | None:
-    """Read a record back, None if it is another coordinator's; `CorruptRecords` if no coordinator wrote it."""
-    if not is_joint(record.key):
-        return None
-    try:
-        key = _keys.decode(record.key or b"")
-        if record.value is None:
-            return Change(key, None)
-        decoder = _joints if isinstance(key, JointKey) else _writers
-        return Change(key, decoder.decode(record.value))
-    except msgspec.MsgspecError as error:
-        raise CorruptRecords(f"Record {record.offset} is not about a joint transaction: {error}") from error
+_format = KeyedFormat(
+    JointChange,
+    {JointKey: StoredJoint, WriterKey: StoredWriter},
+    "a joint transaction",
+    is_other=lambda key: not is_joint(key),
+)
+to_record, from_record = _format.to_record, _format.from_record

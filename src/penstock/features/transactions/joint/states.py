@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final
 
 
-class State(Enum):
+class JointState(Enum):
     """Where a joint transaction is. The values are what the REST door shows."""
 
     NONE = "none"  # never opened, or forgotten
@@ -27,7 +27,7 @@ class State(Enum):
     ABORTED = "aborted"
 
 
-class Event(Enum):
+class JointEvent(Enum):
     """What happens to a joint transaction."""
 
     OPEN = "somebody opens it"
@@ -39,10 +39,10 @@ class Event(Enum):
     TIMEOUT = "it has been open for too long"
     RESULT = "somebody waits for its end"
     MARKED = "every partition has its markers"
-    EXPIRE = "it ended so long ago that nobody will ask again"
+    EXPIRE = "it ended so long ago that no client will ask again"
 
 
-class Verdict(Enum):
+class JointVerdict(Enum):
     """How an event is met."""
 
     DO = "carried out"
@@ -53,7 +53,7 @@ class Verdict(Enum):
     IGNORE = "nothing happens"
 
 
-class Step(Enum):
+class JointStep(Enum):
     """What moves a transaction from one state to another, each a record in the log."""
 
     OPEN = "opened"
@@ -63,37 +63,37 @@ class Step(Enum):
     FORGET = "forgotten"
 
 
-NONE, OPEN, COMMITTING, ABORTING, COMMITTED, ABORTED = State
+NONE, OPEN, COMMITTING, ABORTING, COMMITTED, ABORTED = JointState
 DECIDED: Final = frozenset({COMMITTING, ABORTING})
 ENDED: Final = frozenset({COMMITTED, ABORTED})
 
 
-def _row(*verdicts: Verdict) -> Mapping[State, Verdict]:
-    return dict(zip(State, verdicts, strict=True))
+def _row(*verdicts: JointVerdict) -> Mapping[JointState, JointVerdict]:
+    return dict(zip(JointState, verdicts, strict=True))
 
 
-_DO, _WAIT, _ANSWER, _ENDED, _UNKNOWN, _IGNORE = Verdict
+_DO, _WAIT, _ANSWER, _ENDED, _UNKNOWN, _IGNORE = JointVerdict
 
-VERDICTS: Final[Mapping[Event, Mapping[State, Verdict]]] = {
+VERDICTS: Final[Mapping[JointEvent, Mapping[JointState, JointVerdict]]] = {
     #                        NONE      OPEN     COMMITTING ABORTING COMMITTED ABORTED
-    # Ids are made by the broker, so nobody opens one twice but by a bug.
-    Event.OPEN:         _row(_DO,      _ENDED,  _ENDED,    _ENDED,  _ENDED,   _ENDED),
-    Event.ENTER:        _row(_UNKNOWN, _DO,     _ENDED,    _ENDED,  _ENDED,   _ENDED),
-    Event.EXTEND:       _row(_UNKNOWN, _DO,     _ENDED,    _ENDED,  _ENDED,   _ENDED),
-    Event.COMMIT:       _row(_UNKNOWN, _DO,     _ENDED,    _ENDED,  _ENDED,   _ENDED),
-    Event.COMMIT_AGAIN: _row(_UNKNOWN, _DO,     _ANSWER,   _ENDED,  _ANSWER,  _ENDED),
+    # Ids are made by the broker, so none is opened twice but by a bug.
+    JointEvent.OPEN:         _row(_DO,      _ENDED,  _ENDED,    _ENDED,  _ENDED,   _ENDED),
+    JointEvent.ENTER:        _row(_UNKNOWN, _DO,     _ENDED,    _ENDED,  _ENDED,   _ENDED),
+    JointEvent.EXTEND:       _row(_UNKNOWN, _DO,     _ENDED,    _ENDED,  _ENDED,   _ENDED),
+    JointEvent.COMMIT:       _row(_UNKNOWN, _DO,     _ENDED,    _ENDED,  _ENDED,   _ENDED),
+    JointEvent.COMMIT_AGAIN: _row(_UNKNOWN, _DO,     _ANSWER,   _ENDED,  _ANSWER,  _ENDED),
     # An abort asks for nothing but that nothing is seen, so who asks for it again has got it.
-    Event.ABORT:        _row(_UNKNOWN, _DO,     _ENDED,    _ANSWER, _ENDED,   _ANSWER),
-    Event.RESULT:       _row(_UNKNOWN, _WAIT,   _WAIT,     _WAIT,   _ANSWER,  _ANSWER),
-    Event.TIMEOUT:      _row(_IGNORE,  _DO,     _IGNORE,   _IGNORE, _IGNORE,  _IGNORE),
-    Event.MARKED:       _row(_IGNORE,  _IGNORE, _DO,       _DO,     _IGNORE,  _IGNORE),
-    Event.EXPIRE:       _row(_IGNORE,  _IGNORE, _IGNORE,   _IGNORE, _DO,      _DO),
+    JointEvent.ABORT:        _row(_UNKNOWN, _DO,     _ENDED,    _ANSWER, _ENDED,   _ANSWER),
+    JointEvent.RESULT:       _row(_UNKNOWN, _WAIT,   _WAIT,     _WAIT,   _ANSWER,  _ANSWER),
+    JointEvent.TIMEOUT:      _row(_IGNORE,  _DO,     _IGNORE,   _IGNORE, _IGNORE,  _IGNORE),
+    JointEvent.MARKED:       _row(_IGNORE,  _IGNORE, _DO,       _DO,     _IGNORE,  _IGNORE),
+    JointEvent.EXPIRE:       _row(_IGNORE,  _IGNORE, _IGNORE,   _IGNORE, _DO,      _DO),
 }  # fmt: skip
 
-TRANSITIONS: Final[Mapping[Step, Mapping[State, State]]] = {
-    Step.OPEN: {NONE: OPEN},
-    Step.COMMIT: {OPEN: COMMITTING},
-    Step.ABORT: {OPEN: ABORTING},
-    Step.FINISH: {COMMITTING: COMMITTED, ABORTING: ABORTED},
-    Step.FORGET: {COMMITTED: NONE, ABORTED: NONE},
+TRANSITIONS: Final[Mapping[JointStep, Mapping[JointState, JointState]]] = {
+    JointStep.OPEN: {NONE: OPEN},
+    JointStep.COMMIT: {OPEN: COMMITTING},
+    JointStep.ABORT: {OPEN: ABORTING},
+    JointStep.FINISH: {COMMITTING: COMMITTED, ABORTING: ABORTED},
+    JointStep.FORGET: {COMMITTED: NONE, ABORTED: NONE},
 }

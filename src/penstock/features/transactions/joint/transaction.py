@@ -1,8 +1,9 @@
 """One joint transaction, as a state machine without clock, socket or log.
 
-A writer is entered, with the partitions it is about to write to, before anything of it goes there; so whoever ends the
-transaction knows every place that may hold something. The decision names the writers that are committed and comes
-before the first marker; from then on nothing can change it, and a crash only means that markers are written again.
+A writer is entered, with the partitions it is about to write to, before anything of it goes there; so the node that
+ends the transaction knows every place that may hold something. The decision names the writers that are committed and
+comes before the first marker; from then on nothing can change it, and a crash only means that markers are written
+again.
 
 A writer may number its calls. Then each call is written down before its messages are, with the partition of each, so
 that a call which was cut short can be finished and one that was not is told what it was told before.
@@ -30,41 +31,41 @@ from penstock.errors import (
     UnknownWriter,
 )
 from penstock.features.transactions.joint.messages import (
-    Abort,
-    Commit,
-    Ended,
+    AbortJoint,
+    AwaitEnd,
+    CommitJoint,
     Enter,
     Entered,
-    Extend,
+    ExtendJoint,
+    JointEnd,
     Open,
     Opened,
-    Result,
 )
 from penstock.features.transactions.joint.records import (
-    Change,
+    JointChange,
     JointKey,
-    Place,
     StoredCall,
     StoredJoint,
     StoredWriter,
     WriterKey,
+    WriterPlace,
 )
 from penstock.features.transactions.joint.states import (
     DECIDED,
     ENDED,
     TRANSITIONS,
     VERDICTS,
-    Event,
-    State,
-    Step,
-    Verdict,
+    JointEvent,
+    JointState,
+    JointStep,
+    JointVerdict,
 )
 from penstock.features.transactions.records import Reason
 from penstock.machines.messages import Outcome as CoordinatorOutcome
 from penstock.machines.messages import Rejected, Reply, Request
 from penstock.model import queue_parent
 
-Outcome = CoordinatorOutcome[Change]
+Outcome = CoordinatorOutcome[JointChange]
 
 _REFUSED_RETRY_MS: Final = 1_000  # after a write that was refused, as by a full disk
 
@@ -74,7 +75,7 @@ class Marking(NamedTuple):
 
     producer_id: int
     is_commit: bool
-    places: tuple[Place, ...]
+    places: tuple[WriterPlace, ...]
 
 
 class JointTransaction:
@@ -92,8 +93,8 @@ class JointTransaction:
         self._is_marking = False
 
     @property
-    def state(self) -> State:
-        return State.NONE if self.stored is None else self.stored.state
+    def state(self) -> JointState:
+        return JointState.NONE if self.stored is None else self.stored.state
 
     @property
     def wake_ms(self) -> float:
@@ -102,7 +103,7 @@ class JointTransaction:
     @property
     def is_open(self) -> bool:
         """Whether there may be messages that are neither committed nor aborted for everybody to see."""
-        return self.state is State.OPEN or self.state in DECIDED
+        return self.state is JointState.OPEN or self.state in DECIDED
 
     @property
     def is_forgettable(self) -> bool:
@@ -110,7 +111,7 @@ class JointTransaction:
 
     def check_open(self) -> None:
         """Refuse unless writers may write at this moment."""
-        self._verdict(Event.ENTER)
+        self._verdict(JointEvent.ENTER)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -120,46 +121,46 @@ class JointTransaction:
                 return self._open(request, now_ms, reply)
             case Enter():
                 return self._enter(request, reply)
-            case Extend():
+            case ExtendJoint():
                 return self._extend(request, now_ms, reply)
-            case Commit():
+            case CommitJoint():
                 return self._commit(request, reply)
-            case Abort():
+            case AbortJoint():
                 return self._abort(request.reason, reply)
-            case Result():
+            case AwaitEnd():
                 return self._result(reply)
         raise AssertionError(f"a joint transaction is not asked for {request}")
 
     def tick(self, now_ms: int) -> Outcome:
-        if now_ms >= self.deadline_ms and VERDICTS[Event.TIMEOUT][self.state] is Verdict.DO:
+        if now_ms >= self.deadline_ms and VERDICTS[JointEvent.TIMEOUT][self.state] is JointVerdict.DO:
             self.deadline_ms = now_ms + _REFUSED_RETRY_MS
-            return Outcome([self._decide(Step.ABORT, reason=Reason.TIMEOUT)])
+            return Outcome([self._decide(JointStep.ABORT, reason=Reason.TIMEOUT)])
         if now_ms >= self._finish_ms:
             return self._finish(now_ms)
         return Outcome()
 
     def replace(self) -> Outcome:
         """A newer run of its series takes over: abort it, if it is not decided yet."""
-        if VERDICTS[Event.ABORT][self.state] is not Verdict.DO:
+        if VERDICTS[JointEvent.ABORT][self.state] is not JointVerdict.DO:
             return Outcome()
-        return Outcome([self._decide(Step.ABORT, reason=Reason.FENCED)])
+        return Outcome([self._decide(JointStep.ABORT, reason=Reason.FENCED)])
 
     def expire(self, wall_ms: int, retention_ms: int) -> Outcome:
         """Forget how it ended, if that was long ago."""
         is_old = self.ended_ms + retention_ms <= wall_ms
-        if is_old and VERDICTS[Event.EXPIRE][self.state] is Verdict.DO:
-            return Outcome([Change(JointKey(self.id), None)])
+        if is_old and VERDICTS[JointEvent.EXPIRE][self.state] is JointVerdict.DO:
+            return Outcome([JointChange(JointKey(self.id), None)])
         return Outcome()
 
     def dismiss_all(self, error: PenstockError) -> Outcome:
         waiting, self._waiting = self._waiting, []
         return Outcome(replies=[(reply, Rejected(error)) for reply in waiting])
 
-    def _verdict(self, event: Event) -> Verdict:
+    def _verdict(self, event: JointEvent) -> JointVerdict:
         verdict = VERDICTS[event][self.state]
-        if verdict is Verdict.UNKNOWN:
+        if verdict is JointVerdict.UNKNOWN:
             raise TransactionNotFound(f"There is no transaction {self.id!r}, or it ended too long ago.")
-        if verdict is Verdict.ENDED:
+        if verdict is JointVerdict.ENDED:
             raise self._over()
         return verdict
 
@@ -174,22 +175,22 @@ class JointTransaction:
         return TransactionEnded(f"Transaction {self.id} is {stored.state.value}. Open a new one.")
 
     def _open(self, request: Open, now_ms: int, reply: Reply) -> Outcome:
-        self._verdict(Event.OPEN)
+        self._verdict(JointEvent.OPEN)
         self._check_timeout(request.timeout_ms)
         opened = StoredJoint(
-            state=State.OPEN, timeout_ms=request.timeout_ms, opened_ms=request.at_ms, part=request.part
+            state=JointState.OPEN, timeout_ms=request.timeout_ms, opened_ms=request.at_ms, part=request.part
         )
-        outcome = Outcome([Change(JointKey(self.id), opened)])
+        outcome = Outcome([JointChange(JointKey(self.id), opened)])
         outcome.reply(reply, Opened(request.timeout_ms, now_ms + request.timeout_ms))
         return outcome
 
-    def _extend(self, request: Extend, now_ms: int, reply: Reply) -> Outcome:
-        self._verdict(Event.EXTEND)
+    def _extend(self, request: ExtendJoint, now_ms: int, reply: Reply) -> Outcome:
+        self._verdict(JointEvent.EXTEND)
         stored = self.stored
         assert stored is not None
         timeout_ms = stored.timeout_ms if request.timeout_ms is None else request.timeout_ms
         self._check_timeout(timeout_ms)
-        outcome = Outcome([Change(JointKey(self.id), replace(stored, timeout_ms=timeout_ms))])
+        outcome = Outcome([JointChange(JointKey(self.id), replace(stored, timeout_ms=timeout_ms))])
         outcome.reply(reply, Opened(timeout_ms, now_ms + timeout_ms))
         return outcome
 
@@ -201,7 +202,7 @@ class JointTransaction:
     # -- writers ------------------------------------------------------------------------------------------------------
 
     def _enter(self, request: Enter, reply: Reply) -> Outcome:
-        self._verdict(Event.ENTER)
+        self._verdict(JointEvent.ENTER)
         known = self.writers.get(request.writer)
         if known is None and len(self.writers) >= self._config.joint_writers_max:
             raise TransactionLimitReached(
@@ -217,7 +218,7 @@ class JointTransaction:
         else:
             entered = _entered(request, known)
             if entered != known:
-                outcome.changes.append(Change(WriterKey(self.id, request.writer), entered))
+                outcome.changes.append(JointChange(WriterKey(self.id, request.writer), entered))
         outcome.reply(reply, Entered(entered, is_repeat))
         return outcome
 
@@ -248,18 +249,18 @@ class JointTransaction:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _commit(self, request: Commit, reply: Reply) -> Outcome:
+    def _commit(self, request: CommitJoint, reply: Reply) -> Outcome:
         stored = self.stored
         is_again = stored is not None and request.key is not None and stored.key == request.key
-        verdict = self._verdict(Event.COMMIT_AGAIN if is_again else Event.COMMIT)
+        verdict = self._verdict(JointEvent.COMMIT_AGAIN if is_again else JointEvent.COMMIT)
         asked = None if request.writers is None else tuple(sorted(set(request.writers)))
         outcome = Outcome()
-        if verdict is Verdict.DO:
+        if verdict is JointVerdict.DO:
             unknown = sorted(set(asked or ()) - set(self.writers))
             if unknown:
                 names = ", ".join(map(repr, unknown))
                 raise UnknownWriter(f"Nothing was committed: {names} wrote nothing into transaction {self.id}.")
-            outcome.changes.append(self._decide(Step.COMMIT, key=request.key, asked=asked))
+            outcome.changes.append(self._decide(JointStep.COMMIT, key=request.key, asked=asked))
         elif stored is not None and stored.asked != asked:
             raise IdempotencyKeyReused(
                 f"Transaction {self.id} was committed with this key before, but for other writers. Its outcome stands."
@@ -269,18 +270,23 @@ class JointTransaction:
 
     def _abort(self, reason: Reason, reply: Reply) -> Outcome:
         outcome = Outcome()
-        if self._verdict(Event.ABORT) is Verdict.DO:
-            outcome.changes.append(self._decide(Step.ABORT, reason=reason))
+        if self._verdict(JointEvent.ABORT) is JointVerdict.DO:
+            outcome.changes.append(self._decide(JointStep.ABORT, reason=reason))
         outcome.reply(reply, None)
         return outcome
 
     def _decide(
-        self, step: Step, *, key: str | None = None, asked: tuple[str, ...] | None = None, reason: Reason | None = None
-    ) -> Change:
+        self,
+        step: JointStep,
+        *,
+        key: str | None = None,
+        asked: tuple[str, ...] | None = None,
+        reason: Reason | None = None,
+    ) -> JointChange:
         stored = self.stored
         assert stored is not None
         chosen: tuple[str, ...] = ()
-        if step is Step.COMMIT:
+        if step is JointStep.COMMIT:
             chosen = tuple(sorted(self.writers)) if asked is None else asked
         decided = replace(
             stored,
@@ -291,7 +297,7 @@ class JointTransaction:
             aborted=tuple(sorted(set(self.writers) - set(chosen))),
             reason=reason,
         )
-        return Change(JointKey(self.id), decided)
+        return JointChange(JointKey(self.id), decided)
 
     def take_markings(self) -> list[Marking] | None:
         """What the partitions have to be told, once it is decided; None if there is nothing, or it was taken."""
@@ -304,11 +310,11 @@ class JointTransaction:
 
     def on_marked(self, now_ms: int) -> Outcome:
         """Every partition has its markers."""
-        return self._finish(now_ms) if VERDICTS[Event.MARKED][self.state] is Verdict.DO else Outcome()
+        return self._finish(now_ms) if VERDICTS[JointEvent.MARKED][self.state] is JointVerdict.DO else Outcome()
 
     def _result(self, reply: Reply) -> Outcome:
         outcome = Outcome()
-        if self._verdict(Event.RESULT) is Verdict.ANSWER:
+        if self._verdict(JointEvent.RESULT) is JointVerdict.ANSWER:
             assert self.stored is not None
             outcome.reply(reply, _ended(self.stored))
         else:
@@ -319,16 +325,16 @@ class JointTransaction:
         stored = self.stored
         assert stored is not None
         self._finish_ms = now_ms + _REFUSED_RETRY_MS
-        finished = replace(stored, state=TRANSITIONS[Step.FINISH][stored.state])
-        outcome = Outcome([Change(JointKey(self.id), finished)])
-        outcome.changes += [Change(WriterKey(self.id, name), None) for name in self.writers]
+        finished = replace(stored, state=TRANSITIONS[JointStep.FINISH][stored.state])
+        outcome = Outcome([JointChange(JointKey(self.id), finished)])
+        outcome.changes += [JointChange(WriterKey(self.id, name), None) for name in self.writers]
         waiting, self._waiting = self._waiting, []
         outcome.replies = [(waiter, _ended(finished)) for waiter in waiting]
         return outcome
 
     # -- applying -----------------------------------------------------------------------------------------------------
 
-    def apply(self, change: Change, at_ms: int, now_ms: int = 0) -> None:
+    def apply(self, change: JointChange, at_ms: int, now_ms: int = 0) -> None:
         key, value = change.key, change.value
         if isinstance(key, WriterKey):
             if value is None:
@@ -339,19 +345,19 @@ class JointTransaction:
             return
         assert value is None or isinstance(value, StoredJoint)
         self.stored = value
-        self.deadline_ms = now_ms + value.timeout_ms if value is not None and value.state is State.OPEN else inf
+        self.deadline_ms = now_ms + value.timeout_ms if value is not None and value.state is JointState.OPEN else inf
         self.ended_ms = at_ms if value is not None and value.state in ENDED else -1
         self._finish_ms = inf
 
     def resume(self, now_ms: int) -> None:
-        """Nobody is punished for the time this node was away, so an open transaction's time starts anew."""
-        if self.stored is not None and self.stored.state is State.OPEN:
+        """No writer is punished for the time this node was away, so an open transaction's time starts anew."""
+        if self.stored is not None and self.stored.state is JointState.OPEN:
             self.deadline_ms = now_ms + self.stored.timeout_ms
 
 
-def _ended(stored: StoredJoint) -> Ended:
+def _ended(stored: StoredJoint) -> JointEnd:
     assert stored.state in ENDED, "it has not ended"
-    return Ended(stored.state, stored.committed, stored.aborted, stored.reason)
+    return JointEnd(stored.state, stored.committed, stored.aborted, stored.reason)
 
 
 def _entered(request: Enter, known: StoredWriter | None) -> StoredWriter:
@@ -361,7 +367,7 @@ def _entered(request: Enter, known: StoredWriter | None) -> StoredWriter:
     for partition in sorted(request.partitions):
         at = (request.topic_id, partition)
         before = places[at].sent if at in places else 0
-        places[at] = Place(request.topic, request.topic_id, partition, before + sent[partition])
+        places[at] = WriterPlace(request.topic, request.topic_id, partition, before + sent[partition])
     producer_id = request.fresh_producer_id if known is None else known.producer_id
     call = known.call if request.acks and known is not None else request.call
     return StoredWriter(producer_id=producer_id, places=tuple(places.values()), call=call)

@@ -1,18 +1,23 @@
-"""Who a heartbeat comes from, whether it may speak, and what it wants."""
+"""The members of a group of the new protocol: which heartbeats may speak for one, what it wants, by when it must act.
+
+What a heartbeat leads to goes into a draft of the group's records. How long each member may stay silent, and by when
+it has to have done what it was told, is not stored.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import inf
 
 from penstock.config.settings import GroupSettings
 from penstock.errors import FencedInstance, FencedMemberEpoch, GroupFull, UnknownMember, UnreleasedInstance
-from penstock.features.groups.consumer.ledger import Draft, Ledger
+from penstock.features.groups.consumer.ledger import Ledger, LedgerDraft
 from penstock.features.groups.consumer.messages import JOINING, ConsumerHeartbeat
 from penstock.features.groups.consumer.reconciliation import LEFT_FOR_NOW, Current
 from penstock.features.groups.consumer.records import StoredConsumer
 
 
-class Admission:
+class HeartbeatRules:
     """Decides on who is in."""
 
     def __init__(self, group_id: str, config: GroupSettings, ledger: Ledger) -> None:
@@ -20,7 +25,7 @@ class Admission:
         self._config = config
         self._ledger = ledger
 
-    def admit(self, request: ConsumerHeartbeat, draft: Draft) -> str:
+    def admit(self, request: ConsumerHeartbeat, draft: LedgerDraft) -> str:
         """The member that a heartbeat comes from, with what it wants now; a new one if it joins."""
         if request.epoch != JOINING:
             member_id = self.find(request)
@@ -40,7 +45,7 @@ class Admission:
         if len(self._ledger.members) >= self._config.members_max:
             raise GroupFull(f"Group {self._group_id!r} has {self._config.members_max} members already.")
 
-    def take_over(self, old_id: str, new_id: str, draft: Draft) -> None:
+    def take_over(self, old_id: str, new_id: str, draft: LedgerDraft) -> None:
         """A static member came back under another id. One of the new protocol has to have said so."""
         facts, current = self._ledger.members[old_id], self._ledger.current_of(old_id)
         if current.epoch != LEFT_FOR_NOW and facts.classic is None:
@@ -63,7 +68,7 @@ class Admission:
             raise UnknownMember(f"Group {self._group_id!r} does not know member {request.member_id!r}; join again.")
         return request.member_id
 
-    def _note_wishes(self, member_id: str, request: ConsumerHeartbeat, draft: Draft) -> None:
+    def _note_wishes(self, member_id: str, request: ConsumerHeartbeat, draft: LedgerDraft) -> None:
         """What the member says about itself; what it leaves out is as it was, unless it joins."""
         before = draft.member(member_id)
         is_joining = request.epoch == JOINING
@@ -80,7 +85,7 @@ class Admission:
         )
         self.put_member(member_id, facts, draft)
 
-    def put_member(self, member_id: str, facts: StoredConsumer, draft: Draft) -> None:
+    def put_member(self, member_id: str, facts: StoredConsumer, draft: LedgerDraft) -> None:
         """A member as it is now; whether the target depends on what changed decides on a new epoch."""
         before = draft.member(member_id)
         if before is None or _wishes(before) != _wishes(facts):
@@ -111,3 +116,58 @@ def _either(given: int, known: int) -> int:
 
 def _topics(given: tuple[str, ...] | None, known: tuple[str, ...]) -> tuple[str, ...]:
     return known if given is None else tuple(sorted(set(given)))
+
+
+@dataclass(slots=True)
+class Presence:
+    """A member's two clocks: it has to be heard of by one time, and to have acted by the other."""
+
+    heard_by_ms: float
+    act_by_ms: float = inf
+
+
+class Attendance:
+    """The clocks of all members."""
+
+    def __init__(self) -> None:
+        self._presences: dict[str, Presence] = {}
+        self.wake_ms: float = inf  # no member is late before this time; it may be early, but never late itself
+
+    def touch(self, member_id: str, until_ms: float) -> None:
+        """The member was heard of."""
+        presence = self._presences.get(member_id)
+        if presence is None:
+            self._presences[member_id] = Presence(until_ms)
+        else:
+            presence.heard_by_ms = until_ms
+        self.wake_ms = min(self.wake_ms, until_ms)
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._presences
+
+    def expect(self, member_id: str, by_ms: float) -> None:
+        """The member was told to do something."""
+        self._presences[member_id].act_by_ms = by_ms
+        self.wake_ms = min(self.wake_ms, by_ms)
+
+    def expect_soon(self, member_id: str, by_ms: float) -> None:
+        """The member was told to do something, unless it was told before: then that time stands."""
+        self.expect(member_id, min(by_ms, self._presences[member_id].act_by_ms))
+
+    def excuse(self, member_id: str) -> None:
+        """The member has done it."""
+        self._presences[member_id].act_by_ms = inf
+
+    def forget(self, member_id: str) -> None:
+        self._presences.pop(member_id, None)
+
+    def late(self, now_ms: int) -> list[str]:
+        """Who was not heard of or has not acted in time; works out anew when to look again."""
+        found = []
+        self.wake_ms = inf
+        for member_id, presence in self._presences.items():
+            due_ms = min(presence.heard_by_ms, presence.act_by_ms)
+            if due_ms <= now_ms:
+                found.append(member_id)
+            self.wake_ms = min(self.wake_ms, due_ms)
+        return found
