@@ -430,6 +430,9 @@ RIGHTS: Final[Mapping[Api, tuple[Rule, ...]]] = {
     apis.ALTER_CONFIGS: (_altered_settings,),
     apis.INCREMENTAL_ALTER_CONFIGS: (_altered_settings,),
     apis.LIST_CONFIG_RESOURCES: (Whole((DESCRIBE_CONFIGS,), _cluster, _coded(configs.ListConfigResourcesResponse)),),
+    apis.DESCRIBE_CLIENT_QUOTAS: (
+        Whole((DESCRIBE_CONFIGS,), _cluster, _with_message(configs.DescribeClientQuotasResponse, entries=None)),
+    ),
     apis.DESCRIBE_LOG_DIRS: (Whole((DESCRIBE,), _cluster, _coded(configs.DescribeLogDirsResponse, results=())),),
     apis.ALTER_REPLICA_LOG_DIRS: (Whole((ALTER,), _cluster, _moved_dirs),),
     # groups

@@ -559,7 +559,15 @@ def alter_replica_log_dirs(
     )
 
 
+def describe_client_quotas(
+    _: RequestContext, __: wire.DescribeClientQuotasRequest
+) -> wire.DescribeClientQuotasResponse:
+    """Versions 0 and 1. There are no quotas; tools ask for those of users before they show the users."""
+    return wire.DescribeClientQuotasResponse(error_code=ErrorCode.NONE, entries=())
+
+
 HANDLERS = (
+    Handler(wire.DescribeClientQuotasRequest, describe_client_quotas),
     Handler(wire.DescribeConfigsRequest, describe_configs),
     Handler(wire.AlterConfigsRequest, alter_configs),
     Handler(wire.IncrementalAlterConfigsRequest, incremental_alter_configs),

@@ -1,4 +1,4 @@
-"""Settings of topics, groups and nodes, and log directories."""
+"""Settings of topics, groups and nodes, log directories, and quotas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.doors.kafka.protocol.messages.shared import (
     TopicAndPartitions,
     TopicPartitions,
 )
-from penstock.doors.kafka.protocol.schema import Api, Bool, Int8, Int16, Int32, Int64, Since, String
+from penstock.doors.kafka.protocol.schema import Api, Bool, Float64, Int8, Int16, Int32, Int64, Since, String
 
 
 class DescribeConfigsResource(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,3 +189,43 @@ class ListConfigResourcesResponse(msgspec.Struct, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     config_resources: tuple[ConfigResource, ...] = ()
+
+
+# -- DescribeClientQuotas ----------------------------------------------------------------------------------------------
+
+
+class QuotaComponent(msgspec.Struct, frozen=True, kw_only=True):
+    entity_type: String
+    match_type: Int8
+    match: String | None
+
+
+class DescribeClientQuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.DESCRIBE_CLIENT_QUOTAS
+
+    components: tuple[QuotaComponent, ...]
+    strict: Bool
+
+
+class QuotaEntity(msgspec.Struct, frozen=True, kw_only=True):
+    entity_type: String
+    entity_name: String | None
+
+
+class QuotaValue(msgspec.Struct, frozen=True, kw_only=True):
+    key: String
+    value: Float64
+
+
+class QuotaEntry(msgspec.Struct, frozen=True, kw_only=True):
+    entity: tuple[QuotaEntity, ...]
+    values: tuple[QuotaValue, ...]
+
+
+class DescribeClientQuotasResponse(msgspec.Struct, frozen=True, kw_only=True):
+    api: ClassVar[Api] = apis.DESCRIBE_CLIENT_QUOTAS
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    error_message: String | None = None
+    entries: tuple[QuotaEntry, ...] | None
