@@ -150,6 +150,8 @@ class Guard:
         rights = await self.check(services, request, caller)
         version = authorizer.version
         request, hidden = self._without_hidden(services, request, caller)
+        if hidden and not request.topics and request.pattern is None:
+            return OffsetsAnswer(topics=[], missing=hidden)
         try:
             answer = await serve(services, request, caller)
         except PenstockError:

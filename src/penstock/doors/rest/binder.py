@@ -15,7 +15,7 @@ from msgspec.structs import FieldInfo, asdict
 from starlette.types import Receive, Scope, Send
 
 from penstock.access.principal import Principal
-from penstock.api.operation import Operation, Packed, Route, Sources, sources_of
+from penstock.api.operation import Admits, Operation, Packed, Route, Sources, sources_of
 from penstock.doors.rest.binary import batches_in
 from penstock.doors.rest.decoding import decode_body, decode_query, read_body, refuse_foreign_page, sentence_of
 from penstock.doors.rest.door import Door
@@ -32,6 +32,7 @@ from penstock.doors.rest.problems import InvalidParameter, UnsupportedMediaType,
 from penstock.doors.rest.shortcut import SERVES_AGAIN
 from penstock.errors import NodeStarting, PenstockError
 from penstock.operations.caller import Caller
+from penstock.operations.guard import check_logged_in
 from penstock.operations.serving import Serve
 
 # Where a request's scope holds what was decoded of its head.
@@ -169,6 +170,7 @@ class Bound:
 
     __slots__ = (
         "_also",
+        "_asks_who",
         "_body_bytes_max",
         "_decode",
         "_door",
@@ -193,6 +195,7 @@ class Bound:
         self._head = Head(operation, route, sources)
         self._decode = _body_decoder(operation, route, sources)
         self._is_safe = route.method == "GET"
+        self._asks_who = operation.admits is not Admits.EVERYONE
         self._also = tuple(operation.also.items())
         self._status = operation.status
         most = door.config.node.max_body_bytes
@@ -221,6 +224,9 @@ class Bound:
     async def _run(self, scope: Scope, receive: Receive) -> Reply:
         door = self._door
         self._check_started()
+        if self._asks_who and door.services.authorizer.is_on:
+            # Before anything of a stranger's request is decoded or taken into memory.
+            check_logged_in(door.services, HttpCaller(door, scope, receive), self.name)
         if not self._is_safe:
             refuse_foreign_page(scope, door.hosts)
         head = self._head.decode(scope)

@@ -30,7 +30,8 @@ from penstock.doors.websocket import frames
 from penstock.doors.websocket.frames import WEBSOCKET_PATH
 from penstock.doors.websocket.sessions import Session, Sessions
 from penstock.doors.websocket.subscriptions import QueueSubscription, StreamSubscription, Subscription
-from penstock.errors import InvalidRequest, NodeStarting, PenstockError
+from penstock.errors import InvalidRequest, NodeStarting, PenstockError, ScheduleNotFound
+from penstock.features.schedules.messages import ScheduleOutcome
 from penstock.operations.caller import Caller
 from penstock.operations.guard import check_logged_in, check_request
 from penstock.operations.schedules import cancel_result
@@ -233,11 +234,17 @@ class _Conversation:
         return frames.Result(id=request.id, results=receipt.results)
 
     async def _cancel(self, request: frames.Cancel) -> frames.Result:
-        for name in request.schedules:
-            await check_request(self._services, CancelSchedule(schedule=name), self._caller)
-        fates = await self._services.schedules.cancel(request.schedules)
-        told = zip(request.schedules, fates, strict=True)
-        return frames.Result(id=request.id, results=[cancel_result(name, fate) for name, fate in told])
+        unknown: set[str] = set()
+        if self._services.authorizer.is_on:
+            for name in request.schedules:
+                try:
+                    await check_request(self._services, CancelSchedule(schedule=name), self._caller)
+                except ScheduleNotFound:
+                    unknown.add(name)
+        names = [name for name in request.schedules if name not in unknown]
+        fates = dict(zip(names, await self._services.schedules.cancel(names), strict=True)) if names else {}
+        told = [cancel_result(name, fates.get(name, ScheduleOutcome.NOT_FOUND)) for name in request.schedules]
+        return frames.Result(id=request.id, results=told)
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
