@@ -32,7 +32,7 @@ def main() -> None:
                 )
             )
     authorizer = Authorizer(rules, is_on=True)
-    asked = [(Principal(f"user-{number}"), f"team-{number}.topic-{number % RULES_EACH}") for number in range(PRINCIPALS)]
+    asked = [(Principal(f"user-{at}"), f"team-{at}.topic-{at % RULES_EACH}") for at in range(PRINCIPALS)]
     first_us = _round_us(authorizer, asked)
     known_us = min(_round_us(authorizer, asked) for _ in range(ROUNDS))
     print(f"{len(rules.acls):,} rules: {first_us:.2f} µs for a new decision, {known_us:.2f} µs for a known one")
