@@ -93,7 +93,7 @@ class Penstock:
     def prepare(self) -> str:
         if not self.command.exists():
             raise BrokerError(f"{self.command} is absent: ./dev setup installs it")
-        return importlib.metadata.version("penstock")
+        return importlib.metadata.version("penstock-mq")
 
     def start(self, directory: Path) -> Node:
         kafka, http = free_port(), free_port()

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.compat import __doc__ as description
-from bench.compat import codecs, connector, groups, transactions
+from bench.compat import codecs, connector, groups, security, transactions
 from bench.compat.brokers import BROKERS, Running
 from bench.compat.clients import CLIENTS, Client
 from bench.compat.steps import Result, step
@@ -28,6 +28,7 @@ SCENARIOS: dict[str, tuple[type, Callable[[Any, Running], Iterator[Result]]]] = 
     "codecs": (codecs.Writes, codecs.play),
     "groups": (groups.Joins, groups.play),
     "transactions": (transactions.Transacts, transactions.play),
+    "security": (security.Administers, security.play),
     "connector": (connector.Connects, connector.play),
 }
 

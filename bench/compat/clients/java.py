@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from bench.compat.codecs import Reader
 from bench.compat.steps import PROGRAMS, run
@@ -54,6 +55,28 @@ class Java:
             "partition": lambda b, t, n: self._consume(b, t, n, "--partition", "0", "--offset", "earliest"),
             "group": lambda b, t, n: self._consume(b, t, n, "--from-beginning", "--group", f"compat-{t}"),
         }
+
+    # -- Kafka's tools, with a login ----------------------------------------------------------------------------------
+
+    def configure(self, bootstrap: str, settings: Path | None, *arguments: str) -> list[str]:
+        login = () if settings is None else ("--command-config", str(settings))
+        return run([*self._java, "kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap, *login, *arguments])
+
+    def rule(self, bootstrap: str, settings: Path, *arguments: str) -> list[str]:
+        return self._run("AclCommand", "--bootstrap-server", bootstrap, "--command-config", str(settings), *arguments)
+
+    def make_topic(self, bootstrap: str, settings: Path, topic: str) -> list[str]:
+        where = ["--bootstrap-server", bootstrap, "--command-config", str(settings)]
+        return self._run("TopicCommand", *where, "--create", "--topic", topic, "--partitions", "1")
+
+    def write(self, bootstrap: str, settings: Path, topic: str, lines: Sequence[str]) -> list[str]:
+        where = ["--bootstrap-server", bootstrap, "--command-config", str(settings), "--topic", topic]
+        return self._run("ConsoleProducer", *where, given=lines)
+
+    def read(self, bootstrap: str, settings: Path, topic: str, group: str, count: int) -> list[str]:
+        where = ["--bootstrap-server", bootstrap, "--command-config", str(settings), "--topic", topic]
+        limits = ["--max-messages", str(count), "--timeout-ms", "30000", "--from-beginning", "--group", group]
+        return self._run("consumer.ConsoleConsumer", *where, *limits)
 
     def member(self, strategy: str) -> list[str]:
         return [*self._java, "Member", "--strategy", strategy]

@@ -30,9 +30,8 @@ from penstock.consensus.raft.leading import RaftTiming
 from penstock.consensus.raft.messages import Member
 from penstock.errors import PenstockError
 from penstock.features.access.audit import AuditLog
-from penstock.features.access.authenticator import Authenticator
+from penstock.features.access.authenticator import Authenticator, Tokens
 from penstock.features.access.authorizer import Authorizer
-from penstock.features.access.tokens import OidcTokens
 from penstock.features.dead_letters.dead_letters import DeadLetters
 from penstock.features.groups.consumer.topics import MetadataTopics
 from penstock.features.groups.coordinator import GroupCoordinator
@@ -233,7 +232,12 @@ class Broker:
         security = config.security
         self.authorizer = Authorizer(self.metadata.access, is_on=security.enabled, super_users=security.super_users)
         self.audit = AuditLog(self.clock)
-        tokens = OidcTokens(security.oidc, self.clock) if security.oidc.issuer is not None else None
+        tokens: Tokens | None = None
+        if security.oidc.issuer is not None:
+            # It brings an HTTP client along: only nodes that take tokens load it.
+            from penstock.features.access.tokens import OidcTokens
+
+            tokens = OidcTokens(security.oidc, self.clock)
         self.authenticator = Authenticator(self.metadata.access, security, self.clock, tokens)
 
     def _make_coordinators(self) -> None:

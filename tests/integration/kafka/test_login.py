@@ -23,6 +23,7 @@ from tests.support.secure_door import (
     tell,
 )
 
+from penstock.access.acls import AclAction, AclResource
 from penstock.access.api_keys import ApiKey, make_text
 from penstock.consensus.commands import IssueApiKey
 from penstock.doors.kafka import login
@@ -334,6 +335,29 @@ def test_a_client_that_does_not_log_in_is_closed(tmp_path: Path, monkeypatch: py
         assert await halfway.is_closed()
         assert time.monotonic() - began < 10
         assert await knows_topics(admitted)
+
+    tell(tmp_path, story)
+
+
+def test_a_certificate_is_enough_without_sasl_and_gives_way_to_it(tmp_path: Path) -> None:
+    async def story(door: SecureDoor) -> None:
+        subject = "CN=alice,O=Example"
+        await door.allow(subject, AclAction.DESCRIBE, AclResource.TOPIC, TOPIC)
+
+        async def connect() -> Client:
+            client = await door.connect()
+            await client.ask(ApiVersionsRequest(), 3, ApiVersionsResponse)
+            for connection in door.server._connections:
+                connection.peer_certificate_subject = subject  # type: ignore[attr-defined]
+            return client
+
+        bare = await connect()
+        assert await knows_topics(bare)
+        assert (await bare.handshake("PLAIN")).error_code == ErrorCode.ILLEGAL_SASL_STATE
+        await door.add_user("bob")  # who may describe nothing
+        both = await connect()
+        assert (await both.log_in("bob")).error_code == 0
+        assert not await knows_topics(both)
 
     tell(tmp_path, story)
 

@@ -308,6 +308,11 @@ CASES = (
         (ALTER_CONFIGS, TOPICS, TOPIC),
     ),
     Case(configs.ListConfigResourcesRequest(), NO_CLUSTER, (DESCRIBE_CONFIGS, CLUSTER, CLUSTER_NAME)),
+    Case(
+        configs.DescribeClientQuotasRequest(components=(), strict=False),
+        NO_CLUSTER,
+        (DESCRIBE_CONFIGS, CLUSTER, CLUSTER_NAME),
+    ),
     Case(configs.DescribeLogDirsRequest(topics=None), NO_CLUSTER, (DESCRIBE, CLUSTER, CLUSTER_NAME)),
     Case(
         configs.AlterReplicaLogDirsRequest(

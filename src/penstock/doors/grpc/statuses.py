@@ -95,6 +95,12 @@ CODES: Final[dict[type[PenstockError], StatusCode]] = {
     errors.IdempotencyKeyReused: StatusCode.INVALID_ARGUMENT,
     errors.ConcurrentTransactions: StatusCode.UNAVAILABLE,
     errors.TransactionLimitReached: StatusCode.RESOURCE_EXHAUSTED,
+    errors.AccessError: StatusCode.PERMISSION_DENIED,
+    errors.AuthenticationFailed: StatusCode.UNAUTHENTICATED,
+    errors.UserNotFound: StatusCode.NOT_FOUND,
+    errors.ApiKeyNotFound: StatusCode.NOT_FOUND,
+    errors.LastAdmin: StatusCode.FAILED_PRECONDITION,
+    errors.AccessLimitReached: StatusCode.RESOURCE_EXHAUSTED,
 }
 
 

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 FRAME_BYTES_MAX: Final = 64 * 1024  # of a client that has not logged in: tokens are a few kilobytes
 LOGIN_SECONDS_MAX: Final = 10.0
+_CLOSE_SECONDS: Final = 0.1  # after a refusal: some clients do not read an answer that comes with the end
 _AGAIN_SECONDS_MIN: Final = 1.0  # between two logins of one connection, as in Kafka
 _LENGTH: Final = struct.Struct(">i")
 
@@ -80,6 +81,9 @@ class Gate:
         """Handle a step of a login. True: it is none, and the client's certificate is enough to serve it."""
         login = connection.login
         assert login is not None, "a connection without a login is admitted"
+        if login.state is LoginState.FAILED:
+            connection.close()
+            return False
         if login.state is LoginState.EXCHANGING and login.is_raw:
             self._exchange(connection, login, bytes(frame), None)
             return False
@@ -210,10 +214,13 @@ class Gate:
     def _refuse(self, connection: Connection, reason: str, *, has_answer: bool = True) -> None:
         """Close the connection once its client has the answer, if it gets one."""
         self._note(connection, reason)
-        if has_answer:
-            asyncio.get_running_loop().call_soon(connection.close_when_answered)
-        else:
+        if not has_answer or connection.login is None:
             connection.close()
+            return
+        connection.is_admitted = False
+        connection.login.state = LoginState.FAILED
+        loop = asyncio.get_running_loop()
+        connection.login.set_timer(loop.call_later(_CLOSE_SECONDS, connection.close_when_answered))
 
     def _note(self, connection: Connection, reason: str) -> None:
         """Tell of a login that failed, in a log that takes so many of them a second and no more."""

@@ -53,6 +53,7 @@ class LoginState(enum.Enum):
     EXCHANGING = enum.auto()  # its messages go to and fro
     ADMITTED = enum.auto()
     EXPIRED = enum.auto()  # it was admitted, and has to log in again
+    FAILED = enum.auto()  # it has its answer, and is closed in a moment
 
 
 class Login:

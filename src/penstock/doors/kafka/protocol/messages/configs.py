@@ -1,4 +1,4 @@
-"""Settings of topics, groups and nodes, and log directories."""
+"""Settings of topics, groups and nodes, log directories, and quotas."""
 
 from __future__ import annotations
 
