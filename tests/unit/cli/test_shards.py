@@ -21,9 +21,7 @@ def test_the_first_shard_is_the_node_itself_and_the_others_join_it() -> None:
     settings = loaded(
         broker__node_id="2", broker__data_dir="/d", broker__internal="h:7000", broker__kafka="h:9000", **TOKEN
     )
-    first, second, third = (
-        load({**chosen, **CHOSEN}).settings for chosen in shard_environments(settings, 3)
-    )
+    first, second, third = (load({**chosen, **CHOSEN}).settings for chosen in shard_environments(settings, 3))
     assert first.broker.internal == settings.broker.internal
     assert first.cluster.join is None
     assert [shard.broker.node_id for shard in (second, third)] == [2001, 2002]
