@@ -91,6 +91,7 @@ class Broker:
         self.scrub = Scrub(self.replicas, config.partitions.storage.scrub, self.clock, self.stats.scrub)
         self._housekeeping = Housekeeping(self.replicas, config.partitions, self.clock, self.scrub, self.supervision)
         self._make_ports()
+        self._make_access()
         self._make_coordinators()
 
     def _open(self) -> None:
@@ -229,7 +230,8 @@ class Broker:
             syncs_before_ack=self.syncs_before_ack,
         )
 
-        security = config.security
+    def _make_access(self) -> None:
+        security = self.config.security
         self.authorizer = Authorizer(self.metadata.access, is_on=security.enabled, super_users=security.super_users)
         self.audit = AuditLog(self.clock)
         tokens: Tokens | None = None
