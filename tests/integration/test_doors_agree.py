@@ -126,6 +126,7 @@ VOLATILE = {
         "generation",
         "fired_total",
     ),
+    *("next", "runs"),
     *("dying", "acked_ahead", "waiting", "dead_letters"),  # a rejected message is on its way
     *("type", "title", "status_code", "moves", "lateness", "firing", "pending", "near", "far", "client_id", "poll"),
 }
@@ -143,14 +144,16 @@ def comparable(value: Any, topic: str) -> Any:
             value.pop("headers_in_order", None)
     if isinstance(value, dict):
         found = {
-            str(name): comparable(each, topic)
+            str(name).replace(topic, "T"): comparable(each, topic)
             for name, each in value.items()
             if name not in VOLATILE and each is not UNSET and each not in (None, "", [], {}, 0, False)
         }
         return {name: each for name, each in found.items() if each not in ({}, [], "normal")}
     if isinstance(value, (list, tuple)):
         return [comparable(each, topic) for each in value]
-    return value.replace(topic, "T") if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.replace(topic, "T").replace(topic.replace("topic-", "pipeline_"), "P")
+    return value
 
 
 # Of the whole node: what one story leaves behind, the other finds.
