@@ -61,12 +61,12 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "queues.Receive",
         queues_pb2.ReceiveRequest(topic="t", visibility_timeout={"seconds": -3}),
-        "visibility_timeout is",
+        "visibility_timeout:",
     ),
     ("queues.Receive", queues_pb2.ReceiveRequest(topic="t", visibility_timeout={}), "visibility_timeout:"),
     ("queues.Ack", queues_pb2.AckRequest(), "receipts is missing"),
     ("queues.Ack", queues_pb2.AckRequest(receipts=["x"] * 10_001), "receipts: Expected `array` of length <= 10000"),
-    ("queues.Nack", queues_pb2.NackRequest(receipts=["x"], delay={"seconds": -1}), "delay is"),
+    ("queues.Nack", queues_pb2.NackRequest(receipts=["x"], delay={"seconds": -1}), "delay:"),
     ("queues.Extend", queues_pb2.ExtendRequest(receipts=["x"], visibility_timeout={}), "visibility_timeout:"),
     ("queues.SeekGroup", queues_pb2.SeekGroupRequest(topic="t", start={"offset": -1}), "start.offset:"),
     ("groups.Join", groups_pb2.JoinRequest(topics=["t"]), "group is missing"),
@@ -81,7 +81,7 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "transactions.BeginTransaction",
         transactions_pb2.BeginTransactionRequest(timeout={"seconds": -1}),
-        "timeout is",
+        "timeout:",
     ),
 ]
 

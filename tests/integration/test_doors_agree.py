@@ -143,6 +143,7 @@ VOLATILE = {
         "generation",
         "fired_total",
     ),
+    *("next", "runs"),
     *("dying", "acked_ahead", "waiting", "dead_letters"),  # a rejected message is on its way
     *("type", "title", "status_code", "moves", "lateness", "firing", "pending", "near", "far", "client_id", "poll"),
 }
@@ -167,7 +168,9 @@ def comparable(value: Any, topic: str) -> Any:
         return {name: each for name, each in found.items() if each not in ({}, [], "normal")}
     if isinstance(value, (list, tuple)):
         return [comparable(each, topic) for each in value]
-    return value.replace(topic, "T") if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.replace(topic, "T").replace(topic.replace("topic-", "pipeline_"), "P")
+    return value
 
 
 # Of the whole node: what one story leaves behind, the other finds.

@@ -259,7 +259,7 @@ def _reading(field: FieldDescriptor, leaf: Leaf, place: At, where: str, *, is_an
     """What makes the plain value of a field; None if it is that already."""
     if leaf.kind is Kind.STRUCT:
         assert leaf.struct is not None
-        return _decoder(leaf.struct, field.message_type, is_answer=is_answer)
+        return _nested(_decoder(leaf.struct, field.message_type, is_answer=is_answer), where)
     if field.message_type is not None and field.message_type.full_name == _DURATION:
         return lambda value: _milliseconds(value, where)
     if field.message_type is not None and field.message_type.full_name == _TIMESTAMP:
@@ -273,6 +273,16 @@ def _reading(field: FieldDescriptor, leaf: Leaf, place: At, where: str, *, is_an
         true, false = place.true, next(word for word in leaf.words if word != place.true)
         return lambda flag: true if flag else false
     return None
+
+
+def _nested(inner: Callable[[Any], Plain], where: str) -> Convert:
+    def read(message: Any) -> Plain:
+        try:
+            return inner(message)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{where}.{error.message}") from None
+
+    return read
 
 
 def words_of(enum: EnumDescriptor) -> dict[str, int]:
