@@ -312,7 +312,7 @@ class ProducerView(msgspec.Struct, frozen=True, kw_only=True):
     errors=(errors.NotController,),
 )
 class CreateProducer(Request[ProducerView], frozen=True, kw_only=True):
-    """Get an identity for idempotent batches: a producer id that nobody else has."""
+    """Get an identity for idempotent batches: a producer id that no other producer has."""
 
 
 # -- messages as JSON shows them ---------------------------------------------------------------------------------------
