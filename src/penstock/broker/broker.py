@@ -45,8 +45,8 @@ from penstock.features.schedules.schedules import Schedules
 from penstock.features.transactions.coordinator import TransactionCoordinator
 from penstock.features.transactions.joint.coordinator import JointCoordinator
 from penstock.features.transactions.joint.records import WriterPlace
-from penstock.machines.addresses import Coordinators
 from penstock.machines.clocks import PatientClock
+from penstock.machines.coordinator import Coordinators
 from penstock.machines.leaders import Leaders
 from penstock.machines.ports import Ports
 from penstock.model import OFFSETS_TOPIC, PIPELINES_TOPIC, REDRIVES_TOPIC, SCHEDULES_TOPIC, TRANSACTIONS_TOPIC
