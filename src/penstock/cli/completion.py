@@ -12,8 +12,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from penstock.cli.exits import CommandError
-from penstock.cli.rest import DEFAULT_URL, Rest
+from penstock.cli.exits import DEFAULT_URL, CommandError
 
 
 @click.command()
@@ -52,8 +51,11 @@ def queue_group_names(context: click.Context, _parameter: click.Parameter, begun
 
 
 def _listed(context: click.Context, *path_and_key: str) -> Iterable[dict[str, Any]]:
+    from penstock.cli.rest import Rest
+
     *path, key = path_and_key
-    url = context.params.get("url") or os.environ.get("PENSTOCK_URL") or DEFAULT_URL
+    given = context.params.get("rest")
+    url = given.url if given else os.environ.get("PENSTOCK_URL") or DEFAULT_URL
     try:
         found: list[dict[str, Any]] = Rest(url, timeout_s=_PATIENCE_S).get(*path)[key]
     except CommandError:

@@ -56,13 +56,13 @@ def consume(
     follow: bool,
     count: int | None,
     output: str | None,
-    url: str,
+    rest: Rest,
 ) -> None:
     """Print the messages of TOPIC up to its end; with --follow, also new ones. Nothing is consumed."""
     if start is not None and since is not None:
         raise click.UsageError("--from and --since exclude each other.")
     begin = ReadStart(time=since) if since else _read_start(start or "earliest")
-    reader = TopicReader(Rest(url), topic, partition)
+    reader = TopicReader(rest, topic, partition)
     messages = chain(reader.read(begin), reader.follow() if follow else ())
     try:
         write(islice(messages, count), output or _default_output(), sys.stdout.buffer, is_prompt=follow)
@@ -250,7 +250,7 @@ class TopicReader:
     def _offset_at(self, partition: int, at: datetime) -> int:
         """The first offset at or after a time."""
         path = ("v1", "topics", self._topic, "messages")
-        page = self._rest.get(*path, partition=partition, since=at.isoformat(), limit=1)
+        page = self._rest.get(*path, partition=partition, since=at, limit=1)
         found = page["messages"]
         offset: int = found[0]["offset"] if found else page["next_offset"]
         return offset

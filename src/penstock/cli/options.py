@@ -4,28 +4,67 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from penstock.cli.completion import group_names, queue_group_names, topic_names
-from penstock.cli.exits import CommandError, Exit
-from penstock.cli.rest import DEFAULT_URL
+from penstock.cli.exits import DEFAULT_URL, CommandError, Exit
+from penstock.cli.output import Output
 from penstock.cli.times import DurationMs, PointInTime
 from penstock.priorities import PRIORITIES
 
+if TYPE_CHECKING:
+    from penstock.cli.rest import Rest
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+class _NodeUrl(click.ParamType["Rest"]):
+    """The URL of a node, which becomes the connection to it."""
+
+    name = "text"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Rest:  # noqa: ARG002
+        from penstock.cli.rest import Rest
+
+        return value if isinstance(value, Rest) else Rest(str(value))
+
+
+def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator, in this order in the help."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+# Passes ``rest``, the connection to the node.
 url_option = click.option(
-    "--url", envvar="PENSTOCK_URL", default=DEFAULT_URL, show_default=True, show_envvar=True, help="The node to ask."
+    "--url",
+    "rest",
+    type=_NodeUrl(),
+    envvar="PENSTOCK_URL",
+    default=DEFAULT_URL,
+    show_default=True,
+    show_envvar=True,
+    help="The node to ask.",
 )
 
+# Passes ``out``, the `Output` that prints results.
 output_option = click.option(
     "-o",
     "--output",
+    "out",
     type=click.Choice(["json", "table"]),
+    callback=lambda _context, _parameter, form: Output.of(form),
     help="JSON, or a table for people. [default: table on a terminal, json elsewhere]",
 )
+
+answer_options = combined(output_option, url_option)
 
 topic_argument = click.argument("topic", shell_complete=topic_names)
 topic_name_argument = click.argument("name", shell_complete=topic_names)
@@ -45,18 +84,6 @@ queue_group_option = click.option(
 priority_option = click.option(
     "--priority", type=click.Choice(PRIORITIES), help="Their priority, if the queue has priority lanes."
 )
-
-
-def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Several options as one decorator, in this order in the help."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
 
 later_options = combined(
     click.option("-d", "--delay", type=DurationMs(), help="Deliver them after this time: 10s, 5m, 2h, 3d."),

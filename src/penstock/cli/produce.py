@@ -53,7 +53,7 @@ def produce(
     is_json: bool,
     whole: bool,
     output: str | None,
-    url: str,
+    rest: Rest,
 ) -> None:
     """Send messages to TOPIC, one for each line of standard input or FILES ('-' is standard input).
 
@@ -76,7 +76,7 @@ def produce(
         deliver_at=at,
         is_json=is_json,
     )
-    rest, sent, progress = Rest(url), Sent(), _Progress()
+    sent, progress = Sent(), _Progress()
     try:
         for batch in _inputs(files, shape, whole):
             send(rest, topic, batch, sent)

@@ -10,14 +10,14 @@ import http.client
 import json
 import re
 import ssl
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from penstock.cli.exits import CommandError, Exit
+from penstock.cli.exits import DEFAULT_URL, CommandError, Exit
 
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
 TIMEOUT_S: Final = 30.0
 _EXITS: Final = {
     400: Exit.USAGE,
@@ -46,7 +46,7 @@ class RefusedError(CommandError):
 
 
 class Rest:
-    """Calls to one node."""
+    """Calls to one node. Parameters and members of a body that are None are left out."""
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -86,9 +86,11 @@ class Rest:
         self, method: str, path: tuple[str, ...], params: dict[str, object], body: object, timeout_s: float
     ) -> Any:
         target = "/".join([self._prefix, *(quote(part, safe="") for part in path)])
-        known = {name: value for name, value in params.items() if value is not None}
+        known = _without_none(params)
         if known:
-            target += "?" + urlencode(known)
+            target += "?" + urlencode({name: _as_text(value) for name, value in known.items()})
+        if isinstance(body, dict):
+            body = _without_none(body)
         payload = None if body is None else msgspec.json.encode(body)
         try:
             response, data = self._send(method, target, payload, timeout_s)
@@ -135,6 +137,14 @@ class Rest:
             f"Cannot reach a node at {self.url}: {reason}. Start one with `penstock dev`, or name another with --url "
             "or PENSTOCK_URL."
         )
+
+
+def _as_text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _without_none(members: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _refusal(response: http.client.HTTPResponse, data: bytes) -> RefusedError:
