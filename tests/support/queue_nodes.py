@@ -17,7 +17,7 @@ from penstock.consensus.records import Endpoint
 from penstock.model import queue_state_topic
 from penstock.records import Record, encode_batch
 from penstock.testing.files import MemoryFiles
-from penstock.testing.peers import PeerExchange
+from tests.support.peers import PeerExchange
 
 NODES = (1, 2, 3)
 

@@ -9,7 +9,7 @@ from tests.unit.peers.exchanges import ECHO, LATER, NEVER, NOTE, REFUSE, Answer,
 
 from penstock.errors import GroupNotFound, PeerUnavailable
 from penstock.network.port import Peers
-from penstock.testing.peers import PeerExchange
+from tests.support.peers import PeerExchange
 
 
 def test_both_are_the_port() -> None:

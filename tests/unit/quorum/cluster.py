@@ -24,7 +24,7 @@ from penstock.supervision import Supervision
 from penstock.testing.clock import SimulatedClock
 from penstock.testing.files import MemoryFiles
 from penstock.testing.loop import SimulatedLoop, simulated_loop
-from penstock.testing.peers import PeerExchange
+from tests.support.peers import PeerExchange
 
 QUICK = RaftTiming(election_ms=100, heartbeat_ms=20, piece_bytes=64)
 PATIENT = RaftTiming(election_ms=60_000, heartbeat_ms=20)

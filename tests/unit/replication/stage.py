@@ -36,7 +36,7 @@ from penstock.testing.clock import SimulatedClock
 from penstock.testing.disk import SimulatedCommit, Spindle
 from penstock.testing.files import MemoryFiles
 from penstock.testing.loop import Life, SimulatedLoop, simulated_loop
-from penstock.testing.peers import PeerExchange
+from tests.support.peers import PeerExchange
 
 TOPIC = "t"
 TOPIC_ID = UUID(int=7)

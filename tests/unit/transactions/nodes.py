@@ -34,7 +34,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
 from penstock.supervision import Supervision
 from penstock.testing.files import MemoryFiles
-from penstock.testing.peers import PeerExchange
+from tests.support.peers import PeerExchange
 
 NOW_MS = 1_700_000_000_000
 Verdict = frozenset[Where] | PenstockError

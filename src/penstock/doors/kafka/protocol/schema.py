@@ -1,7 +1,6 @@
 """How a message is described: a frozen structure whose annotations carry the facts that depend on the version.
 
-    class MetadataRequest(msgspec.Struct, frozen=True, kw_only=True):
-        api: ClassVar[Api] = apis.METADATA
+    class MetadataRequest(Message, frozen=True, kw_only=True):
         topics: Annotated[tuple[MetadataRequestTopic, ...] | None, Nullable(1)]
         allow_auto_topic_creation: Annotated[Bool, Since(4)] = True
 
