@@ -249,7 +249,7 @@ def resume(node_id: int, out: Output, rest: Rest) -> None:
 
 @cluster.command()
 @node_id_argument
-@click.option("--force", is_flag=True, help="Even if it has replicas; their partitions then have fewer.")
+@click.option("--force", is_flag=True, help="Remove it even if it has replicas; their partitions then have fewer.")
 @yes_option
 @url_option
 def remove(node_id: int, force: bool, yes: bool, rest: Rest) -> None:
@@ -309,7 +309,7 @@ def _node(rest: Rest, node_id: int) -> dict[str, Any]:
 @timeout_option
 @answer_options
 def scrub(now: bool, wait: bool, timeout: float | None, out: Output, rest: Rest) -> None:
-    """Show what each node's scrub, the check of its disks, has found; as JSON, one line each.
+    """Show what the scrub of each node, the check of its disks, has found; as JSON, one line each.
 
     Exit code 1 if a node has a damaged replica; 5 after --timeout.
     """

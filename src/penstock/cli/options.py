@@ -82,12 +82,12 @@ queue_group_option = click.option(
 )
 
 priority_option = click.option(
-    "--priority", type=click.Choice(PRIORITIES), help="Their priority, if the queue has priority lanes."
+    "--priority", type=click.Choice(PRIORITIES), help="The priority of every message, for queues with priority lanes."
 )
 
 later_options = combined(
-    click.option("-d", "--delay", type=DurationMs(), help="Deliver them after this time: 10s, 5m, 2h, 3d."),
-    click.option("--at", type=PointInTime(), help="Deliver them at this time: 2026-01-31T12:00:00Z."),
+    click.option("-d", "--delay", type=DurationMs(), help="Deliver after this time: 10s, 5m, 2h, 3d."),
+    click.option("--at", type=PointInTime(), help="Deliver at this time: 2026-01-31T12:00:00Z."),
 )
 
 

@@ -14,6 +14,7 @@ _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _CELL_CHARS: Final = 40
 
 Row = Mapping[str, Any]
+JsonMessage = dict[str, Any]  # a message as REST has it
 # A member of a row, or a function that makes the cell from the row.
 Column = str | Callable[[Row], object]
 

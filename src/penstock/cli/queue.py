@@ -45,7 +45,7 @@ def queue() -> None:
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every message.")
 @priority_option
 @later_options
-@click.option("-o", "--output", type=click.Choice(["json"]), help="Print what was stored where as JSON.")
+@click.option("-o", "--output", type=click.Choice(["json"]), help="Print where the messages were stored, as JSON.")
 @url_option
 def send_messages(
     topic: str,

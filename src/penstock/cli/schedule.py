@@ -38,7 +38,7 @@ def _time_of(
     if every is not None and cron is not None:
         raise click.UsageError("--every and --cron exclude each other.")
     if cron is not None and (at is not None or delay is not None):
-        raise click.UsageError("--cron decides when it comes first; leave out --at and --delay.")
+        raise click.UsageError("--cron decides when it fires first; leave out --at and --delay.")
     if time_zone is not None and cron is None:
         raise click.UsageError("--time-zone goes with --cron.")
     if (at, delay, every, cron) == (None, None, None, None):
@@ -57,13 +57,13 @@ def schedule() -> None:
 @time_options
 @click.option("-k", "--key", help="The key of the message.")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of the message.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Where to put it. [default: by key]")
-@click.option("--priority", type=click.Choice(PRIORITIES), help="How urgent it is, where the queue has lanes.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Its partition. [default: by key]")
+@click.option("--priority", type=click.Choice(PRIORITIES), help="Its priority, for queues with priority lanes.")
 @click.option(
     "--id",
     "schedule_id",
     default="",
-    help="An id of your own, added once; exit code 4 if it stands for something else.",
+    help="An id of your own. Adding it again changes nothing; exit code 4 if another schedule has it.",
 )
 @click.option(
     "--missed",
@@ -159,7 +159,7 @@ def cancel(schedule_ids: tuple[str, ...], rest: Rest) -> None:
 @time_options
 @answer_options
 def reschedule(schedule_id: str, out: Output, rest: Rest, **when: Any) -> None:
-    """Change when a schedule comes. A failed one is tried again."""
+    """Change when a schedule fires. A failed one is tried again."""
     _show(rest.patch("v1", "schedules", schedule_id, body=_time_of(**when)), out)
 
 

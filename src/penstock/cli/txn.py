@@ -25,7 +25,7 @@ def txn() -> None:
 @click.option("--kind", type=click.Choice(_KINDS), help="Only joint ones, or only Kafka producers'.")
 @answer_options
 def list_transactions(state: str | None, kind: str | None, out: Output, rest: Rest) -> None:
-    """List transactions, the last one begun first; as JSON, one line each."""
+    """List transactions, the newest first; as JSON, one line each."""
     found = rest.get("v1", "transactions", state=state, kind=kind)["transactions"]
     columns: dict[str, Column] = {
         "transaction": lambda row: printable(row["transaction"]),

@@ -150,10 +150,10 @@ def _texts_of(given: Mapping[str, str], *, is_streaming: bool) -> OptionTexts:
     return OptionTexts(given, "source", _BOTH + here, elsewhere=elsewhere, aliases=SAME)
 
 
-Topics = tuple[tuple[str, ...], str | None, Mapping[str, frozenset[int]] | None]
+TopicChoice = tuple[tuple[str, ...], str | None, Mapping[str, frozenset[int]] | None]
 
 
-def _topics(texts: OptionTexts) -> Topics:
+def _topics(texts: OptionTexts) -> TopicChoice:
     """Names, a pattern for those that are not known yet, and which partitions of them, if not all."""
     given = {name: texts.get(name) for name in ("topics", "topicsPattern", "assign", "path")}
     ways = [name for name, text in given.items() if text is not None]

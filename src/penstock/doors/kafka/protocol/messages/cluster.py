@@ -8,9 +8,9 @@ import msgspec
 
 from penstock.doors.kafka.protocol.messages.shared import (
     NOT_REQUESTED,
-    Message,
     TopicAndPartitions,
     TopicPartitionIndexes,
+    WireMessage,
 )
 from penstock.doors.kafka.protocol.schema import (
     NO_UUID,
@@ -29,7 +29,7 @@ from penstock.doors.kafka.protocol.schema import (
 )
 
 
-class ApiVersionsRequest(Message, frozen=True, kw_only=True):
+class ApiVersionsRequest(WireMessage, frozen=True, kw_only=True):
     client_software_name: Annotated[String, Since(3)] = ""
     client_software_version: Annotated[String, Since(3)] = ""
 
@@ -52,7 +52,7 @@ class FinalizedFeatureKey(msgspec.Struct, frozen=True, kw_only=True):
     min_version_level: Int16
 
 
-class ApiVersionsResponse(Message, frozen=True, kw_only=True):
+class ApiVersionsResponse(WireMessage, frozen=True, kw_only=True):
     error_code: Int16
     api_keys: tuple[ApiVersion, ...]
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
@@ -67,7 +67,7 @@ class MetadataRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: Annotated[String | None, Nullable(10)]
 
 
-class MetadataRequest(Message, frozen=True, kw_only=True):
+class MetadataRequest(WireMessage, frozen=True, kw_only=True):
     """All topics are asked for by null, and in version 0 by an empty array, which later means none."""
 
     topics: Annotated[tuple[MetadataRequestTopic, ...] | None, Nullable(1)]
@@ -102,7 +102,7 @@ class MetadataResponseTopic(msgspec.Struct, frozen=True, kw_only=True):
     topic_authorized_operations: Annotated[Int32, Since(8)] = NOT_REQUESTED
 
 
-class MetadataResponse(Message, frozen=True, kw_only=True):
+class MetadataResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
     brokers: tuple[MetadataResponseBroker, ...]
     cluster_id: Annotated[String | None, Since(2)] = None
@@ -111,7 +111,7 @@ class MetadataResponse(Message, frozen=True, kw_only=True):
     cluster_authorized_operations: Annotated[Int32, Since(8), Until(10)] = NOT_REQUESTED
 
 
-class DescribeClusterRequest(Message, frozen=True, kw_only=True):
+class DescribeClusterRequest(WireMessage, frozen=True, kw_only=True):
     include_cluster_authorized_operations: Bool
     endpoint_type: Annotated[Int8, Since(1)] = 1
 
@@ -123,7 +123,7 @@ class DescribeClusterBroker(msgspec.Struct, frozen=True, kw_only=True):
     rack: String | None = None
 
 
-class DescribeClusterResponse(Message, frozen=True, kw_only=True):
+class DescribeClusterResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None
@@ -143,7 +143,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
 
 
-class DescribeTopicPartitionsRequest(Message, frozen=True, kw_only=True):
+class DescribeTopicPartitionsRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[TopicRequest, ...]
     response_partition_limit: Int32 = 2000
     cursor: Cursor | None = None
@@ -170,7 +170,7 @@ class DescribeTopicPartitionsResponseTopic(msgspec.Struct, frozen=True, kw_only=
     topic_authorized_operations: Int32 = NOT_REQUESTED
 
 
-class DescribeTopicPartitionsResponse(Message, frozen=True, kw_only=True):
+class DescribeTopicPartitionsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[DescribeTopicPartitionsResponseTopic, ...]
     next_cursor: Cursor | None = None
@@ -183,7 +183,7 @@ class FeatureUpdateKey(msgspec.Struct, frozen=True, kw_only=True):
     upgrade_type: Annotated[Int8, Since(1)] = 1
 
 
-class UpdateFeaturesRequest(Message, frozen=True, kw_only=True):
+class UpdateFeaturesRequest(WireMessage, frozen=True, kw_only=True):
     timeout_ms: Int32 = 60000
     feature_updates: tuple[FeatureUpdateKey, ...]
     validate_only: Annotated[Bool, Since(1)] = False
@@ -195,7 +195,7 @@ class UpdatableFeatureResult(msgspec.Struct, frozen=True, kw_only=True):
     error_message: String | None = None
 
 
-class UpdateFeaturesResponse(Message, frozen=True, kw_only=True):
+class UpdateFeaturesResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None
@@ -205,7 +205,7 @@ class UpdateFeaturesResponse(Message, frozen=True, kw_only=True):
 # -- ElectLeaders ------------------------------------------------------------------------------------------------------
 
 
-class ElectLeadersRequest(Message, frozen=True, kw_only=True):
+class ElectLeadersRequest(WireMessage, frozen=True, kw_only=True):
     """Null means all partitions. Version 0 has only one kind of election: for preferred leaders."""
 
     election_type: Annotated[Int8, Since(1)] = 0
@@ -224,7 +224,7 @@ class ReplicaElectionResult(msgspec.Struct, frozen=True, kw_only=True):
     partition_result: tuple[PartitionResult, ...]
 
 
-class ElectLeadersResponse(Message, frozen=True, kw_only=True):
+class ElectLeadersResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(1)] = 0
     replica_election_results: tuple[ReplicaElectionResult, ...]
@@ -245,7 +245,7 @@ class ReassignableTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ReassignablePartition, ...]
 
 
-class AlterPartitionReassignmentsRequest(Message, frozen=True, kw_only=True):
+class AlterPartitionReassignmentsRequest(WireMessage, frozen=True, kw_only=True):
     timeout_ms: Int32 = 60_000
     allow_replication_factor_change: Annotated[Bool, Since(1)] = True
     topics: tuple[ReassignableTopic, ...]
@@ -262,7 +262,7 @@ class ReassignableTopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ReassignablePartitionResponse, ...]
 
 
-class AlterPartitionReassignmentsResponse(Message, frozen=True, kw_only=True):
+class AlterPartitionReassignmentsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     allow_replication_factor_change: Annotated[Bool, Since(1)] = True
     error_code: Int16
@@ -273,7 +273,7 @@ class AlterPartitionReassignmentsResponse(Message, frozen=True, kw_only=True):
 # -- ListPartitionReassignments ----------------------------------------------------------------------------------------
 
 
-class ListPartitionReassignmentsRequest(Message, frozen=True, kw_only=True):
+class ListPartitionReassignmentsRequest(WireMessage, frozen=True, kw_only=True):
     """Null means all that are under way."""
 
     timeout_ms: Int32 = 60_000
@@ -292,7 +292,7 @@ class OngoingTopicReassignment(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[OngoingPartitionReassignment, ...]
 
 
-class ListPartitionReassignmentsResponse(Message, frozen=True, kw_only=True):
+class ListPartitionReassignmentsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None
@@ -311,7 +311,7 @@ class QuorumTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[QuorumPartition, ...]
 
 
-class DescribeQuorumRequest(Message, frozen=True, kw_only=True):
+class DescribeQuorumRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[QuorumTopic, ...]
 
 
@@ -350,7 +350,7 @@ class QuorumNode(msgspec.Struct, frozen=True, kw_only=True):
     listeners: tuple[QuorumListener, ...]
 
 
-class DescribeQuorumResponse(Message, frozen=True, kw_only=True):
+class DescribeQuorumResponse(WireMessage, frozen=True, kw_only=True):
     error_code: Int16
     error_message: Annotated[String | None, Since(2)] = None
     topics: tuple[DescribedQuorumTopic, ...]

@@ -8,10 +8,10 @@ import msgspec
 
 from penstock.doors.kafka.protocol.messages.shared import (
     ConfigValue,
-    Message,
     PartitionErrorCode,
     TopicAndPartitions,
     TopicPartitions,
+    WireMessage,
 )
 from penstock.doors.kafka.protocol.schema import Bool, Int8, Int16, Int32, Int64, Since, String
 
@@ -22,7 +22,7 @@ class DescribeConfigsResource(msgspec.Struct, frozen=True, kw_only=True):
     configuration_keys: tuple[String, ...] | None
 
 
-class DescribeConfigsRequest(Message, frozen=True, kw_only=True):
+class DescribeConfigsRequest(WireMessage, frozen=True, kw_only=True):
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: Bool = False
     include_documentation: Annotated[Bool, Since(3)] = False
@@ -53,7 +53,7 @@ class DescribeConfigsResult(msgspec.Struct, frozen=True, kw_only=True):
     configs: tuple[DescribeConfigsResourceResult, ...]
 
 
-class DescribeConfigsResponse(Message, frozen=True, kw_only=True):
+class DescribeConfigsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[DescribeConfigsResult, ...]
 
@@ -64,7 +64,7 @@ class AlterConfigsResource(msgspec.Struct, frozen=True, kw_only=True):
     configs: tuple[ConfigValue, ...]
 
 
-class AlterConfigsRequest(Message, frozen=True, kw_only=True):
+class AlterConfigsRequest(WireMessage, frozen=True, kw_only=True):
     resources: tuple[AlterConfigsResource, ...]
     validate_only: Bool
 
@@ -76,7 +76,7 @@ class AlterConfigsResourceResponse(msgspec.Struct, frozen=True, kw_only=True):
     resource_name: String
 
 
-class AlterConfigsResponse(Message, frozen=True, kw_only=True):
+class AlterConfigsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     responses: tuple[AlterConfigsResourceResponse, ...]
 
@@ -93,17 +93,17 @@ class IncrementalAlterConfigsResource(msgspec.Struct, frozen=True, kw_only=True)
     configs: tuple[IncrementalAlterableConfig, ...]
 
 
-class IncrementalAlterConfigsRequest(Message, frozen=True, kw_only=True):
+class IncrementalAlterConfigsRequest(WireMessage, frozen=True, kw_only=True):
     resources: tuple[IncrementalAlterConfigsResource, ...]
     validate_only: Bool
 
 
-class IncrementalAlterConfigsResponse(Message, frozen=True, kw_only=True):
+class IncrementalAlterConfigsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     responses: tuple[AlterConfigsResourceResponse, ...]
 
 
-class DescribeLogDirsRequest(Message, frozen=True, kw_only=True):
+class DescribeLogDirsRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[TopicAndPartitions, ...] | None
 
 
@@ -127,7 +127,7 @@ class DescribeLogDirsResult(msgspec.Struct, frozen=True, kw_only=True):
     usable_bytes: Annotated[Int64, Since(4)] = -1
 
 
-class DescribeLogDirsResponse(Message, frozen=True, kw_only=True):
+class DescribeLogDirsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(3)] = 0
     results: tuple[DescribeLogDirsResult, ...]
@@ -138,7 +138,7 @@ class AlterReplicaLogDir(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicPartitions, ...]
 
 
-class AlterReplicaLogDirsRequest(Message, frozen=True, kw_only=True):
+class AlterReplicaLogDirsRequest(WireMessage, frozen=True, kw_only=True):
     dirs: tuple[AlterReplicaLogDir, ...]
 
 
@@ -147,12 +147,12 @@ class AlterReplicaLogDirTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionErrorCode, ...]
 
 
-class AlterReplicaLogDirsResponse(Message, frozen=True, kw_only=True):
+class AlterReplicaLogDirsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[AlterReplicaLogDirTopicResult, ...]
 
 
-class ListConfigResourcesRequest(Message, frozen=True, kw_only=True):
+class ListConfigResourcesRequest(WireMessage, frozen=True, kw_only=True):
     resource_types: Annotated[tuple[Int8, ...], Since(1)] = ()
 
 
@@ -161,7 +161,7 @@ class ConfigResource(msgspec.Struct, frozen=True, kw_only=True):
     resource_type: Annotated[Int8, Since(1)] = 16
 
 
-class ListConfigResourcesResponse(Message, frozen=True, kw_only=True):
+class ListConfigResourcesResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     config_resources: tuple[ConfigResource, ...] = ()

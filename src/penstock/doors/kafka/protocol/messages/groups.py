@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol.messages.shared import NOT_REQUESTED, Message
+from penstock.doors.kafka.protocol.messages.shared import NOT_REQUESTED, WireMessage
 from penstock.doors.kafka.protocol.schema import (
     Bool,
     Bytes,
@@ -24,7 +24,7 @@ from penstock.doors.kafka.protocol.schema import (
 )
 
 
-class FindCoordinatorRequest(Message, frozen=True, kw_only=True):
+class FindCoordinatorRequest(WireMessage, frozen=True, kw_only=True):
     """One key up to version 3, many from version 4 on."""
 
     key: Annotated[String, Until(3)] = ""
@@ -41,7 +41,7 @@ class Coordinator(msgspec.Struct, frozen=True, kw_only=True):
     error_message: String | None = None
 
 
-class FindCoordinatorResponse(Message, frozen=True, kw_only=True):
+class FindCoordinatorResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Annotated[Int16, Until(3)] = 0
     error_message: Annotated[String | None, Since(1), Until(3)] = None
@@ -56,7 +56,7 @@ class JoinGroupRequestProtocol(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Bytes
 
 
-class JoinGroupRequest(Message, frozen=True, kw_only=True):
+class JoinGroupRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     session_timeout_ms: Int32
     rebalance_timeout_ms: Annotated[Int32, Since(1)] = -1
@@ -73,7 +73,7 @@ class JoinGroupResponseMember(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Bytes
 
 
-class JoinGroupResponse(Message, frozen=True, kw_only=True):
+class JoinGroupResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
     error_code: Int16
     generation_id: Int32 = -1
@@ -90,7 +90,7 @@ class SyncGroupRequestAssignment(msgspec.Struct, frozen=True, kw_only=True):
     assignment: Bytes
 
 
-class SyncGroupRequest(Message, frozen=True, kw_only=True):
+class SyncGroupRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     generation_id: Int32
     member_id: String
@@ -100,7 +100,7 @@ class SyncGroupRequest(Message, frozen=True, kw_only=True):
     assignments: tuple[SyncGroupRequestAssignment, ...]
 
 
-class SyncGroupResponse(Message, frozen=True, kw_only=True):
+class SyncGroupResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Int16
     protocol_type: Annotated[String | None, Since(5)] = None
@@ -108,14 +108,14 @@ class SyncGroupResponse(Message, frozen=True, kw_only=True):
     assignment: Bytes
 
 
-class HeartbeatRequest(Message, frozen=True, kw_only=True):
+class HeartbeatRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     generation_id: Int32
     member_id: String
     group_instance_id: Annotated[String | None, Since(3)] = None
 
 
-class HeartbeatResponse(Message, frozen=True, kw_only=True):
+class HeartbeatResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Int16
 
@@ -126,7 +126,7 @@ class MemberIdentity(msgspec.Struct, frozen=True, kw_only=True):
     reason: Annotated[String | None, Since(5)] = None
 
 
-class LeaveGroupRequest(Message, frozen=True, kw_only=True):
+class LeaveGroupRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     member_id: Annotated[String, Until(2)] = ""
     members: Annotated[tuple[MemberIdentity, ...], Since(3)] = ()
@@ -138,13 +138,13 @@ class MemberResponse(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
 
 
-class LeaveGroupResponse(Message, frozen=True, kw_only=True):
+class LeaveGroupResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Int16
     members: Annotated[tuple[MemberResponse, ...], Since(3)] = ()
 
 
-class DescribeGroupsRequest(Message, frozen=True, kw_only=True):
+class DescribeGroupsRequest(WireMessage, frozen=True, kw_only=True):
     groups: tuple[String, ...]
     include_authorized_operations: Annotated[Bool, Since(3)] = False
 
@@ -169,12 +169,12 @@ class DescribedGroup(msgspec.Struct, frozen=True, kw_only=True):
     authorized_operations: Annotated[Int32, Since(3)] = NOT_REQUESTED
 
 
-class DescribeGroupsResponse(Message, frozen=True, kw_only=True):
+class DescribeGroupsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     groups: tuple[DescribedGroup, ...]
 
 
-class ListGroupsRequest(Message, frozen=True, kw_only=True):
+class ListGroupsRequest(WireMessage, frozen=True, kw_only=True):
     states_filter: Annotated[tuple[String, ...], Since(4)] = ()
     types_filter: Annotated[tuple[String, ...], Since(5)] = ()
 
@@ -186,13 +186,13 @@ class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
     group_type: Annotated[String, Since(5)] = ""
 
 
-class ListGroupsResponse(Message, frozen=True, kw_only=True):
+class ListGroupsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Int16
     groups: tuple[ListedGroup, ...]
 
 
-class DeleteGroupsRequest(Message, frozen=True, kw_only=True):
+class DeleteGroupsRequest(WireMessage, frozen=True, kw_only=True):
     groups_names: tuple[String, ...]
 
 
@@ -201,7 +201,7 @@ class DeletableGroupResult(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
 
 
-class DeleteGroupsResponse(Message, frozen=True, kw_only=True):
+class DeleteGroupsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[DeletableGroupResult, ...]
 
@@ -211,7 +211,7 @@ class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[Int32, ...]
 
 
-class ConsumerGroupHeartbeatRequest(Message, frozen=True, kw_only=True):
+class ConsumerGroupHeartbeatRequest(WireMessage, frozen=True, kw_only=True):
     """Null, or -1, stands for what is as it was. Version 1 adds the pattern, and has clients make their member ids."""
 
     group_id: String
@@ -230,7 +230,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     topic_partitions: tuple[TopicPartitions, ...]
 
 
-class ConsumerGroupHeartbeatResponse(Message, frozen=True, kw_only=True):
+class ConsumerGroupHeartbeatResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None
@@ -240,7 +240,7 @@ class ConsumerGroupHeartbeatResponse(Message, frozen=True, kw_only=True):
     assignment: Assignment | None = None
 
 
-class ConsumerGroupDescribeRequest(Message, frozen=True, kw_only=True):
+class ConsumerGroupDescribeRequest(WireMessage, frozen=True, kw_only=True):
     group_ids: tuple[String, ...]
     include_authorized_operations: Bool = False
 
@@ -281,6 +281,6 @@ class DescribedConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
     authorized_operations: Int32 = NOT_REQUESTED
 
 
-class ConsumerGroupDescribeResponse(Message, frozen=True, kw_only=True):
+class ConsumerGroupDescribeResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     groups: tuple[DescribedConsumerGroup, ...]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol.messages.shared import Message, TopicErrorCodes, TopicPartitionIndexes
+from penstock.doors.kafka.protocol.messages.shared import TopicErrorCodes, TopicPartitionIndexes, WireMessage
 from penstock.doors.kafka.protocol.schema import Bool, Int8, Int16, Int32, Int64, Nullable, Since, String, Until
 
 
@@ -21,7 +21,7 @@ class ListOffsetsTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ListOffsetsPartition, ...]
 
 
-class ListOffsetsRequest(Message, frozen=True, kw_only=True):
+class ListOffsetsRequest(WireMessage, frozen=True, kw_only=True):
     """The first offset at or after a time; -1 asks for the end, -2 for the start, -3 for the latest record's."""
 
     replica_id: Int32
@@ -42,7 +42,7 @@ class ListOffsetsTopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ListOffsetsPartitionResponse, ...]
 
 
-class ListOffsetsResponse(Message, frozen=True, kw_only=True):
+class ListOffsetsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
     topics: tuple[ListOffsetsTopicResponse, ...]
 
@@ -58,7 +58,7 @@ class OffsetForLeaderTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[OffsetForLeaderPartition, ...]
 
 
-class OffsetForLeaderEpochRequest(Message, frozen=True, kw_only=True):
+class OffsetForLeaderEpochRequest(WireMessage, frozen=True, kw_only=True):
     replica_id: Annotated[Int32, Since(3)] = -2
     topics: tuple[OffsetForLeaderTopic, ...]
 
@@ -75,7 +75,7 @@ class OffsetForLeaderTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[EpochEndOffset, ...]
 
 
-class OffsetForLeaderEpochResponse(Message, frozen=True, kw_only=True):
+class OffsetForLeaderEpochResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[OffsetForLeaderTopicResult, ...]
 
@@ -92,7 +92,7 @@ class OffsetCommitRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[OffsetCommitRequestPartition, ...]
 
 
-class OffsetCommitRequest(Message, frozen=True, kw_only=True):
+class OffsetCommitRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     generation_id_or_member_epoch: Int32 = -1
     member_id: String
@@ -101,7 +101,7 @@ class OffsetCommitRequest(Message, frozen=True, kw_only=True):
     topics: tuple[OffsetCommitRequestTopic, ...]
 
 
-class OffsetCommitResponse(Message, frozen=True, kw_only=True):
+class OffsetCommitResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
     topics: tuple[TopicErrorCodes, ...]
 
@@ -113,7 +113,7 @@ class OffsetFetchRequestGroup(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicPartitionIndexes, ...] | None
 
 
-class OffsetFetchRequest(Message, frozen=True, kw_only=True):
+class OffsetFetchRequest(WireMessage, frozen=True, kw_only=True):
     """One group up to version 7, many from version 8 on; null topics are all that the group has committed."""
 
     group_id: Annotated[String, Until(7)] = ""
@@ -141,7 +141,7 @@ class OffsetFetchResponseGroup(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16 = 0
 
 
-class OffsetFetchResponse(Message, frozen=True, kw_only=True):
+class OffsetFetchResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
     topics: Annotated[tuple[OffsetFetchResponseTopic, ...], Until(7)] = ()
     error_code: Annotated[Int16, Since(2), Until(7)] = 0
@@ -157,12 +157,12 @@ class OffsetDeleteRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[OffsetDeleteRequestPartition, ...]
 
 
-class OffsetDeleteRequest(Message, frozen=True, kw_only=True):
+class OffsetDeleteRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     topics: tuple[OffsetDeleteRequestTopic, ...]
 
 
-class OffsetDeleteResponse(Message, frozen=True, kw_only=True):
+class OffsetDeleteResponse(WireMessage, frozen=True, kw_only=True):
     error_code: Int16
     throttle_time_ms: Int32 = 0
     topics: tuple[TopicErrorCodes, ...]

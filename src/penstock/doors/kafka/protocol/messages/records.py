@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol.messages.shared import Message
+from penstock.doors.kafka.protocol.messages.shared import WireMessage
 from penstock.doors.kafka.protocol.schema import (
     NO_UUID,
     Bytes,
@@ -35,7 +35,7 @@ class TopicProduceData(msgspec.Struct, frozen=True, kw_only=True):
     partition_data: tuple[PartitionProduceData, ...]
 
 
-class ProduceRequest(Message, frozen=True, kw_only=True):
+class ProduceRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: Annotated[String | None, Since(3)] = None
     acks: Int16
     timeout_ms: Int32
@@ -75,7 +75,7 @@ class NodeEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     rack: String | None = None
 
 
-class ProduceResponse(Message, frozen=True, kw_only=True):
+class ProduceResponse(WireMessage, frozen=True, kw_only=True):
     responses: tuple[TopicProduceResponse, ...]
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     node_endpoints: Annotated[tuple[NodeEndpoint, ...], Since(10), Tag(0)] = ()
@@ -108,7 +108,7 @@ class ForgottenTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[Int32, ...]
 
 
-class FetchRequest(Message, frozen=True, kw_only=True):
+class FetchRequest(WireMessage, frozen=True, kw_only=True):
     cluster_id: Annotated[String | None, Since(12), Tag(0)] = None
     replica_id: Annotated[Int32, Until(14)] = -1
     replica_state: Annotated[ReplicaState, Since(15), Tag(1)] = ReplicaState()
@@ -158,7 +158,7 @@ class FetchableTopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionData, ...]
 
 
-class FetchResponse(Message, frozen=True, kw_only=True):
+class FetchResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(7)] = 0
     session_id: Annotated[Int32, Since(7)] = 0

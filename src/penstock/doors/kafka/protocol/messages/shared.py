@@ -12,7 +12,7 @@ from penstock.doors.kafka.protocol.schema import Api, Int16, Int32, String
 NOT_REQUESTED = -(1 << 31)  # authorized operations that the client did not ask for
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class WireMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A request or a response. It is named after its API: ``FetchRequest``, ``FetchResponse``."""
 
     api: ClassVar[Api]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol.messages.shared import ConfigValue, Message
+from penstock.doors.kafka.protocol.messages.shared import ConfigValue, WireMessage
 from penstock.doors.kafka.protocol.schema import (
     NO_UUID,
     Bool,
@@ -36,7 +36,7 @@ class CreatableTopic(msgspec.Struct, frozen=True, kw_only=True):
     configs: tuple[ConfigValue, ...]
 
 
-class CreateTopicsRequest(Message, frozen=True, kw_only=True):
+class CreateTopicsRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[CreatableTopic, ...]
     timeout_ms: Int32 = 60000
     validate_only: Bool = False
@@ -61,7 +61,7 @@ class CreatableTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     configs: Annotated[tuple[CreatableTopicConfigs, ...] | None, Since(5)] = None
 
 
-class CreateTopicsResponse(Message, frozen=True, kw_only=True):
+class CreateTopicsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[CreatableTopicResult, ...]
 
@@ -71,7 +71,7 @@ class DeleteTopicState(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: Uuid
 
 
-class DeleteTopicsRequest(Message, frozen=True, kw_only=True):
+class DeleteTopicsRequest(WireMessage, frozen=True, kw_only=True):
     """By name up to version 5; by name or by id from version 6 on."""
 
     topics: Annotated[tuple[DeleteTopicState, ...], Since(6)] = ()
@@ -86,7 +86,7 @@ class DeletableTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     error_message: Annotated[String | None, Since(5)] = None
 
 
-class DeleteTopicsResponse(Message, frozen=True, kw_only=True):
+class DeleteTopicsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     responses: tuple[DeletableTopicResult, ...]
 
@@ -101,7 +101,7 @@ class CreatePartitionsTopic(msgspec.Struct, frozen=True, kw_only=True):
     assignments: tuple[CreatePartitionsAssignment, ...] | None
 
 
-class CreatePartitionsRequest(Message, frozen=True, kw_only=True):
+class CreatePartitionsRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[CreatePartitionsTopic, ...]
     timeout_ms: Int32
     validate_only: Bool
@@ -113,7 +113,7 @@ class CreatePartitionsTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     error_message: String | None = None
 
 
-class CreatePartitionsResponse(Message, frozen=True, kw_only=True):
+class CreatePartitionsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[CreatePartitionsTopicResult, ...]
 
@@ -128,7 +128,7 @@ class DeleteRecordsTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[DeleteRecordsPartition, ...]
 
 
-class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
+class DeleteRecordsRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[DeleteRecordsTopic, ...]
     timeout_ms: Int32
 
@@ -144,6 +144,6 @@ class DeleteRecordsTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[DeleteRecordsPartitionResult, ...]
 
 
-class DeleteRecordsResponse(Message, frozen=True, kw_only=True):
+class DeleteRecordsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[DeleteRecordsTopicResult, ...]

@@ -7,30 +7,30 @@ from typing import Annotated
 import msgspec
 
 from penstock.doors.kafka.protocol.messages.shared import (
-    Message,
     TopicAndPartitions,
     TopicErrorCodes,
     TopicPartitionIndexes,
     TopicPartitions,
+    WireMessage,
 )
 from penstock.doors.kafka.protocol.schema import Bool, Int8, Int16, Int32, Int64, Since, String
 
 
-class InitProducerIdRequest(Message, frozen=True, kw_only=True):
+class InitProducerIdRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: String | None
     transaction_timeout_ms: Int32
     producer_id: Annotated[Int64, Since(3)] = -1
     producer_epoch: Annotated[Int16, Since(3)] = -1
 
 
-class InitProducerIdResponse(Message, frozen=True, kw_only=True):
+class InitProducerIdResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     producer_id: Int64 = -1
     producer_epoch: Int16
 
 
-class AddPartitionsToTxnRequest(Message, frozen=True, kw_only=True):
+class AddPartitionsToTxnRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: String
     producer_id: Int64
     producer_epoch: Int16
@@ -47,31 +47,31 @@ class AddPartitionsToTxnTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     results_by_partition: tuple[AddPartitionsToTxnPartitionResult, ...]
 
 
-class AddPartitionsToTxnResponse(Message, frozen=True, kw_only=True):
+class AddPartitionsToTxnResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[AddPartitionsToTxnTopicResult, ...]
 
 
-class AddOffsetsToTxnRequest(Message, frozen=True, kw_only=True):
+class AddOffsetsToTxnRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: String
     producer_id: Int64
     producer_epoch: Int16
     group_id: String
 
 
-class AddOffsetsToTxnResponse(Message, frozen=True, kw_only=True):
+class AddOffsetsToTxnResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
 
 
-class EndTxnRequest(Message, frozen=True, kw_only=True):
+class EndTxnRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: String
     producer_id: Int64
     producer_epoch: Int16
     committed: Bool
 
 
-class EndTxnResponse(Message, frozen=True, kw_only=True):
+class EndTxnResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     producer_id: Annotated[Int64, Since(5)] = -1
@@ -87,7 +87,7 @@ class WritableTxnMarker(msgspec.Struct, frozen=True, kw_only=True):
     transaction_version: Annotated[Int8, Since(2)] = 0
 
 
-class WriteTxnMarkersRequest(Message, frozen=True, kw_only=True):
+class WriteTxnMarkersRequest(WireMessage, frozen=True, kw_only=True):
     markers: tuple[WritableTxnMarker, ...]
 
 
@@ -96,7 +96,7 @@ class WritableTxnMarkerResult(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicErrorCodes, ...]
 
 
-class WriteTxnMarkersResponse(Message, frozen=True, kw_only=True):
+class WriteTxnMarkersResponse(WireMessage, frozen=True, kw_only=True):
     markers: tuple[WritableTxnMarkerResult, ...]
 
 
@@ -112,7 +112,7 @@ class TxnOffsetCommitRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[TxnOffsetCommitRequestPartition, ...]
 
 
-class TxnOffsetCommitRequest(Message, frozen=True, kw_only=True):
+class TxnOffsetCommitRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: String
     group_id: String
     producer_id: Int64
@@ -123,12 +123,12 @@ class TxnOffsetCommitRequest(Message, frozen=True, kw_only=True):
     topics: tuple[TxnOffsetCommitRequestTopic, ...]
 
 
-class TxnOffsetCommitResponse(Message, frozen=True, kw_only=True):
+class TxnOffsetCommitResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[TopicErrorCodes, ...]
 
 
-class DescribeProducersRequest(Message, frozen=True, kw_only=True):
+class DescribeProducersRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[TopicPartitionIndexes, ...]
 
 
@@ -153,12 +153,12 @@ class TopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionResponse, ...]
 
 
-class DescribeProducersResponse(Message, frozen=True, kw_only=True):
+class DescribeProducersResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[TopicResponse, ...]
 
 
-class DescribeTransactionsRequest(Message, frozen=True, kw_only=True):
+class DescribeTransactionsRequest(WireMessage, frozen=True, kw_only=True):
     transactional_ids: tuple[String, ...]
 
 
@@ -173,12 +173,12 @@ class DescribedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicAndPartitions, ...]
 
 
-class DescribeTransactionsResponse(Message, frozen=True, kw_only=True):
+class DescribeTransactionsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     transaction_states: tuple[DescribedTransaction, ...]
 
 
-class ListTransactionsRequest(Message, frozen=True, kw_only=True):
+class ListTransactionsRequest(WireMessage, frozen=True, kw_only=True):
     state_filters: tuple[String, ...]
     producer_id_filters: tuple[Int64, ...]
     duration_filter: Annotated[Int64, Since(1)] = -1
@@ -191,7 +191,7 @@ class ListedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     transaction_state: String
 
 
-class ListTransactionsResponse(Message, frozen=True, kw_only=True):
+class ListTransactionsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     unknown_state_filters: tuple[String, ...]
