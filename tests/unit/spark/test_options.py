@@ -91,8 +91,8 @@ def test_offsets_are_named_by_partition() -> None:
         ({"onError": "drop"}, "give one as well"),
         ({"onError": "explode", "schema": "a INT"}, "fail, drop, dead-letter"),
         ({"deadLetterTopic": "d", "schema": "a INT"}, "goes with onError=dead-letter"),
-        ({"timeout": "-1"}, "seconds above 0"),
-        ({"timeout": "soon"}, "seconds above 0"),
+        ({"timeout": "-1"}, "a number from 0.001 to 86400"),
+        ({"timeout": "soon"}, "a number from 0.001 to 86400"),
     ],
 )
 def test_mistakes_are_told(options: dict[str, str], told: str) -> None:
