@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
+from penstock.cli.options import output_option
+from penstock.cli.output import Output, count_of, echo_json, echo_table, printable
 
 if TYPE_CHECKING:
     from penstock.storage.inspect import BatchFacts, LogReport, RecordFacts, SegmentReport
@@ -34,14 +35,9 @@ def log() -> None:
 @click.option("--records", is_flag=True, help="Print every record instead.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Print from this offset on.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Print N of each log at most.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["json", "table"]),
-    help="JSON lines, or a table for people. [default: table on a terminal, json elsewhere]",
-)
+@output_option
 def inspect(
-    directory: Path, verify: bool, batches: bool, records: bool, offset: int, limit: int | None, output: str | None
+    directory: Path, verify: bool, batches: bool, records: bool, offset: int, limit: int | None, out: Output
 ) -> int:
     """Show what the logs under DIRECTORY contain, and what is wrong with them.
 
@@ -53,18 +49,18 @@ def inspect(
     directories = sorted({path.parent for path in directory.rglob("*.log")})
     if not directories:
         raise CommandError(f"There is no log in {directory}: no file there ends in .log.", Exit.NOT_FOUND)
-    exit_code = _summarize(directories, verify, output) if verify or not (batches or records) else Exit.OK
+    exit_code = _summarize(directories, verify, out) if verify or not (batches or records) else Exit.OK
     for found in directories if batches or records else ():
-        _dump(found, records, offset, limit, output)
+        _dump(found, records, offset, limit, out)
     return exit_code
 
 
-def _summarize(directories: list[Path], verify: bool, output: str | None) -> Exit:
+def _summarize(directories: list[Path], verify: bool, out: Output) -> Exit:
     from penstock.storage.files import DiskFiles
     from penstock.storage.inspect import inspect_log
 
     reports = [inspect_log(DiskFiles(), found, decodes_records=verify) for found in directories]
-    if is_for_people(output):
+    if out.is_table:
         echo_table(_SEGMENT_COLUMNS, [_row(report, segment) for report in reports for segment in report.segments])
     else:
         for report in reports:
@@ -141,7 +137,7 @@ def _segment_json(segment: SegmentReport) -> dict[str, object]:
 # -- dumps -------------------------------------------------------------------------------------------------------------
 
 
-def _dump(directory: Path, records: bool, offset: int, limit: int | None, output: str | None) -> None:
+def _dump(directory: Path, records: bool, offset: int, limit: int | None, out: Output) -> None:
     """Every batch or record on a line of its own; a dump can be long, so nothing waits for the end of it."""
     from penstock.storage.files import DiskFiles
     from penstock.storage.inspect import dump_batches, dump_records
@@ -155,7 +151,7 @@ def _dump(directory: Path, records: bool, offset: int, limit: int | None, output
         lines = (_batch_json(facts) for facts in dump_batches(DiskFiles(), directory, offset=offset, limit=limit))
     place: dict[str, object] = {"directory": str(directory)}
     for line in lines:
-        if is_for_people(output):
+        if out.is_table:
             click.echo(
                 "  ".join(f"{name}={printable(str(value))}" for name, value in line.items() if value is not None)
             )

@@ -95,7 +95,7 @@ class PartitionCounts:
             return await self.partitions(topic)
 
 
-class ProducerState:
+class PublisherIdentity:
     """An identity for idempotent batches, and how many messages it has sent to each partition."""
 
     def __init__(self, identity: ProducerView) -> None:
@@ -114,7 +114,7 @@ class InFlightBatch:
         self.slices = slices
         self.contents = contents
         self.data = bytearray()
-        self.producer: ProducerState | None = None
+        self.producer: PublisherIdentity | None = None
         self.tries = 0
 
     @property
@@ -195,7 +195,7 @@ class Publisher:
         self._config = config
         self._batch_bytes = max(config.batch_bytes_max - _BATCH_OVERHEAD_BYTES, 1)
         self._by_topic: dict[str, _TopicQueues] = {}
-        self._producer: ProducerState | None = None
+        self._producer: PublisherIdentity | None = None
         self._identifying = asyncio.Lock()
         self._bytes_held = 0
         self._waiters: list[asyncio.Future[None]] = []  # until something is settled
@@ -506,18 +506,18 @@ class Publisher:
         batch.fail(outcome)
         return True
 
-    def _encode(self, topic: str, batch: InFlightBatch, producer: ProducerState) -> None:
+    def _encode(self, topic: str, batch: InFlightBatch, producer: PublisherIdentity) -> None:
         """Encode a batch with its sequence numbers; every try sends the same bytes."""
         sequence = producer.sequences.get((topic, batch.queue.partition), 0)
         batch.data = batch.contents.encode(self._config.codec, producer.id, producer.epoch, sequence)
         batch.producer = producer
 
-    async def _identity(self) -> ProducerState:
+    async def _identity(self) -> PublisherIdentity:
         async with self._identifying:
             if self._producer is None:
-                self._producer = ProducerState(await self._transport.call(CreateProducer()))
+                self._producer = PublisherIdentity(await self._transport.call(CreateProducer()))
             return self._producer
 
-    def _discard(self, producer: ProducerState) -> None:
+    def _discard(self, producer: PublisherIdentity) -> None:
         if self._producer is producer:
             self._producer = None

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from penstock.api.operation import Packed, Request
 from penstock.client.calls import ERRORS_FROM, Body, Pieces, RestCall, answer_of, call_of, error_of
 from penstock.client.connections import (
-    Address,
     ConnectionPool,
+    HostAndPort,
     HttpAnswer,
     HttpConnection,
     NotConnected,
@@ -73,7 +73,7 @@ A = TypeVar("A")
 
 class _Node(NamedTuple):
     url: str
-    address: Address
+    address: HostAndPort
     host: bytes
     prefix: str
     is_tls: bool
