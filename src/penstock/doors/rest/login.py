@@ -31,13 +31,18 @@ class Login:
         self._authenticator = services.authenticator
 
     async def admit(self, scope: Scope) -> None:
-        """Note in the scope who calls; `AuthenticationFailed` if what it shows is not good."""
+        """Note in the scope who calls; `AuthenticationFailed` if what it shows is not good.
+
+        A node that does not know its users yet judges nothing: it serves what is for everyone, such as its health.
+        """
         if not self._authorizer.is_on:
             return
         version = self._authorizer.version
         try:
             scope[_PRINCIPAL] = await self._find(scope)
         except AuthenticationFailed:
+            if not self._services.broker.is_started:
+                return
             self._services.audit.login_failed(host_of(scope), DOOR, "credentials", request_id_of(scope))
             raise
         scope[_VERSION] = version
