@@ -7,6 +7,7 @@ There is no IO here: the client's transport sends what `call_of` makes, and so d
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -173,6 +174,8 @@ def _text(value: object) -> str:
     """A field as text in a query or a header."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 

@@ -54,7 +54,7 @@ _KAFKA: Final = Address("127.0.0.1", 9092)
 _HTTP: Final = Address("127.0.0.1", 8080)
 _GRPC: Final = Address("127.0.0.1", 9000)
 SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
-_COMMON_NAME: Final = (CertificateRule(re.compile(r"^CN=((?:\\.|[^,+\\])+)(?:,.*)?$"), "$1", ""),)
+_COMMON_NAME: Final = (CertificateRule(re.compile(r"^CN=([^,+\\]+)(?:,.*)?$"), "$1", ""),)
 _GRACE_SHARE: Final = 0.5  # of the time to stop; the rest is for the disk
 
 
