@@ -37,7 +37,7 @@ def audited(caller: Caller, request: Any, complete: Complete | None) -> Complete
 
     def noted(response: ApiMessage) -> ApiMessage:
         _note(caller, request.api, [each for each in changes(request, response) if each.error_code not in _REFUSED])
-        return response if complete is None else complete(response)  # type: ignore[no-any-return]
+        return response if complete is None else complete(response)
 
     return noted
 

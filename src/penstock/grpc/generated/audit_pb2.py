@@ -25,19 +25,19 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/audit.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\x01\n\x10ReadAuditRequest\x12\x16\n\tprincipal\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08\x64\x65\x63ision\x18\x02 \x01(\tH\x01\x88\x01\x01\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\x05limit\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x0c\n\n_principalB\x0b\n\t_decisionB\x08\n\x06_limit\"X\n\tAuditPage\x12+\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1b.penstock.v1.AuditEventView\x12\x0f\n\x07scanned\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\"\xc9\x01\n\x0e\x41uditEventView\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x11\n\toperation\x18\x04 \x01(\t\x12\x10\n\x08resource\x18\x05 \x01(\t\x12\x10\n\x08\x64\x65\x63ision\x18\x06 \x01(\t\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x0f\n\x07node_id\x18\x08 \x01(\x03\x12\x10\n\x08left_out\x18\t \x01(\x03\x32K\n\x05\x41udit\x12\x42\n\tReadAudit\x12\x1d.penstock.v1.ReadAuditRequest\x1a\x16.penstock.v1.AuditPageb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/audit.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc9\x01\n\x0e\x41uditEventView\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x11\n\toperation\x18\x04 \x01(\t\x12\x10\n\x08resource\x18\x05 \x01(\t\x12\x10\n\x08\x64\x65\x63ision\x18\x06 \x01(\t\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x0f\n\x07node_id\x18\x08 \x01(\x03\x12\x10\n\x08left_out\x18\t \x01(\x03\"X\n\tAuditPage\x12+\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1b.penstock.v1.AuditEventView\x12\x0f\n\x07scanned\x18\x02 \x01(\x03\x12\r\n\x05total\x18\x03 \x01(\x03\"\xa5\x01\n\x10ReadAuditRequest\x12\x16\n\tprincipal\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08\x64\x65\x63ision\x18\x02 \x01(\tH\x01\x88\x01\x01\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\x05limit\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x0c\n\n_principalB\x0b\n\t_decisionB\x08\n\x06_limit2K\n\x05\x41udit\x12\x42\n\tReadAudit\x12\x1d.penstock.v1.ReadAuditRequest\x1a\x16.penstock.v1.AuditPageb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.grpc.generated.audit_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_READAUDITREQUEST']._serialized_start=74
-  _globals['_READAUDITREQUEST']._serialized_end=239
-  _globals['_AUDITPAGE']._serialized_start=241
-  _globals['_AUDITPAGE']._serialized_end=329
-  _globals['_AUDITEVENTVIEW']._serialized_start=332
-  _globals['_AUDITEVENTVIEW']._serialized_end=533
+  _globals['_AUDITEVENTVIEW']._serialized_start=74
+  _globals['_AUDITEVENTVIEW']._serialized_end=275
+  _globals['_AUDITPAGE']._serialized_start=277
+  _globals['_AUDITPAGE']._serialized_end=365
+  _globals['_READAUDITREQUEST']._serialized_start=368
+  _globals['_READAUDITREQUEST']._serialized_end=533
   _globals['_AUDIT']._serialized_start=535
   _globals['_AUDIT']._serialized_end=610
 # @@protoc_insertion_point(module_scope)

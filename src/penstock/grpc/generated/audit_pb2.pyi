@@ -22,81 +22,6 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class ReadAuditRequest(_message.Message):
-    """Read the audit log, the newest event first. It is empty where security is off."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PRINCIPAL_FIELD_NUMBER: _builtins.int
-    DECISION_FIELD_NUMBER: _builtins.int
-    SINCE_FIELD_NUMBER: _builtins.int
-    LIMIT_FIELD_NUMBER: _builtins.int
-    principal: _builtins.str
-    """Only of this one, as User:alice."""
-    decision: _builtins.str
-    """Only with this decision."""
-    limit: _builtins.int
-    """How many events at most. 1 to 1000; unset is 100."""
-    @_builtins.property
-    def since(self) -> _timestamp_pb2.Timestamp:
-        """Only from this instant on (RFC 3339)."""
-
-    def __init__(
-        self,
-        *,
-        principal: _builtins.str | None = ...,
-        decision: _builtins.str | None = ...,
-        since: _timestamp_pb2.Timestamp | None = ...,
-        limit: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_decision", b"_decision", "_limit", b"_limit", "_principal", b"_principal", "decision", b"decision", "limit", b"limit", "principal", b"principal", "since", b"since"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decision", b"_decision", "_limit", b"_limit", "_principal", b"_principal", "decision", b"decision", "limit", b"limit", "principal", b"principal", "since", b"since"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__decision: _TypeAlias = _typing.Literal["decision"]  # noqa: Y015
-    _WhichOneofArgType__decision: _TypeAlias = _typing.Literal["_decision", b"_decision"]  # noqa: Y015
-    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
-    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
-    _WhichOneofReturnType__principal: _TypeAlias = _typing.Literal["principal"]  # noqa: Y015
-    _WhichOneofArgType__principal: _TypeAlias = _typing.Literal["_principal", b"_principal"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__decision) -> _WhichOneofReturnType__decision | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__principal) -> _WhichOneofReturnType__principal | None: ...
-
-Global___ReadAuditRequest: _TypeAlias = ReadAuditRequest  # noqa: Y015
-
-@_typing.final
-class AuditPage(_message.Message):
-    """Events, the newest first; `scanned` of `total` were looked at."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    EVENTS_FIELD_NUMBER: _builtins.int
-    SCANNED_FIELD_NUMBER: _builtins.int
-    TOTAL_FIELD_NUMBER: _builtins.int
-    scanned: _builtins.int
-    total: _builtins.int
-    @_builtins.property
-    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEventView]: ...
-    def __init__(
-        self,
-        *,
-        events: _abc.Iterable[Global___AuditEventView] | None = ...,
-        scanned: _builtins.int = ...,
-        total: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "scanned", b"scanned", "total", b"total"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AuditPage: _TypeAlias = AuditPage  # noqa: Y015
-
-@_typing.final
 class AuditEventView(_message.Message):
     """Who did what, from where, to what, and what was decided."""
 
@@ -143,3 +68,78 @@ class AuditEventView(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AuditEventView: _TypeAlias = AuditEventView  # noqa: Y015
+
+@_typing.final
+class AuditPage(_message.Message):
+    """Events, the newest first; `scanned` of `total` were looked at."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    SCANNED_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    scanned: _builtins.int
+    total: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEventView]: ...
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___AuditEventView] | None = ...,
+        scanned: _builtins.int = ...,
+        total: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "scanned", b"scanned", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AuditPage: _TypeAlias = AuditPage  # noqa: Y015
+
+@_typing.final
+class ReadAuditRequest(_message.Message):
+    """Read the audit log, the newest event first. It is empty where security is off."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    principal: _builtins.str
+    """Only of this one, as User:alice."""
+    decision: _builtins.str
+    """Only with this decision."""
+    limit: _builtins.int
+    """How many events at most. 1 to 1000; unset is 100."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Only from this instant on (RFC 3339)."""
+
+    def __init__(
+        self,
+        *,
+        principal: _builtins.str | None = ...,
+        decision: _builtins.str | None = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        limit: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_decision", b"_decision", "_limit", b"_limit", "_principal", b"_principal", "decision", b"decision", "limit", b"limit", "principal", b"principal", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decision", b"_decision", "_limit", b"_limit", "_principal", b"_principal", "decision", b"decision", "limit", b"limit", "principal", b"principal", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__decision: _TypeAlias = _typing.Literal["decision"]  # noqa: Y015
+    _WhichOneofArgType__decision: _TypeAlias = _typing.Literal["_decision", b"_decision"]  # noqa: Y015
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__principal: _TypeAlias = _typing.Literal["principal"]  # noqa: Y015
+    _WhichOneofArgType__principal: _TypeAlias = _typing.Literal["_principal", b"_principal"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decision) -> _WhichOneofReturnType__decision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__principal) -> _WhichOneofReturnType__principal | None: ...
+
+Global___ReadAuditRequest: _TypeAlias = ReadAuditRequest  # noqa: Y015
