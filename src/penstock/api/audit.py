@@ -45,7 +45,7 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
     tag="audit",
     needs=Action.DESCRIBE.of(Resource.CLUSTER),
     repeat=Repeat.SAFE,
-    errors=(errors.LeaderNotAvailable,),
+    errors=(errors.NotLeader,),
 )
 class ReadAudit(Request[AuditPage], frozen=True, kw_only=True):
     """Read the audit log, the newest event first. It is empty where security is off."""

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from penstock.consensus.commands import ConfigureTopic
-from penstock.errors import CorruptRecords, LeaderNotAvailable, PenstockError
+from penstock.errors import CorruptRecords, PenstockError
 from penstock.features.access.audit import AuditEvent
 from penstock.machines.ports import Ports
 from penstock.model import AUDIT_TOPIC
@@ -158,15 +158,12 @@ class AuditTopic:
 
     async def find(self, wanted: AuditFilter, limit: int) -> FoundEvents:
         """The newest events that are wanted. At most `SCANNED_MAX` are looked at, from the newest on."""
-        where = (AUDIT_TOPIC, 0)
-        extent = None
-        if AUDIT_TOPIC in self._ports.metadata.topics:
-            extent = (await self._ports.partitions.extents((where,))).get(where)
-            if extent is None:
-                raise LeaderNotAvailable(f"The node that leads {AUDIT_TOPIC} does not answer. Try again in a moment.")
-        if extent is None:
+        topic = self._ports.metadata.topics.get(AUDIT_TOPIC)
+        if topic is None:
             return FoundEvents([], 0, 0)
-        start, end = extent.log_start_offset, extent.high_watermark
+        await self._ports.topics.opened(topic)
+        start = await self._ports.partitions.locate(AUDIT_TOPIC, 0, "earliest")
+        end = await self._ports.partitions.locate(AUDIT_TOPIC, 0, "latest")
         found: list[AuditEvent] = []
         scanned, position = 0, end
         while start < position and scanned < SCANNED_MAX:
