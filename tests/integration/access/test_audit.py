@@ -92,6 +92,20 @@ def test_its_retention_is_a_setting(secure: SecureDoor) -> None:
     assert (configs["retention.ms"], configs["cleanup.policy"]) == (str(90 * 86_400_000), "delete")
 
 
+def test_another_retention_holds_from_the_next_start_on(tmp_path: Path) -> None:
+    door = SecureDoor(tmp_path)
+    eventually(lambda: door.look(lambda broker: AUDIT_TOPIC in broker.metadata.topics))
+    door.close()
+    again = SecureDoor(tmp_path, audit_retention_ms=3_600_000)
+    try:
+        eventually(
+            lambda: again.look(lambda broker: broker.metadata.topic(AUDIT_TOPIC).configs["retention.ms"] == "3600000")
+        )
+        eventually(lambda: read(again, decision="allowed"))
+    finally:
+        again.close()
+
+
 def test_credentials_are_in_no_event(secure: SecureDoor) -> None:
     secret = "a-password-that-is-a-canary"
     secure.root.put("/v1/users/canary", json={"password": secret}).raise_for_status()

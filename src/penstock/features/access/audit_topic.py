@@ -26,6 +26,7 @@ from penstock.records import Record, decode_records, encode_batch, iter_batches
 log = logging.getLogger(__name__)
 
 PARTITIONS: Final = 1
+RETENTION: Final = "retention.ms"
 WAITING_MAX: Final = 10_000  # events, of about 300 bytes each
 SCANNED_MAX: Final = 20_000  # events that one call looks at, which takes a fraction of a second
 _BATCH_EVENTS: Final = 500
@@ -75,7 +76,7 @@ class AuditTopic:
         self._ports = ports
         self._configs = {
             "cleanup.policy": "delete",
-            "retention.ms": str(retention_ms),
+            RETENTION: str(retention_ms),
             "segment.bytes": str(_SEGMENT_BYTES),
         }
         self._waiting: deque[AuditEvent] = deque()
@@ -147,11 +148,9 @@ class AuditTopic:
         if self._is_ensured:
             return
         topic = await self._ports.topics.ensure_internal(AUDIT_TOPIC, self._configs)
-        changes: dict[str, str | None] = {
-            name: value for name, value in self._configs.items() if topic.configs.get(name) != value
-        }
-        if changes:
-            await self._ports.topics.command(ConfigureTopic(name=AUDIT_TOPIC, changes=changes))
+        retention_ms = self._configs[RETENTION]
+        if topic.configs.get(RETENTION) != retention_ms:
+            await self._ports.topics.command(ConfigureTopic(name=AUDIT_TOPIC, changes={RETENTION: retention_ms}))
         self._is_ensured = True
 
     # -- reading ------------------------------------------------------------------------------------------------------
