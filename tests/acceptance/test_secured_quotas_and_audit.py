@@ -41,7 +41,7 @@ def test_quotas_are_set_listed_and_removed_and_hold_their_user(node: SecuredNode
     assert node.call("GET", "/v1/quotas", token=issue(node, "stranger"))[0] == 403
     removed = node.cli("quota", "set", "request_rate=", "--user", "greta", "-o", "json")
     assert json.loads(removed.stdout)["quotas"] == {"producer_byte_rate": "1000"}
-    listed = json.loads(node.cli("quota", "list", "-o", "json").stdout)
+    listed = [json.loads(line) for line in node.cli("quota", "list", "-o", "json").stdout.splitlines()]
     assert [(each["user"], each["quotas"]) for each in listed] == [("greta", {"producer_byte_rate": "1000"})]
     assert node.cli("quota", "remove", "--user", "greta", "--yes").returncode == 0
     assert node.cli("quota", "remove", "--user", "greta", "--yes").returncode == 3

@@ -353,6 +353,7 @@ class Broker:
 
     async def leave(self) -> None:
         """Hand over what this node leads, before it stops; clients find the new leaders while the doors are open."""
+        await self.audit_topic.flush()
         await self.registration.leave()
 
     async def close(self) -> None:

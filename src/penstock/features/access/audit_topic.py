@@ -32,7 +32,7 @@ SCANNED_MAX: Final = 20_000  # events that one call looks at, which takes a frac
 _BATCH_EVENTS: Final = 500
 _GATHER_SECONDS: Final = 0.1  # for which events wait for others, to be written together
 _PAUSE_SECONDS: Final = 1.0  # after an append that failed
-_FLUSH_SECONDS: Final = 5.0  # for what waits when the node stops
+_FLUSH_SECONDS: Final = 2.0  # for what waits when the node stops
 _COMMIT_TIMEOUT_MS: Final = 30_000
 _READ_BYTES: Final = 1024 * 1024
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
@@ -81,6 +81,8 @@ class AuditTopic:
         }
         self._waiting: deque[AuditEvent] = deque()
         self._has_some = asyncio.Event()
+        self._has_none = asyncio.Event()
+        self._has_none.set()
         self._is_stopping = False
         self._is_ensured = False
         self._task: asyncio.Task[None] | None = None
@@ -95,12 +97,21 @@ class AuditTopic:
             self.dropped += 1
             return
         self._waiting.append(event)
+        self._has_none.clear()
         self._has_some.set()
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._task = self._ports.supervision.start("the audit log", self._run)
+
+    async def flush(self) -> None:
+        """Return when what waits now is written, or after a moment; for a node that is about to hand over its logs."""
+        try:
+            async with asyncio.timeout(_FLUSH_SECONDS):
+                await self._has_none.wait()
+        except TimeoutError:
+            log.warning("%d audit events still wait to be written.", len(self._waiting))
 
     async def stop(self) -> None:
         """Write what waits; not for long, because a cluster that takes no writes must not keep a node from stopping."""
@@ -130,6 +141,7 @@ class AuditTopic:
                     self._is_ensured = False
                     log.warning("Audit events wait, because they cannot be written now: %s", error.message)
                     await asyncio.sleep(_PAUSE_SECONDS)
+            self._has_none.set()
             if self._is_stopping:
                 return
 
