@@ -22,7 +22,7 @@ from penstock import errors
 from penstock.api.limits import WaitMs
 from penstock.api.operation import TABLE, Operation, Packed, Repeat, Request, Route, sources_of
 from penstock.api.problems import Problem
-from penstock.errors import InvalidRequest, PenstockError, UnexpectedAnswer
+from penstock.errors import InvalidRequest, PenstockError, QuotaExceeded, UnexpectedAnswer
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -245,6 +245,8 @@ def error_in(problem: Problem) -> PenstockError:
     """The error that a problem document tells of."""
     error = error_named(problem.code, problem.detail, is_callers_fault=problem.status < 500)
     error.retriable = problem.retriable  # type: ignore[misc]  # the node knows better than this version
+    if isinstance(error, QuotaExceeded) and problem.retry_after_ms is not msgspec.UNSET:
+        error.retry_after_ms = problem.retry_after_ms
     return error
 
 

@@ -40,6 +40,7 @@ from penstock.errors import (
     OutOfOrderSequence,
     PenstockError,
     ProducerFenced,
+    QuotaExceeded,
     UnexpectedAnswer,
     UnknownPartition,
     UnknownTopic,
@@ -412,9 +413,10 @@ class Publisher:
                         self._release(queues, batch)
                     else:
                         again.append(batch)
+                pause_s = max((_told_to_wait(outcome) for outcome in outcomes), default=0.0)
                 left, outcomes = again, None
                 if left:
-                    await asyncio.sleep(min(backoff.next(), max(deadline - loop.time(), 0)))
+                    await asyncio.sleep(min(pause_s or backoff.next(), max(deadline - loop.time(), 0)))
         except BaseException:
             for batch in left:
                 batch.fail(ClientClosed(CLOSED_IN_FLIGHT))
@@ -521,3 +523,8 @@ class Publisher:
     def _discard(self, producer: PublisherIdentity) -> None:
         if self._producer is producer:
             self._producer = None
+
+
+def _told_to_wait(outcome: BatchOutcome) -> float:
+    """The seconds for which the node asks not to be asked again, because a quota is used up."""
+    return outcome.retry_after_ms / 1000 if isinstance(outcome, QuotaExceeded) else 0.0

@@ -334,6 +334,7 @@ class SecuritySettings:
     insecure: Annotated[bool, Flag()] = False  # listen on a network without security all the same
     # The first user and API key, taken by a cluster that has none; `penstock secure init` writes it.
     bootstrap_file: Annotated[Path | None, Maybe(FilePath())] = None
+    audit_retention_ms: Annotated[int, Duration(HOUR_MS)] = 90 * DAY_MS  # how long the audit log is kept
     oidc: OidcSettings = OidcSettings()
     tls: TlsSettings = TlsSettings()
     encryption: EncryptionSettings = EncryptionSettings()

@@ -22,6 +22,7 @@ from penstock.features.groups.hosted.hosting import HostedMembers
 from penstock.features.messages.publishing import Partitioners
 from penstock.features.pipelines.board import Pipelines
 from penstock.features.queues.queues import Queues
+from penstock.features.quotas.quotas import Quotas
 from penstock.features.schedules.schedules import Schedules
 from penstock.features.transactions.coordinator import TransactionCoordinator
 from penstock.features.transactions.joint.coordinator import JointCoordinator
@@ -71,6 +72,7 @@ class Services:
     authenticator: Authenticator
     audit: AuditLog
     voucher: Voucher
+    quotas: Quotas
     broker: Broker
     # What the node should be looked at for, by its code; None while there is nothing.
     concerns: dict[str, Callable[[], str | None]] = field(default_factory=dict)
@@ -106,5 +108,6 @@ class Services:
             authenticator=broker.authenticator,
             audit=broker.audit,
             voucher=Voucher(broker.config.cluster.token or ""),
+            quotas=broker.quotas,
             broker=broker,
         )
