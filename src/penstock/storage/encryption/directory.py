@@ -148,9 +148,9 @@ def look(files: Files, directory: Path) -> DirectoryKeys:
 
 def walk(files: Files, directory: Path) -> Iterator[Path]:
     """Every file of a data directory but the note and the lock, which hold nothing of users."""
-    for entry in files.entries(directory):
-        if entry.name not in (NOTE_FILE, _LOCK_FILE):
-            yield directory / entry.name
+    for name in files.names(directory):
+        if name not in (NOTE_FILE, _LOCK_FILE):
+            yield directory / name
     for below in files.directories(directory):
         try:
             yield from walk(files, below)

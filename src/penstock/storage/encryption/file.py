@@ -21,6 +21,7 @@ from penstock.errors import StorageError, UnreadableBytes
 from penstock.storage.encryption.format import (
     CUT,
     FRAME_OVERHEAD,
+    HEAD_ROOM_BYTES,
     HEADER_BYTES,
     PAGE_BYTES,
     PAGE_HEAD_BYTES,
@@ -31,6 +32,8 @@ from penstock.storage.encryption.format import (
     SLOTS_AT,
     Cipher,
     Frame,
+    Redo,
+    Span,
     decode_redo,
     decode_slot,
     encode_redo,
@@ -73,6 +76,7 @@ class EncryptedFile:
         make_slot: MakeSlot,
         lock: threading.Lock,
         *,
+        beginning: bytes,
         repairs: bool,
     ) -> None:
         self._inner = inner
@@ -85,25 +89,35 @@ class EncryptedFile:
         self._torn_from: int | None = None  # the position from which on a torn write left only garbage
         self._torn_at = 0  # and the place of that
         self._is_broken = False  # the last page cannot be read to its end
-        self._load(repairs=repairs)
+        self._load(beginning, repairs=repairs)
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
-    def _load(self, *, repairs: bool) -> None:
+    def _load(self, beginning: bytes, *, repairs: bool) -> None:
         """Find where the content ends, and where what a torn write left begins."""
         place = self._inner.size
         if self._cipher is None:
             self.size = place
             self._torn_from = 0 if place else None
             return
-        place = self._finish_redo(place, repairs=repairs)
         unreadable: list[int] = []
+        tail_at = max(0, min((place - 1) // PAGE_BYTES * PAGE_BYTES, place - REDO_BYTES_MAX))
+        tail = beginning[tail_at:]
+        if place > len(beginning):
+            tail = read_around(self._inner, tail_at, place - tail_at, unreadable.append)
+        redo = decode_redo(tail[-REDO_BYTES_MAX:]) if place > HEADER_BYTES else None
+        if redo is not None:
+            place = tail_at = self._finish(redo, repairs=repairs)
         last = (place - 1) // PAGE_BYTES
         listed_end, position, behind = -1, 0, HEADER_BYTES
         for page in range(last, -1, -1):
-            data = read_around(
-                self._inner, page * PAGE_BYTES, min(PAGE_BYTES, place - page * PAGE_BYTES), unreadable.append
-            )
+            at, size = page * PAGE_BYTES, min(PAGE_BYTES, place - page * PAGE_BYTES)
+            if at >= tail_at:
+                data = tail[at - tail_at :][:size]
+            else:
+                data = read_around(self._inner, at, size, unreadable.append)
+            if redo is not None and redo.at // PAGE_BYTES == page:
+                data = data[: redo.at - at] + redo.frame + data[redo.at - at + len(redo.frame) :]
             frames = self._list(page, data)
             if page == last and frames and frames[-1].behind == place:
                 listed_end = frames[-1].end
@@ -123,13 +137,9 @@ class EncryptedFile:
         else:
             self._torn_from, self._torn_at = position, behind
 
-    def _finish_redo(self, place: int, *, repairs: bool) -> int:
+    def _finish(self, redo: Redo, *, repairs: bool) -> int:
         """Write a frame over that a crash may have left half written; where the file ends without the note of it."""
-        size = min(place - HEADER_BYTES, REDO_BYTES_MAX)
-        redo = decode_redo(read_around(self._inner, place - size, size)) if size > 0 else None
-        if redo is None:
-            return place
-        end = place - redo.size
+        end = self._inner.size - redo.size
         if repairs:
             self._inner.patch(redo.at, redo.frame)
             self._inner.sync()
@@ -156,8 +166,12 @@ class EncryptedFile:
 
     def _list(self, page: int, data: bytes) -> list[Frame]:
         """The frames of a page, each with the end that cuts behind it leave it."""
-        start = self._begin(page)
-        if start is None or self._cipher is None:
+        if self._cipher is None:
+            return []
+        start = self._cipher.page_start(page, data[head_at(page) :]) if page else 0
+        if start is None:
+            start = self._derived_start(page)
+        if start is None:
             return []
         frames = list(self._cipher.frames(page, data, start))
         for at in range(len(frames) - 1, 0, -1):
@@ -174,8 +188,17 @@ class EncryptedFile:
             return 0
         start = self._starts.get(page)
         if start is None:
-            start = self._begin(page)
-            if start is not None and self._cipher is not None and self._begins_with_cut(page):
+            first = read_around(self._inner, page * PAGE_BYTES + head_at(page), PAGE_HEAD_BYTES + SIZES_BYTES)
+            start = None if self._cipher is None else self._cipher.page_start(page, first)
+            if start is None:
+                start = self._derived_start(page)
+            sizes = first[PAGE_HEAD_BYTES:]
+            if (
+                start is not None
+                and self._cipher is not None
+                and len(sizes) == SIZES_BYTES
+                and stated_size(sizes) >= CUT
+            ):
                 frames = self._cipher.frames(page, self._page(page), start)
                 start = min((frame.end for frame in takewhile(_is_cut, frames)), default=start)
             if start is not None:
@@ -183,15 +206,6 @@ class EncryptedFile:
                     self._starts.clear()
                 self._starts[page] = start
         return start
-
-    def _begin(self, page: int) -> int | None:
-        """Where a page begins: by its head, else by the page before; None if neither tells."""
-        start = self._stated_start(page)
-        return self._derived_start(page) if start is None else start
-
-    def _begins_with_cut(self, page: int) -> bool:
-        first = read_around(self._inner, page * PAGE_BYTES + head_at(page) + PAGE_HEAD_BYTES, SIZES_BYTES)
-        return len(first) == SIZES_BYTES and stated_size(first) >= CUT
 
     def _stated_start(self, page: int) -> int | None:
         if page == 0:
@@ -235,13 +249,50 @@ class EncryptedFile:
         if position >= end:
             return b""
         sound_end = end if self._torn_from is None else min(end, self._torn_from)
-        parts = list(self._read_sound(position, sound_end)) if position < sound_end else []
+        parts = self._read_sound(position, sound_end) if position < sound_end else []
         if sound_end < end:
             parts.append(bytes(end - max(position, sound_end)))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _read_sound(self, position: int, end: int) -> Iterator[bytes]:
-        for page, data in self._pages(self._page_of(position), end - position):
+    def _read_sound(self, position: int, end: int) -> list[bytes]:
+        """Content, the quick way page by page; with care from the first page on that has cuts or damage."""
+        parts: list[bytes] = []
+        page, last = self._page_of(position), self._last_page
+        cipher = self._cipher
+        while position < end and page <= last and cipher is not None:
+            count = min((end - position) // PAGE_BYTES + 1, _WINDOW_PAGES, last - page + 1)
+            try:
+                window = memoryview(self._inner.read(page * PAGE_BYTES, count * PAGE_BYTES + HEAD_ROOM_BYTES))
+            except StorageError:
+                break
+            for base in range(0, min(len(window), count * PAGE_BYTES), PAGE_BYTES):
+                start = cipher.page_start(page, window[base + head_at(page) :]) if page else 0
+                known = len(parts)
+                is_next = start is not None and (start <= position if not parts else start == position)
+                reached = (
+                    cipher.open_run(page, window, base, start, Span(position, end), parts)
+                    if is_next and start is not None
+                    else None
+                )
+                if reached is None or (reached < end and page < last and self._begin_in(window, base, page) != reached):
+                    del parts[known:]
+                    parts.extend(self._read_with_care(page, position, end))
+                    return parts
+                position = max(position, reached)
+                page += 1
+                if position == end:
+                    return parts
+        if position < end:
+            parts.extend(self._read_with_care(min(page, last), position, end))
+        return parts
+
+    def _begin_in(self, window: memoryview, base: int, page: int) -> int | None:
+        """Where the page behind one begins, as its head in a window tells."""
+        assert self._cipher is not None, "pages have keys"
+        return self._cipher.page_start(page + 1, window[base + PAGE_BYTES + head_at(page + 1) :])
+
+    def _read_with_care(self, page: int, position: int, end: int) -> Iterator[bytes]:
+        for page, data in self._pages(page, end - position):
             next_start = self._start(page + 1) if page < self._last_page else None
             for frame in self._list(page, data):
                 stop = frame.end if next_start is None else min(frame.end, next_start)

@@ -107,6 +107,23 @@ class Frame(NamedTuple):
         return self.at + FRAME_OVERHEAD + self.size
 
 
+class Span(NamedTuple):
+    """Some of the content, from a position to another."""
+
+    start: int
+    end: int
+
+
+HEAD_ROOM_BYTES: Final = SLOT_BYTES + PAGE_HEAD_BYTES + SIZES_BYTES  # the beginning of a page, to its first frame
+
+
+def _may_begin_cut(data: memoryview, at: int, page: int, page_end: int) -> bool:
+    """Whether the frame behind another one, in its page or in the next, may be a cut of it."""
+    if page_end - at < ROOM_MIN:
+        at = page_end + head_at(page + 1) + PAGE_HEAD_BYTES
+    return any(byte & (CUT >> 8) for byte in data[at : at + SIZES_BYTES : 2])
+
+
 class Cipher:
     """The data key of one file: seals and opens its frames."""
 
@@ -124,7 +141,7 @@ class Cipher:
     def seal(self, at: int, start: int, content: Buffer, flag: int = 0) -> tuple[bytes, bytes]:
         """A frame for a place and a position, in two parts, under a nonce that no other frame has."""
         size = len(content) | flag
-        nonce = os.urandom(NONCE_BYTES)
+        nonce = os.urandom(NONCE_BYTES)  # never kept for later: a pool of them would be the same in a forked process
         sealed = self._gcm.encrypt(nonce, content, _BOUND_TO.pack(self.file_id, at, start, size))
         return _FRAME_HEAD.pack(size, size, size, nonce), sealed
 
@@ -138,12 +155,45 @@ class Cipher:
         except InvalidTag:
             return None
 
+    def open_run(self, page: int, data: memoryview, base: int, start: int, span: Span, parts: list[bytes]) -> int | None:
+        """Add what a page holds of a span to ``parts``; where the page's content ends, or the span if that is sooner.
+
+        ``data`` holds the page from ``base`` on and, where there is one, the beginning of the next. This is the
+        quick way, for a page without cuts and without damage. None means that there may be either: nothing that was
+        added counts then, and `frames` has to look.
+        """
+        at = base + head_at(page) + PAGE_HEAD_BYTES
+        page_end = base + PAGE_BYTES
+        data_end = min(len(data), page_end)
+        to_place = page * PAGE_BYTES - base
+        position, end = span
+        while page_end - at >= ROOM_MIN and at + FRAME_OVERHEAD < data_end:
+            size, two, three, nonce = _FRAME_HEAD.unpack_from(data, at)
+            behind = at + FRAME_OVERHEAD + size
+            if size != two or size != three or size == 0 or behind > data_end:
+                return None  # a cut is larger than any page
+            frame_end = start + size
+            if frame_end > position:
+                try:
+                    content = self._gcm.decrypt(
+                        nonce, data[at + 18 : behind], _BOUND_TO.pack(self.file_id, at + to_place, start, size)
+                    )
+                except InvalidTag:
+                    return None
+                if start < position or frame_end > end:
+                    content = content[max(position - start, 0) : end - start]
+                parts.append(content)
+                if frame_end >= end:
+                    return None if _may_begin_cut(data, behind, page, page_end) else end
+            start, at = frame_end, behind
+        return None if _may_begin_cut(data, at, page, page_end) else start
+
     # -- pages --------------------------------------------------------------------------------------------------------
 
     def page_head(self, page: int, start: int) -> bytes:
         return _PAGE_HEAD.pack(start, crc32c.crc32c(_PAGE_CHECKED.pack(self.file_id, page, start)))
 
-    def page_start(self, page: int, head: bytes) -> int | None:
+    def page_start(self, page: int, head: Buffer) -> int | None:
         """The position that a page's head tells; None if it is damaged."""
         if len(head) < PAGE_HEAD_BYTES:
             return None
