@@ -231,6 +231,8 @@ def of_access(told: Told, topic: str) -> Story:
     assert [key.key_id for key in told.answer.keys] == [key_id]
     yield access.RevokeApiKey(key_id=key_id)
     yield access.DeleteUser(user=topic)
+    yield access.DescribeMasterKeys()
+    assert not told.answer.encrypting
 
 
 def of_the_node(told: Told, topic: str) -> Story:
@@ -263,4 +265,5 @@ STORIES = (
 REFUSED = {
     cluster.TransferControl(): errors.PenstockError,
     cluster.RemoveNode(node=99, force=True): errors.NodeNotFound,
+    access.RotateMasterKeys(): errors.KeysNotRotated,
 }

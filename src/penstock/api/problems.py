@@ -95,6 +95,7 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.ApiKeyNotFound: 404,
     errors.LastAdmin: 409,
     errors.AccessLimitReached: 409,
+    errors.KeysNotRotated: 409,
 }
 
 

@@ -40,11 +40,13 @@ from penstock.storage.encryption.format import (
     head_at,
     stated_size,
 )
+from penstock.storage.encryption.scratch import Scratch
 from penstock.storage.files import Buffer, File, read_around
 
-_WINDOW_PAGES: Final = 32
+_WINDOW_PAGES: Final = 7  # read at once; the allocator keeps memory of less than 128 KiB
 _STARTS_KEPT: Final = 1024
 
+_scratch: Final = Scratch()
 MakeSlot = Callable[[Cipher], bytes]
 
 
@@ -248,18 +250,24 @@ class EncryptedFile:
         end = min(position + size, self.size)
         if position >= end:
             return b""
+        found = _scratch.take(end - position)
         sound_end = end if self._torn_from is None else min(end, self._torn_from)
-        parts = self._read_sound(position, sound_end) if position < sound_end else []
+        missing = self._read_sound(position, found[: sound_end - position]) if position < sound_end else 0
         if sound_end < end:
-            parts.append(bytes(end - max(position, sound_end)))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            torn = end - max(position, sound_end)
+            found[len(found) - torn :] = bytes(torn)
+        return bytes(found[: len(found) - missing])  # fewer where another process has cut the file
 
-    def _read_sound(self, position: int, end: int) -> list[bytes]:
-        """Content, the quick way page by page; with care from the first page on that has cuts or damage."""
-        parts: list[bytes] = []
+    def _read_sound(self, position: int, found: memoryview) -> int:
+        """Fill in content, the quick way page by page; with care from the first page on that has cuts or damage.
+
+        The answer is how many bytes there are no longer.
+        """
+        begin, end = position, position + len(found)
         page, last = self._page_of(position), self._last_page
         cipher = self._cipher
-        while position < end and page <= last and cipher is not None:
+        assert cipher is not None, "what has sound content has a key"
+        while position < end and page <= last:
             count = min((end - position) // PAGE_BYTES + 1, _WINDOW_PAGES, last - page + 1)
             try:
                 window = memoryview(self._inner.read(page * PAGE_BYTES, count * PAGE_BYTES + HEAD_ROOM_BYTES))
@@ -267,32 +275,33 @@ class EncryptedFile:
                 break
             for base in range(0, min(len(window), count * PAGE_BYTES), PAGE_BYTES):
                 start = cipher.page_start(page, window[base + head_at(page) :]) if page else 0
-                known = len(parts)
-                is_next = start is not None and (start <= position if not parts else start == position)
-                reached = (
-                    cipher.open_run(page, window, base, start, Span(position, end), parts)
-                    if is_next and start is not None
-                    else None
-                )
+                is_next = start is not None and (start <= position if position == begin else start == position)
+                reached = None
+                if is_next and start is not None:
+                    span = Span(position, end)
+                    reached = cipher.open_run(page, window, base, start, span, found[position - begin :])
                 if reached is None or (reached < end and page < last and self._begin_in(window, base, page) != reached):
-                    del parts[known:]
-                    parts.extend(self._read_with_care(page, position, end))
-                    return parts
+                    return self._fill_with_care(page, position, found[position - begin :])
                 position = max(position, reached)
                 page += 1
                 if position == end:
-                    return parts
-        if position < end:
-            parts.extend(self._read_with_care(min(page, last), position, end))
-        return parts
+                    return 0
+        return self._fill_with_care(min(page, last), position, found[position - begin :])
+
+    def _fill_with_care(self, page: int, position: int, found: memoryview) -> int:
+        at = 0
+        for part in self._read_with_care(page, position, position + len(found)):
+            found[at : at + len(part)] = part
+            at += len(part)
+        return len(found) - at
 
     def _begin_in(self, window: memoryview, base: int, page: int) -> int | None:
         """Where the page behind one begins, as its head in a window tells."""
         assert self._cipher is not None, "pages have keys"
         return self._cipher.page_start(page + 1, window[base + PAGE_BYTES + head_at(page + 1) :])
 
-    def _read_with_care(self, page: int, position: int, end: int) -> Iterator[bytes]:
-        for page, data in self._pages(page, end - position):
+    def _read_with_care(self, first_page: int, position: int, end: int) -> Iterator[bytes]:
+        for page, data in self._pages(first_page, end - position):
             next_start = self._start(page + 1) if page < self._last_page else None
             for frame in self._list(page, data):
                 stop = frame.end if next_start is None else min(frame.end, next_start)
@@ -357,7 +366,7 @@ class EncryptedFile:
             and cipher
             and not self._is_broken
         ):
-            self._inner.write(b"".join(cipher.write(place, self.size, data, b"")))  # no new page, so no key slot
+            self._inner.write(b"".join(cipher.seal(place, self.size, data)))  # no new page, so no key slot
         else:
             with self._lock:
                 self._write_across(place, data)
@@ -365,18 +374,17 @@ class EncryptedFile:
 
     def _write_across(self, place: int, data: Buffer) -> None:
         """Write what may need a new page, and so a key slot: the key of the file or another copy of it."""
-        parts: list[bytes] = []
+        before = b""
         cipher = self._cipher
         if cipher is None:
             cipher = Cipher.make()
-            parts += [self._make_slot(cipher)] * (HEADER_BYTES // SLOT_BYTES)
+            before = self._make_slot(cipher) * (HEADER_BYTES // SLOT_BYTES)
             place = HEADER_BYTES
         elif self._is_broken:
-            parts.append(bytes(-place % PAGE_BYTES))
-            place += -place % PAGE_BYTES
+            before = bytes(-place % PAGE_BYTES)
+            place += len(before)
         slot = self._make_slot(cipher) if place <= PAGE_BYTES else b""  # of the second page, if that begins here
-        parts += cipher.write(place, self.size, data, slot)
-        self._inner.write(b"".join(parts))
+        self._inner.write(cipher.write(place, self.size, data, slot, before))
         self._cipher, self._is_broken = cipher, False
 
     def _mend(self) -> None:

@@ -59,7 +59,9 @@ class EncryptedFiles:
         cipher, beginning = None, b""
         if inner.size:
             unreadable: list[int] = []
-            beginning = read_around(inner, 0, PAGE_BYTES, unreadable.append)  # most files are small: this is all of them
+            beginning = read_around(
+                inner, 0, PAGE_BYTES, unreadable.append
+            )  # most files are small: this is all of them
             head = beginning[:HEADER_BYTES]
             if unreadable:
                 beginning = b""
