@@ -43,7 +43,7 @@ from penstock.storage.encryption.format import (
 from penstock.storage.encryption.scratch import Scratch
 from penstock.storage.files import Buffer, File, read_around
 
-_WINDOW_PAGES: Final = 7  # read at once; the allocator keeps memory of less than 128 KiB
+_WINDOW_PAGES: Final = 3  # read at once; the allocator keeps memory of less than 128 KiB
 _STARTS_KEPT: Final = 1024
 
 _scratch: Final = Scratch()
@@ -267,6 +267,7 @@ class EncryptedFile:
         page, last = self._page_of(position), self._last_page
         cipher = self._cipher
         assert cipher is not None, "what has sound content has a key"
+        start = None
         while position < end and page <= last:
             count = min((end - position) // PAGE_BYTES + 1, _WINDOW_PAGES, last - page + 1)
             try:
@@ -274,18 +275,20 @@ class EncryptedFile:
             except StorageError:
                 break
             for base in range(0, min(len(window), count * PAGE_BYTES), PAGE_BYTES):
-                start = cipher.page_start(page, window[base + head_at(page) :]) if page else 0
-                is_next = start is not None and (start <= position if position == begin else start == position)
+                if start is None:
+                    start = cipher.page_start(page, window[base + head_at(page) :]) if page else 0
                 reached = None
-                if is_next and start is not None:
+                if start is not None and start <= position:
                     span = Span(position, end)
                     reached = cipher.open_run(page, window, base, start, span, found[position - begin :])
-                if reached is None or (reached < end and page < last and self._begin_in(window, base, page) != reached):
+                if reached == end:
+                    return 0
+                if page < last:
+                    start = cipher.page_start(page + 1, window[base + PAGE_BYTES + head_at(page + 1) :])
+                if reached is None or (page < last and start != reached):
                     return self._fill_with_care(page, position, found[position - begin :])
                 position = max(position, reached)
                 page += 1
-                if position == end:
-                    return 0
         return self._fill_with_care(min(page, last), position, found[position - begin :])
 
     def _fill_with_care(self, page: int, position: int, found: memoryview) -> int:
@@ -294,11 +297,6 @@ class EncryptedFile:
             found[at : at + len(part)] = part
             at += len(part)
         return len(found) - at
-
-    def _begin_in(self, window: memoryview, base: int, page: int) -> int | None:
-        """Where the page behind one begins, as its head in a window tells."""
-        assert self._cipher is not None, "pages have keys"
-        return self._cipher.page_start(page + 1, window[base + PAGE_BYTES + head_at(page + 1) :])
 
     def _read_with_care(self, first_page: int, position: int, end: int) -> Iterator[bytes]:
         for page, data in self._pages(first_page, end - position):

@@ -1,6 +1,6 @@
 """The bytes of an encrypted file: key slots, pages and frames. Pure functions over bytes; docs/formats/encryption.md.
 
-A file is pages of 16 KiB. A page begins with the position of its first byte of content, and is filled with frames. A
+A file is pages of 32 KiB. A page begins with the position of its first byte of content, and is filled with frames. A
 frame is what one write put into one page, sealed under a nonce of its own. No frame is ever written over another one
 that counts, so a torn write tears nothing but itself. A frame is bound to its file, its place and its position.
 """
@@ -22,7 +22,7 @@ from penstock.storage.encryption_note import MAGIC
 from penstock.storage.files import Buffer
 
 FORMAT_VERSION: Final = 1
-PAGE_BYTES: Final = 16 * 1024
+PAGE_BYTES: Final = 32 * 1024  # the size of a frame has 15 bits
 SLOT_BYTES: Final = 512  # what a disk writes at once
 HEADER_BYTES: Final = 2 * SLOT_BYTES
 SLOTS_AT: Final = (
@@ -126,7 +126,9 @@ def _may_begin_cut(data: memoryview, at: int, page: int, page_end: int) -> bool:
     """Whether the frame behind another one, in its page or in the next, may be a cut of it."""
     if page_end - at < ROOM_MIN:
         at = page_end + head_at(page + 1) + PAGE_HEAD_BYTES
-    return any(byte & (CUT >> 8) for byte in data[at : at + SIZES_BYTES : 2])
+    if at + SIZES_BYTES > len(data):
+        return False
+    return (data[at] | data[at + 2] | data[at + 4]) >= CUT >> 8
 
 
 class Cipher:
@@ -222,9 +224,14 @@ class Cipher:
         to_made = len(before) - at
         used = 0
         while rest:
-            parts: list[bytes] = []
-            turned = self._turn_page(parts, at, start, slot)
-            if parts:
+            page, in_page = divmod(at, PAGE_BYTES)
+            if in_page == 0 and page > 1:
+                head = _PAGE_CHECKED.pack(self.file_id, page, start)
+                _PAGE_HEAD.pack_into(made, at + to_made, start, crc32c.crc32c(head))
+                at += PAGE_HEAD_BYTES
+            else:  # the rest of a page or a key slot comes before it
+                parts: list[bytes] = []
+                turned = self._turn_page(parts, at, start, slot)
                 made[at + to_made : turned + to_made] = b"".join(parts)
                 at = turned
             size = min(len(rest), PAGE_BYTES - at % PAGE_BYTES - FRAME_OVERHEAD)
