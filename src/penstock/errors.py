@@ -752,6 +752,12 @@ class AccessLimitReached(AccessError):
     code = "access_limit_reached"
 
 
+class KeysNotRotated(AccessError):
+    """The master keys of encryption at rest were not rotated. The message says what to do; nothing is lost."""
+
+    code = "keys_not_rotated"
+
+
 # -- quotas ------------------------------------------------------------------------------------------------------------
 
 

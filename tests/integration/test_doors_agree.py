@@ -340,6 +340,8 @@ UNKNOWN: dict[type[Request[Any]], Request[Any] | str] = {
     access.IssueApiKey: MADE,
     access.ListApiKeys: NOTHING_TO_LACK,
     access.RevokeApiKey: access.RevokeApiKey(key_id="0123456789abcdef"),
+    access.DescribeMasterKeys: NOTHING_TO_LACK,
+    access.RotateMasterKeys: access.RotateMasterKeys(),
     settings.DescribeGroupConfigs: MADE,
     settings.AlterGroupConfigs: MADE,
     settings.DescribeClusterConfigs: NOTHING_TO_LACK,

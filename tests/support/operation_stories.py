@@ -233,6 +233,8 @@ def of_access(told: Told, topic: str) -> Story:
     assert [key.key_id for key in told.answer.keys] == [key_id]
     yield access.RevokeApiKey(key_id=key_id)
     yield access.DeleteUser(user=topic)
+    yield access.DescribeMasterKeys()
+    assert not told.answer.encrypting
 
 
 def of_quotas(told: Told, topic: str) -> Story:
@@ -276,4 +278,5 @@ STORIES = (
 REFUSED = {
     cluster.TransferControl(): errors.PenstockError,
     cluster.RemoveNode(node=99, force=True): errors.NodeNotFound,
+    access.RotateMasterKeys(): errors.KeysNotRotated,
 }

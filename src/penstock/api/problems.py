@@ -99,6 +99,7 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.AccessLimitReached: 409,
     errors.QuotaExceeded: 429,
     errors.QuotaNotFound: 404,
+    errors.KeysNotRotated: 409,
 }
 
 

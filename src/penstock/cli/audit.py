@@ -6,8 +6,8 @@ from datetime import datetime
 
 import click
 
-from penstock.cli.options import output_option, url_option
-from penstock.cli.output import Column, echo_json, is_for_people, printable, show_rows
+from penstock.cli.options import answer_options
+from penstock.cli.output import Column, Output, echo_rows, printable
 from penstock.cli.rest import Rest
 from penstock.cli.times import PastTime, time_text
 
@@ -21,16 +21,14 @@ from penstock.cli.times import PastTime, time_text
 )
 @click.option("--since", type=PastTime(), help="Only from then on: 15m, 2h, 3d ago, or RFC 3339.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many at most.")
-@output_option
-@url_option
+@answer_options
 def audit(
-    principal: str | None, decision: str | None, since: datetime | None, limit: int, output: str | None, url: str
+    principal: str | None, decision: str | None, since: datetime | None, limit: int, out: Output, rest: Rest
 ) -> None:
     """Show the audit log, the newest event first."""
     told = None if since is None else since.isoformat()
-    page = Rest(url).get("v1", "audit", principal=principal, decision=decision, since=told, limit=limit)
-    if not is_for_people(output):
-        echo_json(page)
+    page = rest.get("v1", "audit", principal=principal, decision=decision, since=told, limit=limit)
+    if out.printed_json(page):
         return
     columns: dict[str, Column] = {
         "time": lambda row: time_text(row["time"]),
@@ -41,6 +39,6 @@ def audit(
         "decision": "decision",
         "request": lambda row: printable(row["request_id"]),
     }
-    show_rows(page["events"], output, columns)
+    echo_rows(page["events"], columns)
     if page["scanned"] < page["total"]:
         click.echo(f"Looked at {page['scanned']} of {page['total']} events.", err=True)

@@ -8,8 +8,8 @@ from typing import Any, Final
 import click
 
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.options import combined, confirm, output_option, url_option, yes_option
-from penstock.cli.output import Column, echo_json, is_for_people, printable, show_rows
+from penstock.cli.options import answer_options, combined, confirm, url_option, yes_option
+from penstock.cli.output import Column, Output, printable
 from penstock.cli.rest import Rest
 
 _RATES: Final = (
@@ -36,9 +36,8 @@ def quota() -> None:
 
 @quota.command("list")
 @_whom
-@output_option
-@url_option
-def list_quotas(user: str | None, client_id: str | None, ip: str | None, output: str | None, url: str) -> None:
+@answer_options
+def list_quotas(user: str | None, client_id: str | None, ip: str | None, out: Output, rest: Rest) -> None:
     """List quotas: all, or those that name these parts."""
     columns: dict[str, Column] = {
         "user": lambda row: printable(row["user"] or "-"),
@@ -46,17 +45,15 @@ def list_quotas(user: str | None, client_id: str | None, ip: str | None, output:
         "ip": lambda row: printable(row["ip"] or "-"),
         "quotas": lambda row: ", ".join(f"{name}={value}" for name, value in row["quotas"].items()),
     }
-    found = Rest(url).get("v1", "quotas", user=user, client_id=client_id, ip=ip)
-    show_rows(found["quotas"], output, columns)
+    out.rows(rest.get("v1", "quotas", user=user, client_id=client_id, ip=ip)["quotas"], columns)
 
 
 @quota.command("set")
 @click.argument("rates", nargs=-1, required=True, metavar="RATE=NUMBER...")
 @_whom
-@output_option
-@url_option
+@answer_options
 def set_quota(
-    rates: tuple[str, ...], user: str | None, client_id: str | None, ip: str | None, output: str | None, url: str
+    rates: tuple[str, ...], user: str | None, client_id: str | None, ip: str | None, out: Output, rest: Rest
 ) -> None:
     """Set rates a second, such as producer_byte_rate=1048576; without a number a rate is removed.
 
@@ -70,24 +67,21 @@ def set_quota(
             raise CommandError(f"{text!r} is not RATE=NUMBER. Rates: {', '.join(_RATES)}.", Exit.USAGE)
         changes[name] = value or None
     body = {**_entity(user, client_id, ip), "quotas": changes}
-    stands = Rest(url).patch("v1", "quotas", body=body)
-    if is_for_people(output):
-        told = ", ".join(f"{name}={value}" for name, value in stands["quotas"].items()) or "none"
-        click.echo(f"Quotas now: {told}.", err=True)
-    else:
-        echo_json(stands)
+    stands = rest.patch("v1", "quotas", body=body)
+    told = ", ".join(f"{name}={value}" for name, value in stands["quotas"].items()) or "none"
+    out.done(stands, f"Quotas now: {told}.")
 
 
 @quota.command()
 @_whom
 @yes_option
 @url_option
-def remove(user: str | None, client_id: str | None, ip: str | None, yes: bool, url: str) -> None:
+def remove(user: str | None, client_id: str | None, ip: str | None, yes: bool, rest: Rest) -> None:
     """Remove all quotas of a user, a client id, both, or an address. Exit code 3 if there are none."""
     entity = _entity(user, client_id, ip)
     named = " ".join(f"{name}={printable(value)}" for name, value in entity.items())
     confirm(f"Remove all quotas of {named}?", is_sure=yes)
-    Rest(url).delete("v1", "quotas", **entity)
+    rest.delete("v1", "quotas", **entity)
     click.echo(f"Removed the quotas of {named}.", err=True)
 
 

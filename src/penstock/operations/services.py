@@ -33,6 +33,7 @@ from penstock.partitions.scrub import Scrub
 from penstock.partitions.stats import BrokerStats
 from penstock.partitions.topics import Topics
 from penstock.records import KeyHash, RoundRobin
+from penstock.storage.encryption_note import MasterKeyRing
 from penstock.supervision import Supervision
 
 PARTITIONERS: Final = {"key_hash": KeyHash, "round_robin": RoundRobin}
@@ -74,11 +75,14 @@ class Services:
     voucher: Voucher
     quotas: Quotas
     broker: Broker
+    master_keys: MasterKeyRing | None = None  # None: nothing is encrypted at rest
     # What the node should be looked at for, by its code; None while there is nothing.
     concerns: dict[str, Callable[[], str | None]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, broker: Broker, partitioners: Partitioners | None = None) -> Services:
+    def of(
+        cls, broker: Broker, partitioners: Partitioners | None = None, master_keys: MasterKeyRing | None = None
+    ) -> Services:
         """The services of a node."""
         return cls(
             node_id=broker.config.node_id,
@@ -110,4 +114,5 @@ class Services:
             voucher=Voucher(broker.config.cluster.token or ""),
             quotas=broker.quotas,
             broker=broker,
+            master_keys=master_keys,
         )

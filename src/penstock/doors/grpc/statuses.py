@@ -56,6 +56,7 @@ CODES: Final[dict[type[PenstockError], StatusCode]] = {
     errors.ApiKeyNotFound: StatusCode.NOT_FOUND,
     errors.LastAdmin: StatusCode.FAILED_PRECONDITION,
     errors.AccessLimitReached: StatusCode.RESOURCE_EXHAUSTED,
+    errors.KeysNotRotated: StatusCode.FAILED_PRECONDITION,
     errors.TopicExists: StatusCode.ALREADY_EXISTS,
     errors.UnknownTopic: StatusCode.NOT_FOUND,
     errors.UnknownPartition: StatusCode.NOT_FOUND,
@@ -108,6 +109,7 @@ CODES: Final[dict[type[PenstockError], StatusCode]] = {
     errors.AccessLimitReached: StatusCode.RESOURCE_EXHAUSTED,
     errors.QuotaExceeded: StatusCode.RESOURCE_EXHAUSTED,
     errors.QuotaNotFound: StatusCode.NOT_FOUND,
+    errors.KeysNotRotated: StatusCode.FAILED_PRECONDITION,
 }
 
 
