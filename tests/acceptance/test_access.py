@@ -13,17 +13,31 @@ import pytest
 from tests.support.cluster import Cluster, eventually
 from tests.support.node import Node, free_port, penstock_command
 
+from penstock.access import api_keys
+from penstock.access.scram import ScramMechanism, derive
+from penstock.secure.bootstrap import Bootstrap
+
 PASSWORD = "the first password"
+
+
+def bootstrap() -> Bootstrap:
+    """The first user, as `penstock secure init` writes it."""
+    key_id, _, secret_hash = api_keys.make_text(b"i" * api_keys.ID_BYTES, b"s" * api_keys.SECRET_BYTES)
+    return Bootstrap(
+        user="root",
+        credentials=tuple(derive(mechanism, PASSWORD, b"salt" * 4) for mechanism in ScramMechanism),
+        key=api_keys.ApiKey(key_id=key_id, principal="User:root", secret_hash=secret_hash, created_ms=0),
+    )
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("secure")
-    (directory / "bootstrap").write_text(f"{PASSWORD}\n")
+    (directory / "bootstrap").write_bytes(bootstrap().encode())
     settings = {
         "security__enabled": "true",
         "security__super_users": "User:root",
-        "security__bootstrap_password_file": directory / "bootstrap",
+        "security__bootstrap_file": directory / "bootstrap",
         "cluster__token": "a token of the cluster",
     }
     with Cluster(directory, 3, **settings) as running:
