@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import cached_property
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -29,7 +30,7 @@ from penstock.doors.grpc.statuses import status_of
 from penstock.errors import NodeStarting
 from penstock.grpc.converters import decode, encode
 from penstock.grpc.definitions import PACKAGE
-from penstock.grpc.shapes import Rpc, leaves_of, service_name
+from penstock.grpc.shapes import Rpc, service_name
 from penstock.operations.table import server_of
 
 # What runs a stream: requests in, answers out.
@@ -58,12 +59,21 @@ class Bound:
         self._door = door
         self._rpc = rpc
         self._path = f"/{described.containing_service.full_name}/{described.name}"
-        self._request = GetMessageClass(described.input_type)
+        self._described = described
         self._answer = described.output_type
-        self._nothing = GetMessageClass(described.output_type)().SerializeToString()
         self._serve = None if rpc.operation is None else server_of(rpc.operation.request)
         self._is_early = rpc.operation is not None and rpc.operation.is_early
-        self._has_bytes = any(leaf.name == "max_bytes" for leaf in leaves_of(rpc.request))
+        self._has_bytes = "max_bytes" in rpc.request.__struct_fields__
+
+    # Classes of messages are made with the first call of a method: most are never called, and each costs memory.
+
+    @cached_property
+    def _request(self) -> type[Message]:
+        return GetMessageClass(self._described.input_type)
+
+    @cached_property
+    def _nothing(self) -> bytes:
+        return GetMessageClass(self._answer)().SerializeToString()
 
     def handler(self, conversation: Conversation | None) -> grpc.RpcMethodHandler[Any, Any]:
         """What the library calls."""
