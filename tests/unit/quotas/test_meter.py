@@ -42,3 +42,11 @@ def test_an_idle_meter_is_as_good_as_a_new_one() -> None:
     meter.use(5, now=0)
     assert not meter.is_idle(0.1)
     assert meter.is_idle(0.6)
+
+
+def test_asking_for_a_debt_costs_nothing_and_time_pays_it() -> None:
+    meter = Meter(10.0, 0.0)
+    assert meter.debt_s(0.0) == 0.0
+    meter.use(30.0, 0.0)
+    assert [meter.debt_s(0.0), meter.debt_s(0.0), meter.debt_s(1.5)] == [2.0, 2.0, 0.5]
+    assert meter.debt_s(2.0) == 0.0

@@ -153,3 +153,21 @@ def test_a_name_that_is_no_entity_is_refused() -> None:
     for name in ("", "alice", '{"users":"a"}', "[]"):
         with pytest.raises(InvalidRequest):
             check_quota(name, {})
+
+
+def test_meters_of_a_client_are_looked_up_once_until_quotas_change() -> None:
+    entity = QuotaEntity(user="alice")
+    quotas = quotas_with((entity, {PRODUCER_RATE: "5"}))
+    before = quotas.meters_of("alice", "app")
+    assert quotas.meters_of("alice", "app") is before
+    quotas.apply()
+    again = quotas.meters_of("alice", "app")
+    assert again is not before
+    assert again.produce is before.produce, "what was used stays used"
+
+
+def test_pauses_are_counted_by_door_and_kind() -> None:
+    quotas = quotas_with()
+    quotas.note_throttled("http", "produce", 0.5)
+    quotas.note_throttled("http", "produce", 1.0)
+    assert (quotas.throttled["http", "produce"], quotas.throttled_s["http", "produce"]) == (2, 1.5)
