@@ -121,6 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from bench.spark.run import main as bench_spark
 
         return bench_spark(given[1:])
+    if given[:1] == ["security"]:
+        from bench.security import main as bench_security
+
+        return bench_security(given[1:])
     options = parse(given)
     console = Console(width=None if sys.stdout.isatty() else 140)
     if options.list:

@@ -87,7 +87,10 @@ log.initial.task.delay.ms=500
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """Apache Kafka; `extra` are properties over the shipped ones. `version` None is the newest release."""
+    """Apache Kafka; `version` None is the newest release.
+
+    `extra` are properties over the shipped ones, with `{broker}` and `{controller}` for its ports.
+    """
 
     name: str
     description: str
@@ -105,7 +108,7 @@ class Kafka:
         broker, controller = free_port(), free_port()
         data = directory / "data"
         config = directory / "server.properties"
-        config.write_text(PROPERTIES.format(broker=broker, controller=controller, data=data) + self.extra)
+        config.write_text((PROPERTIES + self.extra).format(broker=broker, controller=controller, data=data))
         (directory / "log4j2.properties").write_text(LOG4J)
         java = ["java", "-cp", f"{home}/libs/*", f"-Dlog4j2.configurationFile={directory}/log4j2.properties"]
         format_storage(java, config)

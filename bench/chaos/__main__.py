@@ -16,6 +16,7 @@ from bench.chaos import __doc__ as description
 from bench.chaos import failover, machine, rolling, run
 from bench.chaos.faults import KINDS
 from bench.chaos.order import Order
+from bench.chaos.secured import SecuredNodes
 from bench.chaos.software import KafkaNodes, PenstockNodes, Software
 from bench.targets import CACHE
 
@@ -51,10 +52,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=3, help="how many nodes (3)")
     parser.add_argument("--kills", type=int, default=50, help="failover: how many kills (50)")
     parser.add_argument("--target", choices=list(SOFTWARE), default="penstock", help="kafka proves the checker itself")
+    parser.add_argument("--secured", action="store_true", help="TLS, logins and encryption at rest, on every node")
     parser.add_argument("--plain", action="store_true", help="plain processes, even as root")
     parser.add_argument("--keep", action="store_true", help="keep the nodes' data")
     parser.add_argument("--list", action="store_true", help="say which faults there are, and stop")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.secured and options.target != "penstock":
+        parser.error("--secured is for penstock only")
+    return options
 
 
 def positive(text: str) -> float:
@@ -94,6 +99,8 @@ def give_order(options: argparse.Namespace, console: Console) -> Order:
     faults = [name for name in options.faults if name not in options.without] if options.verb == "run" else []
     directory = fresh_directory(options.verb, seed)
     software = SOFTWARE[options.target]
+    if options.secured:
+        software = SecuredNodes(PENSTOCK_SETTINGS, home=directory / "secure")
     return Order(
         seed=seed,
         minutes=options.minutes,

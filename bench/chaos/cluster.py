@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.chaos.disks import Disk
+from bench.chaos.login import Login
 from bench.chaos.machine import FAKETIME, Machine, die_with_parent, enter_namespace
 from bench.chaos.network import WATCHER, Network, address_of, namespace_of
 from bench.chaos.software import Place, Software
@@ -36,13 +37,14 @@ class ClusterError(Exception):
 class Node:
     """One node: a place, perhaps a disk of its own, and a process while it runs."""
 
-    def __init__(self, place: Place, disk: Disk | None, has_fake_time: bool) -> None:
+    def __init__(self, place: Place, disk: Disk | None, has_fake_time: bool, login: Callable[[], Login]) -> None:
         self.place = place
         self.disk = disk
         self.log_path = place.scratch / "node.log"
         self.is_paused = False
         self._clock_path = place.scratch / "clock"
         self._has_fake_time = has_fake_time
+        self._login = login
         self._child: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
@@ -133,10 +135,14 @@ class Node:
     def ask(self, method: str, path: str, watcher: str | None, timeout_s: float = 10.0) -> tuple[int, bytes]:
         """Status and body of an answer over HTTP; OSError or HTTPException if there is none."""
         source = (watcher, 0) if watcher else None
-        place = self.place
+        place, login = self.place, self._login()
         connection = http.client.HTTPConnection(place.host, place.http_port, timeout=timeout_s, source_address=source)
+        if (context := login.context) is not None:
+            connection = http.client.HTTPSConnection(
+                place.host, place.http_port, timeout=timeout_s, source_address=source, context=context
+            )
         with contextlib.closing(connection):
-            connection.request(method, path)
+            connection.request(method, path, headers=login.headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
 
@@ -156,6 +162,11 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         return ",".join(node.place.kafka for node in self.nodes.values())
+
+    @property
+    def login(self) -> Login:
+        """How clients log in, once a node was launched."""
+        return self.software.login
 
     @property
     def running(self) -> list[Node]:
@@ -181,7 +192,7 @@ class Cluster:
             disk = Disk(self.directory / f"node-{number}.img", scratch / "disk", self._image_mib)
         data = (disk.mount_point if disk else scratch) / "data"
         place = Place(number, *addresses, data_dir=data, scratch=scratch)
-        node = Node(place, disk, self.machine.has_fake_time)
+        node = Node(place, disk, self.machine.has_fake_time, lambda: self.login)
         self.nodes[number] = node
         if is_first:
             self.first.append(place)

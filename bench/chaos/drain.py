@@ -18,14 +18,15 @@ def drain_leaders(cluster: Cluster, topics: Mapping[str, int], diary: Diary) -> 
     for isolation in isolations:
         for topic, partitions in topics.items():
             for partition in range(partitions):
-                diary.write(drain(cluster.bootstrap, topic, partition, isolation))
+                diary.write(drain(cluster, topic, partition, isolation))
 
 
-def drain(bootstrap: str, topic: str, partition: int, isolation: Isolation, limit_s: float = LIMIT_S) -> Drained:
+def drain(cluster: Cluster, topic: str, partition: int, isolation: Isolation, limit_s: float = LIMIT_S) -> Drained:
     """One partition from offset 0 to what is its end when the reading begins."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            "bootstrap.servers": cluster.bootstrap,
+            **cluster.login.kafka,
             "group.id": "unused",
             "isolation.level": f"read_{isolation}",
             "enable.auto.commit": False,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -34,6 +35,7 @@ class Probe:
 
     bootstrap: str
     partition: int
+    login: Mapping[str, str] = field(default_factory=dict, repr=False)
     answers: list[tuple[float, float]] = field(default_factory=list)
     """When a write was sent, and when it was acknowledged."""
     failures: list[str] = field(default_factory=list)
@@ -43,6 +45,7 @@ class Probe:
         self._producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,
+                **self.login,
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "message.timeout.ms": int(GIVE_UP_S * 1000),
@@ -117,7 +120,7 @@ def play(order: Order) -> int:
 
 def one_kill(cluster: Cluster, watch: Watch, partition: int) -> tuple[float, bool]:
     """Seconds from the kill to the next acknowledged write, and whether the controller was killed too."""
-    probe = Probe(cluster.bootstrap, partition)
+    probe = Probe(cluster.bootstrap, partition, cluster.login.kafka)
     try:
         if not wait_for(lambda: len(probe.answers) >= STEADY_ANSWERS, GIVE_UP_S, 0.01):
             raise ClusterError(f"no write to {LOG_TOPIC}-{partition} is acknowledged although all seems whole")

@@ -26,7 +26,7 @@ def play(order: Order) -> int:
     restarts: list[tuple[float, float]] = []
     troubles: list[str] = []
     with standing(order) as (cluster, watch), Display(order.console, ROUNDS * order.nodes) as display:
-        workload = Workload(order.directory / "clients", cluster.bootstrap, EVERYBODY, order.load)
+        workload = Workload(order.directory / "clients", cluster.bootstrap, EVERYBODY, order.load, cluster.login)
         arena = Arena(cluster, watch, workload.tend)
         try:
             workload.tend()

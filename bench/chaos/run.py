@@ -39,7 +39,7 @@ def play(order: Order) -> int:
         highlight=False,
     )
     with standing(order) as (cluster, watch), Display(console, order.minutes * 60) as display:
-        workload = Workload(order.directory / "clients", cluster.bootstrap, EVERYBODY, order.load)
+        workload = Workload(order.directory / "clients", cluster.bootstrap, EVERYBODY, order.load, cluster.login)
         conductor = Conductor(Arena(cluster, watch, workload.tend), workload.tend, display.say, display.update)
         began_at = asked_until = now()
         watch.start()

@@ -12,12 +12,13 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
+from bench.chaos.login import Login
 from bench.kafka import CLUSTER_ID, JVM_FLAGS, LOG4J, fetch
 from bench.process import BrokerError
 from bench.targets import CACHE, REPO
-from penstock.storage.files import DiskFiles
+from penstock.storage.files import DiskFiles, Files
 from penstock.storage.inspect import dump_records
 
 
@@ -53,6 +54,10 @@ class Software(Protocol):
     def name(self) -> str:
         """As in the report."""
 
+    @property
+    def login(self) -> Login:
+        """How clients log in, once the first node was started."""
+
     def command(self, place: Place, first: Sequence[Place]) -> tuple[list[str], Mapping[str, str]]:
         """The command and the environment of the node at `place`; `first` are those of the first quorum."""
 
@@ -70,7 +75,11 @@ class PenstockNodes:
     source: Path | None = None
     """Where the program's source is, if not where it is installed."""
 
-    def frozen(self, directory: Path) -> PenstockNodes:
+    @property
+    def login(self) -> Login:
+        return Login()
+
+    def frozen(self, directory: Path) -> Self:
         """The same from a copy of the source: a run tests one state of it, whatever is edited meanwhile."""
         copy = directory / "source"
         shutil.copytree(REPO / "src" / "penstock", copy / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
@@ -124,6 +133,10 @@ class KafkaNodes:
     heap: str = "512m"
     name: str = "kafka"
 
+    @property
+    def login(self) -> Login:
+        return Login()
+
     def command(self, place: Place, first: Sequence[Place]) -> tuple[list[str], Mapping[str, str]]:
         home = CACHE / f"kafka-{fetch(self.version)}"
         config = place.scratch / "server.properties"
@@ -149,8 +162,8 @@ def format_storage(java: Sequence[str], config: Path) -> None:
         raise BrokerError(f"storage format failed: {done.stdout}{done.stderr}")
 
 
-def records_in(directory: Path) -> Iterator[tuple[int, bytes]]:
+def records_in(directory: Path, files: Files | None = None) -> Iterator[tuple[int, bytes]]:
     """Offset and value of every record in the segments of a directory: both keep batches of the same format."""
-    for found in dump_records(DiskFiles(), directory) if directory.exists() else ():
+    for found in dump_records(files or DiskFiles(), directory) if directory.exists() else ():
         if not found.batch.header.is_control:
             yield found.record.offset, bytes(found.record.value or b"")

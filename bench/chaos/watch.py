@@ -66,7 +66,7 @@ class Watch:
     def _admin(self) -> AdminClient:
         # A new one each time: an old one remembers addresses of nodes that are gone for good.
         settings = {"bootstrap.servers": self._cluster.bootstrap, "log_level": 0, "socket.timeout.ms": 3000}
-        return AdminClient(settings | {"logger": _silent(), "error_cb": lambda _: None})
+        return AdminClient(settings | self._cluster.login.kafka | {"logger": _silent(), "error_cb": lambda _: None})
 
     def create_topics(self, limit_s: float = 60.0) -> None:
         """Create the topics with three replicas (fewer if there are fewer nodes), and wait until all is in step."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.chaos.clients.client import EXIT_FATAL, EXIT_STUCK, FINISH_LIMIT_S
+from bench.chaos.login import Login
 from bench.chaos.machine import die_with_parent
 from bench.targets import REPO
 
@@ -47,11 +48,11 @@ class Worker:
 class Workload:
     """All clients of a run."""
 
-    def __init__(self, directory: Path, bootstrap: str, roles: Mapping[str, str], rate: int) -> None:
+    def __init__(self, directory: Path, bootstrap: str, roles: Mapping[str, str], rate: int, login: Login) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._bootstrap = bootstrap
-        self._environment = {**os.environ, "CHAOS_RATE": str(rate)}
+        self._environment = {**os.environ, **login.environment(directory), "CHAOS_RATE": str(rate)}
         self.workers = {name: Worker(name, role) for name, role in roles.items()}
         self._is_finishing: set[str] = set()
 

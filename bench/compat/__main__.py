@@ -18,24 +18,25 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.compat import __doc__ as description
-from bench.compat import codecs, connector, groups, security, transactions
+from bench.compat import codecs, connector, groups, logins, security, transactions
 from bench.compat.brokers import BROKERS, Running
 from bench.compat.clients import CLIENTS, Client
 from bench.compat.steps import Result, step
 
-# What a client has to be able to do to play a scenario, and the scenario.
-SCENARIOS: dict[str, tuple[type, Callable[[Any, Running], Iterator[Result]]]] = {
-    "codecs": (codecs.Writes, codecs.play),
-    "groups": (groups.Joins, groups.play),
-    "transactions": (transactions.Transacts, transactions.play),
-    "security": (security.Administers, security.play),
-    "connector": (connector.Connects, connector.play),
+# What a client has to be able to do to play a part of a scenario, and the part.
+Part = tuple[type, Callable[[Any, Running], Iterator[Result]]]
+SCENARIOS: dict[str, Sequence[Part]] = {
+    "codecs": [(codecs.Writes, codecs.play)],
+    "groups": [(groups.Joins, groups.play)],
+    "transactions": [(transactions.Transacts, transactions.play)],
+    "security": [(logins.LogsIn, logins.play), (security.Administers, security.play)],
+    "connector": [(connector.Connects, connector.play)],
 }
 
 
 def play(client: Client, scenarios: Sequence[str], broker: Running) -> Iterator[Result]:
     """Install one client and let it play what it can."""
-    parts = [SCENARIOS[name] for name in scenarios]
+    parts = [part for name in scenarios for part in SCENARIOS[name]]
     playable = [scenario for needed, scenario in parts if isinstance(client, needed)]
     if not playable:
         return

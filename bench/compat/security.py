@@ -1,9 +1,8 @@
-"""The scenario "security": Kafka's own tools make users and rules, and a client is held to them.
+"""The scenario "security", second part: Kafka's own tools make users, rules and quotas, and a client is held to them.
 
-It has a node of its own. `kafka-configs` creates the administrator while security is off; with security on, the
-administrator makes a user by `kafka-configs` and rules by `kafka-acls`, and the user produces and consumes with each
-SCRAM mechanism, is refused what it has no rule for, and is refused everything once its rules are gone. Only a Penstock
-node plays it: the steps that switch security on are its own.
+It has a node of `secure init`, and everything goes over TLS with a login. The administrator makes a user and quotas by
+`kafka-configs` and rules by `kafka-acls`; the user produces and consumes with each SCRAM mechanism, and is refused what
+it has no rule for. Only a Penstock node plays it.
 """
 
 from __future__ import annotations
@@ -13,14 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from tests.support.secured_node import SecuredNode
+
 from bench.compat.brokers import Running
 from bench.compat.steps import Result, StepFailedError, step
-from bench.targets import Node, Penstock
+from bench.targets import Penstock
 
 ADMIN, USER, TOPIC, GROUP = "admin", "alice", "orders", "readers"
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-_PASSWORDS = {ADMIN: "admin-secret", USER: "alice-secret"}
-_SETTINGS = {"PENSTOCK_SECURITY__ENABLED": "true", "PENSTOCK_SECURITY__SUPER_USERS": f"User:{ADMIN}"}
+_PASSWORD = "alice-secret"
+_QUOTAS = {"producer_byte_rate": "1048576", "consumer_byte_rate": "2097152", "request_percentage": "50"}
 
 
 @runtime_checkable
@@ -46,14 +47,14 @@ class Administers(Protocol):
 
 
 def play(client: Administers, broker: Running) -> Iterator[Result]:
-    target = broker.broker.target
-    if not isinstance(target, Penstock):
+    if not isinstance(broker.broker.target, Penstock):
         return
-    scene = Scene(client, broker.scratch / "security", target)
+    scene = Scene(client, broker.scratch / "security")
     try:
-        yield step(client.name, "first user by kafka-configs", scene.create_admin)
+        yield step(client.name, "a node of secure init", scene.start)
         yield step(client.name, "users by kafka-configs", scene.manage_users)
         yield step(client.name, "rules by kafka-acls", scene.manage_rules)
+        yield step(client.name, "quotas by kafka-configs", scene.manage_quotas)
         for mechanism in MECHANISMS:
             yield step(client.name, f"produce and consume with {mechanism}", partial(scene.use, mechanism))
         yield step(client.name, "refusals", scene.be_refused)
@@ -64,28 +65,38 @@ def play(client: Administers, broker: Running) -> Iterator[Result]:
 class Scene:
     """A node with security, and the files that its clients log in with."""
 
-    def __init__(self, client: Administers, directory: Path, target: Penstock) -> None:
+    def __init__(self, client: Administers, directory: Path) -> None:
         self._client = client
         self._directory = directory
-        self._target = target
-        self._node: Node | None = None
+        self._node: SecuredNode | None = None
 
     @property
     def _bootstrap(self) -> str:
+        return f"localhost:{self._secured.kafka_port}"
+
+    @property
+    def _secured(self) -> SecuredNode:
         assert self._node is not None, "the node is not up"
-        return self._node.brokers
+        return self._node
+
+    def start(self) -> None:
+        self._node = SecuredNode(self._directory)
+        self._node.start()
 
     def stop(self) -> None:
         if self._node is not None:
-            self._node.process.stop()
+            self._node.stop()
             self._node = None
 
     def _login(self, user: str, mechanism: str = MECHANISMS[0], password: str | None = None) -> Path:
         path = self._directory / f"{user}-{mechanism}-{'wrong' if password else 'right'}.properties"
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-        secret = password or _PASSWORDS[user]
+        secret = password or (self._secured.password if user == ADMIN else _PASSWORD)
+        path.touch(mode=0o600)
         path.write_text(
-            "security.protocol=SASL_PLAINTEXT\n"
+            "security.protocol=SASL_SSL\n"
+            "ssl.truststore.type=PEM\n"
+            f"ssl.truststore.location={self._secured.ca}\n"
             f"sasl.mechanism={mechanism}\n"
             f'sasl.jaas.config={module} required username="{user}" password="{secret}";\n'
         )
@@ -93,18 +104,9 @@ class Scene:
 
     def _set_user(self, user: str, settings: Path | None) -> None:
         for mechanism in MECHANISMS:
-            value = f"{mechanism}=[iterations=8192,password={_PASSWORDS[user]}]"
+            value = f"{mechanism}=[iterations=8192,password={_PASSWORD}]"
             named = ("--entity-type", "users", "--entity-name", user)
             self._client.configure(self._bootstrap, settings, "--alter", "--add-config", value, *named)
-
-    def create_admin(self) -> None:
-        """Make the administrator, then switch security on."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._node = self._target.start(self._directory)
-        self._set_user(ADMIN, None)
-        self.stop()
-        secure = Penstock("penstock", "with security", {**self._target.settings, **_SETTINGS}, self._target.command)
-        self._node = secure.start(self._directory)
 
     def manage_users(self) -> None:
         admin = self._login(ADMIN)
@@ -112,6 +114,24 @@ class Scene:
         said = " ".join(self._client.configure(self._bootstrap, admin, "--describe", "--entity-type", "users"))
         for user in (ADMIN, USER):
             _expect(f"'{user}'" in said and "iterations=8192" in said, f"{user} is not described: {said}")
+
+    def manage_quotas(self) -> None:
+        """Of a user, of a client id of a user, and the default of all users; set, shown and taken away again."""
+        admin, configure = self._login(ADMIN), self._client.configure
+        entities = (
+            ("--entity-type", "users", "--entity-name", USER),
+            ("--entity-type", "users", "--entity-name", USER, "--entity-type", "clients", "--entity-name", "app"),
+            ("--entity-type", "users", "--entity-default"),
+        )
+        for entity in entities:
+            given = ",".join(f"{name}={value}" for name, value in _QUOTAS.items())
+            configure(self._bootstrap, admin, "--alter", "--add-config", given, *entity)
+            said = " ".join(configure(self._bootstrap, admin, "--describe", *entity))
+            for name, value in _QUOTAS.items():
+                _expect(f"{name}={value}" in said, f"{name} of {entity} is not described: {said}")
+            configure(self._bootstrap, admin, "--alter", "--delete-config", ",".join(_QUOTAS), *entity)
+            said = " ".join(configure(self._bootstrap, admin, "--describe", *entity))
+            _expect("byte_rate" not in said, f"the quotas of {entity} are still there: {said}")
 
     def manage_rules(self) -> None:
         admin = self._login(ADMIN, MECHANISMS[1])

@@ -104,6 +104,12 @@ rd_kafka_t *open_handle(rd_kafka_type_t type, rd_kafka_conf_t *conf, rd_kafka_to
     set(conf, "socket.nagle.disable", "true");
     set(conf, "log_level", "2");
     if (opt.ca) set(conf, "security.protocol", "ssl"), set(conf, "ssl.ca.location", "%s", opt.ca);
+    if (opt.user) {
+        const char *password = getenv("LOADGEN_PASSWORD");
+        set(conf, "security.protocol", opt.ca ? "sasl_ssl" : "sasl_plaintext");
+        set(conf, "sasl.mechanism", "SCRAM-SHA-256");
+        set(conf, "sasl.username", "%s", opt.user), set(conf, "sasl.password", "%s", password ? password : "");
+    }
     rd_kafka_conf_set_error_cb(conf, on_error);
     rd_kafka_t *rk = rd_kafka_new(type, conf, why, sizeof why);
     if (!rk) die("%s", why);
@@ -182,6 +188,7 @@ static void parse(const char *arg) {
     else if (KEY(topic)) opt.topic = v;
     else if (KEY(acks)) opt.acks = v;
     else if (KEY(ca)) opt.ca = v;
+    else if (KEY(user)) opt.user = v;
     else if (KEY(size)) opt.size = atoi(v);
     else if (KEY(partitions)) opt.partitions = atoi(v);
     else if (KEY(producers)) opt.producers = atoi(v);

@@ -10,6 +10,7 @@
 struct options {
     const char *brokers, *topic, *acks;
     const char *ca;          /* the authority to trust; with it the client speaks TLS */
+    const char *user;        /* logs in by SCRAM-SHA-256, with the password in LOADGEN_PASSWORD */
     int size, partitions, producers, connections, batch_messages, batch_bytes, max_in_flight;
     int fetch_bytes;         /* fetch.max.bytes of a consumer; 0 is the client's default */
     int idempotent;          /* sequences, so that the broker stores every record once */

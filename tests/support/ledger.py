@@ -108,7 +108,9 @@ class Books:
             self.failed.append(error)
 
 
-def read_partition(bootstrap: str, topic: str, partition: int, limit_s: float = 60.0) -> list[tuple[int, bytes]]:
+def read_partition(
+    bootstrap: str, topic: str, partition: int, limit_s: float = 60.0, **config: Any
+) -> list[tuple[int, bytes]]:
     """Every (offset, value) of a partition up to its end at this moment, with checksums checked by the client."""
     consumer = Consumer(
         {
@@ -118,6 +120,7 @@ def read_partition(bootstrap: str, topic: str, partition: int, limit_s: float = 
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 50,
+            **config,
         }
     )
     found: list[tuple[int, bytes]] = []

@@ -32,17 +32,25 @@ def penstock(*arguments: str | Path, home: Path, stdin: str = "") -> subprocess.
 class SecuredNode(Node):
     """The first node of a secured cluster."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, node_id: int = 1) -> None:
+        super().__init__(directory, node_id=node_id)
         self.secure = directory / "secure"
         self.home = directory / "home"
-        made = penstock("secure", "init", self.secure, home=self.home)
-        assert made.returncode == 0, made.stderr
+        self._make()
         self.data_dir = self.secure / "data"
         self.arguments = ("--config", str(self.secure / "penstock.yaml"))
-        user, self.password = (self.secure / "admin.credentials").read_text().splitlines()
+        user, self.password = (self.admin_directory / "admin.credentials").read_text().splitlines()
         assert user == "admin"
-        self.token = (self.secure / "admin.token").read_text().strip()
+        self.token = (self.admin_directory / "admin.token").read_text().strip()
+
+    def _make(self) -> None:
+        made = penstock("secure", "init", self.secure, home=self.home)
+        assert made.returncode == 0, made.stderr
+
+    @property
+    def admin_directory(self) -> Path:
+        """Where the admin's credentials are."""
+        return self.secure
 
     @property
     def http_url(self) -> str:

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from bench.chaos.history import Diary, Outcome
+from bench.chaos.login import kafka_login
 
 LOG_TOPIC = "chaos"
 DERIVED_TOPIC = f"{LOG_TOPIC}.derived"  # the checker finds the source by this name
@@ -41,6 +43,7 @@ class Client:
     incarnation: int
     bootstrap: str
     diary: Diary
+    login: Mapping[str, str] = field(default_factory=kafka_login, repr=False)
     stopping: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
@@ -58,6 +61,7 @@ class Client:
         """Settings by which a client soon notices that a node is gone. Keyword names have ``_`` for the dot."""
         return {
             "bootstrap.servers": self.bootstrap,
+            **self.login,
             "client.id": self.full_name,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 500,

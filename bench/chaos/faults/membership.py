@@ -54,8 +54,9 @@ class JoinAndLeave:
         serving = [node for node in cluster.running if node is not self.node and cluster.is_serving(node)]
         if not serving:
             raise ClusterError(f"no node is there to be told: cluster {' '.join(words)}")
-        url = f"http://{serving[0].place.http}"
-        command = [str(REPO / ".venv/bin/penstock"), "cluster", *words, "--url", url]
+        login = cluster.login
+        url = f"{login.scheme}://{serving[0].place.http}"
+        command = [str(REPO / ".venv/bin/penstock"), "cluster", *words, "--url", url, *login.options]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S)
         except subprocess.TimeoutExpired:

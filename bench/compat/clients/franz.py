@@ -6,8 +6,10 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from bench.compat.codecs import Reader
+from bench.compat.logins import CERTIFICATE, TOKEN, Login, Refusals
 from bench.compat.steps import INSTALL_LIMIT_S, PROGRAMS, run
 from bench.targets import CACHE
 
@@ -60,6 +62,17 @@ class FranzGo:
             "partition": lambda bootstrap, topic, count: self._run("read", bootstrap, topic, str(count)),
             "group": lambda bootstrap, topic, count: self._run("group", bootstrap, topic, str(count)),
         }
+
+    logins = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", CERTIFICATE, TOKEN)
+    refusals = Refusals(
+        ("SASL_AUTHENTICATION_FAILED",),
+        ("EOF", "closed", "unable to dial", "deadline exceeded"),
+        ("TOPIC_AUTHORIZATION_FAILED",),
+    )
+
+    def round_trip(self, login: Login, directory: Path, topic: str, text: str) -> list[str]:
+        path = login.write(directory / "login.json")
+        return run([self._home / "franz", "login", "--file", path, "--topic", topic, "--text", text])
 
     def member(self, strategy: str) -> list[str]:
         return [str(self._home / "franz"), "member", "--strategy", strategy]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.compat.codecs import Reader
+from bench.compat.logins import CERTIFICATE, NONE, TOKEN, Login, Refusals
 from bench.compat.steps import PROGRAMS, run
 from bench.install import ensure_command
 from bench.kafka import fetch
@@ -56,6 +57,20 @@ class Java:
             "group": lambda b, t, n: self._consume(b, t, n, "--from-beginning", "--group", f"compat-{t}"),
         }
 
+    logins = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", CERTIFICATE, TOKEN)
+    refusals = Refusals(
+        ("SaslAuthenticationException",),
+        ("TimeoutException", "DisconnectException", "SslAuthenticationException"),
+        ("TopicAuthorizationException",),
+    )
+
+    def round_trip(self, login: Login, directory: Path, topic: str, text: str) -> list[str]:
+        settings = directory / "login.properties"
+        settings.touch(mode=0o600)
+        settings.write_text("".join(f"{name}={value}\n" for name, value in properties(login, directory).items()))
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={token_file(directory).as_uri()}"
+        return run([*self._java[:1], allowed, *self._java[1:], "Login", settings, topic, text])
+
     # -- Kafka's tools, with a login ----------------------------------------------------------------------------------
 
     def configure(self, bootstrap: str, settings: Path | None, *arguments: str) -> list[str]:
@@ -88,3 +103,39 @@ class Java:
     @property
     def reader(self) -> list[str]:
         return [*self._java, "Worker", "--do", "read"]
+
+
+def token_file(directory: Path) -> Path:
+    return directory / "token.jwt"
+
+
+def properties(login: Login, directory: Path) -> dict[str, str]:
+    """The settings of a Java client that logs in; files in PEM, which it takes without a keystore."""
+    found = {
+        "bootstrap.servers": login.bootstrap,
+        "security.protocol": login.protocol,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": login.ca,
+    }
+    if login.how == CERTIFICATE:
+        both = directory / "keystore.pem"
+        both.touch(mode=0o600)
+        both.write_text(Path(login.key).read_text() + Path(login.certificate).read_text())
+        return {**found, "ssl.keystore.type": "PEM", "ssl.keystore.location": str(both)}
+    if login.how == NONE:
+        return found
+    found["sasl.mechanism"] = login.how
+    security = "org.apache.kafka.common.security"
+    if login.how == TOKEN:
+        path = token_file(directory)
+        path.touch(mode=0o600)
+        path.write_text(login.token)
+        return {
+            **found,
+            "sasl.jaas.config": f"{security}.oauthbearer.OAuthBearerLoginModule required;",
+            "sasl.login.callback.handler.class": f"{security}.oauthbearer.OAuthBearerLoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": path.as_uri(),
+        }
+    module = "plain.PlainLoginModule" if login.how == "PLAIN" else "scram.ScramLoginModule"
+    names = f'username="{login.user}" password="{login.password}"'
+    return {**found, "sasl.jaas.config": f"{security}.{module} required {names};"}

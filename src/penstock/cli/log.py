@@ -13,7 +13,8 @@ import click
 
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.master_keys import key_options, source_of
-from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
+from penstock.cli.options import output_option
+from penstock.cli.output import Output, count_of, echo_json, echo_table, printable
 from penstock.storage.encryption_note import is_encrypted
 from penstock.storage.files import DiskFiles, Files
 
@@ -38,12 +39,7 @@ def log() -> None:
 @click.option("--records", is_flag=True, help="Print every record instead.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Print from this offset on.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Print N of each log at most.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["json", "table"]),
-    help="JSON lines, or a table for people. [default: table on a terminal, json elsewhere]",
-)
+@output_option
 @key_options
 def inspect(
     directory: Path,
@@ -52,7 +48,7 @@ def inspect(
     records: bool,
     offset: int,
     limit: int | None,
-    output: str | None,
+    out: Output,
     master_key_file: Path | None,
     master_key_env: str | None,
     master_key_command: str | None,
@@ -70,9 +66,9 @@ def inspect(
     if not directories:
         raise CommandError(f"There is no log in {directory}: no file there ends in .log.", Exit.NOT_FOUND)
     files = _files(directories, source_of(master_key_file, master_key_env, master_key_command, config))
-    exit_code = _summarize(files, directories, verify, output) if verify or not (batches or records) else Exit.OK
+    exit_code = _summarize(files, directories, verify, out) if verify or not (batches or records) else Exit.OK
     for found in directories if batches or records else ():
-        _dump(files, found, records, offset, limit, output)
+        _dump(files, found, records, offset, limit, out)
     return exit_code
 
 
@@ -92,11 +88,11 @@ def _files(directories: list[Path], source: KeySource | None) -> Files:
     return EncryptedFiles(disk, source.load(), is_encrypting=False, is_repairing=False)
 
 
-def _summarize(files: Files, directories: list[Path], verify: bool, output: str | None) -> Exit:
+def _summarize(files: Files, directories: list[Path], verify: bool, out: Output) -> Exit:
     from penstock.storage.inspect import inspect_log
 
     reports = [inspect_log(files, found, decodes_records=verify) for found in directories]
-    if is_for_people(output):
+    if out.is_table:
         echo_table(_SEGMENT_COLUMNS, [_row(report, segment) for report in reports for segment in report.segments])
     else:
         for report in reports:
@@ -173,7 +169,7 @@ def _segment_json(segment: SegmentReport) -> dict[str, object]:
 # -- dumps -------------------------------------------------------------------------------------------------------------
 
 
-def _dump(files: Files, directory: Path, records: bool, offset: int, limit: int | None, output: str | None) -> None:
+def _dump(files: Files, directory: Path, records: bool, offset: int, limit: int | None, out: Output) -> None:
     """Every batch or record on a line of its own; a dump can be long, so nothing waits for the end of it."""
     from penstock.storage.inspect import dump_batches, dump_records
 
@@ -186,7 +182,7 @@ def _dump(files: Files, directory: Path, records: bool, offset: int, limit: int 
         lines = (_batch_json(facts) for facts in dump_batches(files, directory, offset=offset, limit=limit))
     place: dict[str, object] = {"directory": str(directory)}
     for line in lines:
-        if is_for_people(output):
+        if out.is_table:
             click.echo(
                 "  ".join(f"{name}={printable(str(value))}" for name, value in line.items() if value is not None)
             )

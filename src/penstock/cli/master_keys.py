@@ -11,7 +11,7 @@ import click
 
 from penstock.cli.exits import CommandError
 from penstock.cli.options import output_option
-from penstock.cli.output import count_of, echo_json, is_for_people
+from penstock.cli.output import Output, count_of
 from penstock.storage.encryption_note import DirectoryKeys, walk
 from penstock.storage.files import Files
 
@@ -80,7 +80,7 @@ _data_dir_option = click.option(
 @keys.command()
 @_data_dir_option
 @output_option
-def status(data_dir: Path, output: str | None) -> None:
+def status(data_dir: Path, out: Output) -> None:
     """Show how many files each version of the master key protects. Needs no key; a node may be running."""
     from penstock.storage.encryption_note import load_note
     from penstock.storage.files import DiskFiles
@@ -88,15 +88,13 @@ def status(data_dir: Path, output: str | None) -> None:
     files = DiskFiles()
     versions = sorted(load_note(files, data_dir).fingerprints)
     found = _look(files, data_dir) if versions else DirectoryKeys(plain=_count(files, data_dir))
-    if not is_for_people(output):
-        echo_json(
-            {
-                "versions": versions,
-                "encrypted_files": {str(version): found.encrypted[version] for version in sorted(found.encrypted)},
-                "plain_files": found.plain,
-                "damaged_key_copies": found.damaged_copies,
-            }
-        )
+    detail = {
+        "versions": versions,
+        "encrypted_files": {str(version): found.encrypted[version] for version in sorted(found.encrypted)},
+        "plain_files": found.plain,
+        "damaged_key_copies": found.damaged_copies,
+    }
+    if out.printed_json(detail):
         return
     if not versions:
         click.echo("Nothing here was ever encrypted.")

@@ -28,7 +28,7 @@ from penstock.api.queues import ListQueues
 from penstock.api.schedules import ListSchedules
 from penstock.api.topics import ListTopics
 from penstock.api.transactions import ListTransactions
-from penstock.errors import AuthenticationFailed, AuthorizationDenied, PenstockError, ScheduleNotFound
+from penstock.errors import AuthenticationFailed, AuthorizationDenied, NodeStarting, PenstockError, ScheduleNotFound
 from penstock.features.queues.core.messages import parse_receipt
 from penstock.operations.caller import Caller
 from penstock.operations.services import Services
@@ -84,11 +84,16 @@ MAPPED: Final[Mapping[tuple[Action, Resource], tuple[AclAction, AclResource]]] =
     (Action.DESCRIBE, Resource.NODE): (AclAction.DESCRIBE, _CLUSTER),
     # Running nodes is an operator's work; ALTER on the cluster also changes who may do what.
     (Action.ALTER, Resource.NODE): (AclAction.ALTER_CONFIGS, _CLUSTER),
+    # As Kafka's calls for quotas have it.
+    (Action.DESCRIBE, Resource.QUOTA): (AclAction.DESCRIBE_CONFIGS, _CLUSTER),
+    (Action.ALTER, Resource.QUOTA): (AclAction.ALTER_CONFIGS, _CLUSTER),
 }
 
 # What administrators answer for: written to the audit log.
 _CHANGES: Final = frozenset({Action.CREATE, Action.DELETE, Action.ALTER})
-_ADMINISTERED: Final = frozenset({Resource.TOPIC, Resource.GROUP, Resource.PIPELINE, Resource.CLUSTER, Resource.NODE})
+_ADMINISTERED: Final = frozenset(
+    {Resource.TOPIC, Resource.GROUP, Resource.PIPELINE, Resource.CLUSTER, Resource.NODE, Resource.QUOTA}
+)
 
 
 # -- lists: only what the caller may see -------------------------------------------------------------------------------
@@ -228,10 +233,17 @@ class Guard:
         return lambda name: allowed(services, caller, Right(action, resource, name))
 
 
+def check_known(services: Services) -> None:
+    """Refuse to judge credentials, in a way that clients try again, while the node does not know its users yet."""
+    if not services.broker.is_started:
+        raise NodeStarting("This node is starting and does not know its users yet. Try again in a moment.")
+
+
 def check_logged_in(services: Services, caller: Caller, operation: str) -> None:
     """Refuse a caller that has not said who it is, or whose credential has ended."""
     principal = caller.principal
     if principal == ANONYMOUS:
+        check_known(services)
         _note(services, caller, None, operation)
         raise AuthenticationFailed(LOG_IN)
     if principal.expires_ms is not None and services.clock.now_ms() >= principal.expires_ms:
@@ -257,6 +269,8 @@ def require(services: Services, caller: Caller, right: Right, operation: str) ->
     """Refuse unless the caller has the right."""
     if allowed(services, caller, right):
         return
+    if caller.principal == ANONYMOUS:
+        check_known(services)
     _note(services, caller, right, operation)
     if caller.principal == ANONYMOUS:
         raise AuthenticationFailed(LOG_IN)

@@ -22,6 +22,7 @@ from penstock.features.groups.hosted.hosting import HostedMembers
 from penstock.features.messages.publishing import Partitioners
 from penstock.features.pipelines.board import Pipelines
 from penstock.features.queues.queues import Queues
+from penstock.features.quotas.quotas import Quotas
 from penstock.features.schedules.schedules import Schedules
 from penstock.features.transactions.coordinator import TransactionCoordinator
 from penstock.features.transactions.joint.coordinator import JointCoordinator
@@ -72,6 +73,7 @@ class Services:
     authenticator: Authenticator
     audit: AuditLog
     voucher: Voucher
+    quotas: Quotas
     broker: Broker
     master_keys: MasterKeyRing | None = None  # None: nothing is encrypted at rest
     # What the node should be looked at for, by its code; None while there is nothing.
@@ -110,6 +112,7 @@ class Services:
             authenticator=broker.authenticator,
             audit=broker.audit,
             voucher=Voucher(broker.config.cluster.token or ""),
+            quotas=broker.quotas,
             broker=broker,
             master_keys=master_keys,
         )

@@ -73,6 +73,21 @@ def test_wrong_credentials_are_refused_alike_whatever_is_asked_for(secure: Secur
     secure.look(lambda broker: broker.authenticator._by_address._counts.clear())  # later tests need not wait
 
 
+def test_a_node_that_does_not_know_its_users_yet_judges_no_credentials(secure: SecureDoor) -> None:
+    key = {"Authorization": f"Bearer psk_0000000000000000_{'a' * 43}"}  # it may be good once the metadata is read
+    secure.look(lambda broker: setattr(broker, "is_started", False))
+    try:
+        client = secure.client_of(None)
+        assert client.get("/livez", headers=key).status_code == 200
+        for path in ("/v1/whoami", "/v1/cluster", "/v1/topics"):
+            answer = client.get(path, headers=key)
+            assert (answer.status_code, answer.json()["code"]) == (503, "node_starting")
+    finally:
+        secure.look(lambda broker: setattr(broker, "is_started", True))
+    assert secure.client_of(None).get("/v1/whoami", headers=key).status_code == 401
+    secure.look(lambda broker: broker.authenticator._by_address._counts.clear())
+
+
 def test_headers_that_claim_an_identity_do_nothing(secure: SecureDoor) -> None:
     names = ("X-Forwarded-User", "Penstock-Principal", "X-Penstock-Identity", "Penstock-Forwarded", "Remote-User")
     claimed = dict.fromkeys(names, "User:root")

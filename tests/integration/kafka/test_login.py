@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import secrets
 import time
@@ -29,6 +30,7 @@ from penstock.consensus.commands import IssueApiKey
 from penstock.doors.kafka import login
 from penstock.doors.kafka.protocol import apis
 from penstock.doors.kafka.protocol.errors import ErrorCode
+from penstock.doors.kafka.protocol.headers import encode_request
 from penstock.doors.kafka.protocol.messages import records as plain_records
 from penstock.doors.kafka.protocol.messages import security as wire
 from penstock.doors.kafka.protocol.messages.cluster import (
@@ -342,7 +344,7 @@ def test_a_client_that_does_not_log_in_is_closed(tmp_path: Path, monkeypatch: py
 def test_a_certificate_is_enough_without_sasl_and_gives_way_to_it(tmp_path: Path) -> None:
     async def story(door: SecureDoor) -> None:
         subject = "CN=alice,O=Example"
-        await door.allow(subject, AclAction.DESCRIBE, AclResource.TOPIC, TOPIC)
+        await door.allow("alice", AclAction.DESCRIBE, AclResource.TOPIC, TOPIC)
 
         async def connect() -> Client:
             client = await door.connect()
@@ -392,6 +394,28 @@ def test_a_login_that_ends_is_renewed_by_the_same_principal_or_closed(tmp_path: 
         for client in (idle, renewing):
             client.send(ALL_TOPICS, 12)
             assert await client.is_closed()
+
+    tell(tmp_path, story)
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_login_is_no_bug(tmp_path: Path) -> None:
+    """Its last message and its leaving can come in the same turn of the loop."""
+
+    async def story(door: SecureDoor) -> None:
+        unhandled: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        for mechanism in (*SCRAM, "PLAIN"):
+            client = await door.connect()
+            await client.handshake(mechanism)
+            token = plain(ADMIN) if mechanism == "PLAIN" else scram_client(mechanism, ADMIN).get_client_first().encode()
+            last = encode_request(wire.SaslAuthenticateRequest(auth_bytes=token), 2, 9, "test")
+            (connection,) = door.server._connections
+            door.server._dispatcher.dispatch(connection, memoryview(last)[4:])
+            connection.close()
+        await asyncio.sleep(0.5)
+        gc.collect()  # unhandled errors are told of when their tasks go
+        assert not unhandled
+        assert await knows_topics(await door.client(ADMIN))
 
     tell(tmp_path, story)
 

@@ -1,5 +1,5 @@
 // franz-go against one node: franz create|produce|read|group BOOTSTRAP TOPIC [CODEC|COUNT], where lines to produce come on
-// standard input and what is read goes to standard output, one value a line; or franz member|work|read-all --OPTION VALUE …
+// standard input and what is read goes to standard output, one value a line; or franz member|work|read-all|login --OPTION VALUE …
 package main
 
 import (
@@ -56,7 +56,7 @@ func read(ctx context.Context, client *kgo.Client, count int) error {
 }
 
 func run() error {
-	programs := map[string]func(map[string]string) error{"member": member, "work": work, "read-all": readAll}
+	programs := map[string]func(map[string]string) error{"member": member, "work": work, "read-all": readAll, "login": login}
 	if program, isThere := programs[os.Args[1]]; isThere {
 		return program(parse(os.Args[2:]))
 	}

@@ -49,12 +49,22 @@ class GrpcCaller(Caller):
             elif (subject := _subject_of(self._context)) is not None:
                 self._principal = services.authenticator.certificate(subject)
         except AuthenticationFailed:
+            if not services.broker.is_started:
+                return  # it does not know its users yet: what is not for everyone is refused as too early
             services.audit.login_failed(self.host, DOOR, "credentials", self.request_id)
             raise
 
     @property
     def principal(self) -> Principal:
         return self._principal
+
+    @property
+    def door(self) -> str:
+        return DOOR
+
+    @property
+    def client_id(self) -> str:
+        return self._metadata("x-client-id")
 
     @property
     def request_id(self) -> str:

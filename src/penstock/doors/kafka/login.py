@@ -29,7 +29,7 @@ from penstock.doors.kafka.protocol.messages.security import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from penstock.doors.kafka.sasl import DOOR, MECHANISMS, Login, LoginState, begin_exchange
+from penstock.doors.kafka.sasl import DOOR, MECHANISMS, Login, LoginState, Step, begin_exchange
 from penstock.errors import AuthenticationFailed, PenstockError
 
 log = logging.getLogger(__name__)
@@ -139,15 +139,20 @@ class Gate:
 
     def _exchange(self, connection: Connection, login: Login, token: bytes, header: RequestHeader | None) -> None:
         """Hand a token to the mechanism; ``header`` is None where tokens come without one."""
+        assert login.exchange is not None, "a mechanism was agreed on"
         answer = connection.expect_answer(is_barrier=True)
-        self._spawn(self._answer(connection, login, token, header, answer))
+        self._spawn(self._answer(connection, login, login.exchange.step(token), header, answer))
 
     async def _answer(
-        self, connection: Connection, login: Login, token: bytes, header: RequestHeader | None, answer: Answer
+        self,
+        connection: Connection,
+        login: Login,
+        stepping: Coroutine[Any, Any, Step],
+        header: RequestHeader | None,
+        answer: Answer,
     ) -> None:
-        assert login.exchange is not None
         try:
-            step = await login.exchange.step(token)
+            step = await stepping  # the client may be gone before this begins, and before it ends
             if connection.is_closed:
                 return
             lifetime_ms = 0 if step.principal is None else self._admit(connection, login, step.principal)

@@ -31,13 +31,18 @@ class Login:
         self._authenticator = services.authenticator
 
     async def admit(self, scope: Scope) -> None:
-        """Note in the scope who calls; `AuthenticationFailed` if what it shows is not good."""
+        """Note in the scope who calls; `AuthenticationFailed` if what it shows is not good.
+
+        A node that does not know its users yet judges nothing: it serves what is for everyone, such as its health.
+        """
         if not self._authorizer.is_on:
             return
         version = self._authorizer.version
         try:
             scope[_PRINCIPAL] = await self._find(scope)
         except AuthenticationFailed:
+            if not self._services.broker.is_started:
+                return
             self._services.audit.login_failed(host_of(scope), DOOR, "credentials", request_id_of(scope))
             raise
         scope[_VERSION] = version
@@ -74,6 +79,11 @@ def principal_of(scope: Scope) -> Principal:
 def host_of(scope: Scope) -> str:
     client = scope.get("client")
     return client[0] if client else ""
+
+
+def client_id_of(scope: Scope) -> str:
+    """What the client calls itself, for quotas."""
+    return header_of(scope, b"x-client-id")
 
 
 def request_id_of(scope: Scope) -> str:
