@@ -256,7 +256,7 @@ class ScramExchange:
         return answer
 
     def _take_doubled_nonce(self, final: str) -> None:
-        """Take the nonce as librdkafka before 2.6.1 sends it back: its own, and then the whole one, which begins with it.
+        """Take the nonce as librdkafka before 2.6.1 sends it: its own, and then the whole one, which begins with it.
 
         It ends with this server's own, and the proof covers it, so that it is as fresh as it should be. kcat on Debian
         and many programs have such a version; Kafka took it for as long.
