@@ -752,6 +752,32 @@ class AccessLimitReached(AccessError):
     code = "access_limit_reached"
 
 
+class KeysNotRotated(AccessError):
+    """The master keys of encryption at rest were not rotated. The message says what to do; nothing is lost."""
+
+    code = "keys_not_rotated"
+
+
+# -- quotas ------------------------------------------------------------------------------------------------------------
+
+
+class QuotaExceeded(PenstockError):
+    """The client has used more than its quota. Wait as long as the answer says, and try again."""
+
+    code = "quota_exceeded"
+    retriable = True
+
+    def __init__(self, message: str = "", retry_after_ms: int = 1_000) -> None:
+        super().__init__(*([message] if message else ()))
+        self.retry_after_ms = retry_after_ms
+
+
+class QuotaNotFound(PenstockError):
+    """No quota is set for this. List the quotas to see for whom there are some."""
+
+    code = "quota_not_found"
+
+
 # -- pipelines ---------------------------------------------------------------------------------------------------------
 
 

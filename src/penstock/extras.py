@@ -6,10 +6,8 @@ and pipelines need ``spark`` (decision 25). Code that needs an extra imports its
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final
 
 DISTRIBUTION: Final = "penstock-mq"
@@ -41,6 +39,9 @@ def install_line(*extras: str) -> str:
 
 def _origin() -> str | None:
     """Where this was installed from if that was no index, as PEP 610 has installers note it."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution  # 20 ms, for an error message
+
     try:
         noted = distribution(DISTRIBUTION).read_text("direct_url.json")
     except PackageNotFoundError:

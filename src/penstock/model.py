@@ -13,8 +13,9 @@ TRANSACTIONS_TOPIC: Final = "__transaction_state"
 REDRIVES_TOPIC: Final = "__redrives"
 PIPELINES_TOPIC: Final = "__pipelines"
 SCHEDULES_TOPIC: Final = "__schedules"
+AUDIT_TOPIC: Final = "__audit"
 INTERNAL_TOPICS: Final = frozenset(
-    {OFFSETS_TOPIC, TRANSACTIONS_TOPIC, REDRIVES_TOPIC, PIPELINES_TOPIC, SCHEDULES_TOPIC}
+    {OFFSETS_TOPIC, TRANSACTIONS_TOPIC, REDRIVES_TOPIC, PIPELINES_TOPIC, SCHEDULES_TOPIC, AUDIT_TOPIC}
 )
 # Each topic that is read as a queue has a companion of this name, partition by partition (docs/decisions/0012).
 QUEUE_STATE_PREFIX: Final = "__queue."

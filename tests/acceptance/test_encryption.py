@@ -6,6 +6,7 @@ import base64
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -137,6 +138,109 @@ def test_a_running_node_rotates_its_keys_and_needs_the_old_one_no_more(
     _keys(tmp_path / "keys", 2)
     node.start()
     assert [value for _, value in read_partition(node.bootstrap, topic, 0)] == [b"before", b"after"]
+
+
+def test_a_running_node_rotates_when_it_is_asked_and_tells_the_versions(
+    make_node: NodeMaker, tmp_path: Path, topic: str
+) -> None:
+    node = _encrypted(make_node, tmp_path).start()
+    client = ConfluentClient(node.bootstrap)
+    client.produce(topic, [Message(b"before")])
+    with httpx.Client(base_url=node.http_url, timeout=60) as http:
+        told = {"node_id": 1, "encrypting": True, "version": 1, "versions": [1]}
+        assert http.get("/v1/security/keys").json() == told
+        _keys(tmp_path / "keys", 2)
+        refused = http.post("/v1/security/keys/rotate")
+        assert (refused.status_code, refused.json()["code"]) == (409, "keys_not_rotated")
+        assert "aster key 1" in refused.json()["detail"]
+        _keys(tmp_path / "keys", 1, 2)
+        done = http.post("/v1/security/keys/rotate").json()
+        assert (done["version"], done["versions"]) == (2, [2])
+        assert done["rewrapped"] > 3
+        assert http.get("/v1/security/keys").json() == told | {"version": 2, "versions": [2]}
+    client.produce(topic, [Message(b"after")])
+    node.kill()
+    _keys(tmp_path / "keys", 2)
+    node.start()
+    assert [value for _, value in read_partition(node.bootstrap, topic, 0)] == [b"before", b"after"]
+
+
+def _penstock(*args: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [penstock_command(), *map(str, args)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ | environ,
+    )
+
+
+def test_keys_from_a_variable_or_a_command_are_rotated_while_no_node_runs(
+    make_node: NodeMaker, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEYS", _keys(tmp_path / "keys", 1).read_text())
+    node = make_node(security__encryption__master_key_env="SOME_KEYS").start()
+    ConfluentClient(node.bootstrap).produce(topic, [Message(b"kept")])
+    rotate = ("secure", "keys", "rotate", "--data-dir", node.data_dir)
+    in_use = _penstock(*rotate, "--master-key-env", "SOME_KEYS")
+    assert in_use.returncode != 0
+    assert "A node uses this directory" in in_use.stderr
+    node.stop()
+    by_variable = _penstock(*rotate, "--master-key-env", "SOME_KEYS", SOME_KEYS=_keys(tmp_path / "k", 1, 2).read_text())
+    assert by_variable.returncode == 0, by_variable.stderr
+    assert "In use: 2." in by_variable.stdout
+    by_command = _penstock(*rotate, "--master-key-command", f"cat {_keys(tmp_path / 'k', 2, 3)}")
+    assert by_command.returncode == 0, by_command.stderr
+    assert "In use: 3." in by_command.stdout
+    refused = _penstock(*rotate, "--master-key-env", "SOME_KEYS")
+    assert refused.returncode != 0
+    assert "aster key 3" in refused.stderr
+    node.settings = {"security__encryption__master_key_command": f"cat {_keys(tmp_path / 'k', 3)}"}
+    node.start()
+    assert [value for _, value in read_partition(node.bootstrap, topic, 0)] == [b"kept"]
+
+
+def test_encrypted_logs_are_inspected_with_their_key_and_left_as_they_are(
+    make_node: NodeMaker, tmp_path: Path, topic: str
+) -> None:
+    node = _encrypted(make_node, tmp_path).start()
+    ConfluentClient(node.bootstrap).produce(topic, [Message(CANARY)])
+    node.stop()
+    before = _snapshot(node.data_dir)
+    inspect = ("log", "inspect", node.partition_dir(topic), "--records", "-o", "json")
+    without = _penstock(*inspect)
+    assert without.returncode != 0
+    assert "is encrypted" in without.stderr
+    config = tmp_path / "node.yaml"
+    config.write_text(f"security:\n  encryption:\n    master_key_file: {tmp_path / 'keys'}\n")
+    for option, value in (("--master-key-file", tmp_path / "keys"), ("--config", config)):
+        shown = _penstock(*inspect, option, value)
+        assert shown.returncode == 0, shown.stderr
+        assert CANARY.decode() in shown.stdout
+    verified = _penstock("log", "inspect", node.data_dir, "--verify", "--master-key-file", tmp_path / "keys")
+    assert verified.returncode == 0, verified.stderr
+    wrong = _penstock(*inspect, "--master-key-file", _keys(tmp_path / "others", 2))
+    assert wrong.returncode != 0
+    assert "master key 1" in wrong.stderr
+    assert _snapshot(node.data_dir) == before
+
+
+def test_the_keys_of_a_plain_directory_are_told_without_cryptography(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("plain")
+    code = (
+        "import sys; sys.modules['cryptography'] = None; sys.argv[0] = 'penstock'\n"
+        "from penstock.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "secure", "keys", "status", "--data-dir", str(tmp_path), "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"plain_files":1' in done.stdout.replace(" ", "")
 
 
 def test_a_flipped_bit_is_found_and_only_what_it_hit_is_lost(make_node: NodeMaker, tmp_path: Path, topic: str) -> None:

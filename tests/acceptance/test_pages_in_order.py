@@ -29,6 +29,10 @@ PAGES = (
     DOCS / "how-to" / "priority-lanes.md",
     DOCS / "how-to" / "test-your-application.md",
     DOCS / "how-to" / "run-a-cluster.md",
+    DOCS / "how-to" / "secure-a-cluster.md",
+    DOCS / "how-to" / "kafka-clients-with-sasl.md",
+    DOCS / "how-to" / "encrypt-connections.md",
+    DOCS / "how-to" / "encrypt-data.md",
 )
 SPARK_SECTION = "## A pipeline in ten lines"
 

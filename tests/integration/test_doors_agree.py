@@ -26,6 +26,7 @@ from tests.support.operation_stories import REFUSED, STORIES, Told, text
 from penstock import AsyncClient, errors
 from penstock.api import (
     access,
+    audit,
     cluster,
     dead_letters,
     groups,
@@ -33,6 +34,7 @@ from penstock.api import (
     messages,
     pipelines,
     queues,
+    quotas,
     schedules,
     series,
     settings,
@@ -322,6 +324,10 @@ def test_what_is_missing_is_named(site: Site, operation: Operation) -> None:
 NOTHING_TO_LACK = "It is about no single thing."
 MADE = "It makes what is not there."
 UNKNOWN: dict[type[Request[Any]], Request[Any] | str] = {
+    quotas.ListQuotas: NOTHING_TO_LACK,
+    quotas.SetQuota: MADE,
+    quotas.RemoveQuota: quotas.RemoveQuota(user="no-such-user"),
+    audit.ReadAudit: NOTHING_TO_LACK,
     access.WhoAmI: NOTHING_TO_LACK,
     access.ListUsers: NOTHING_TO_LACK,
     access.SetUser: MADE,
@@ -334,6 +340,8 @@ UNKNOWN: dict[type[Request[Any]], Request[Any] | str] = {
     access.IssueApiKey: MADE,
     access.ListApiKeys: NOTHING_TO_LACK,
     access.RevokeApiKey: access.RevokeApiKey(key_id="0123456789abcdef"),
+    access.DescribeMasterKeys: NOTHING_TO_LACK,
+    access.RotateMasterKeys: access.RotateMasterKeys(),
     settings.DescribeGroupConfigs: MADE,
     settings.AlterGroupConfigs: MADE,
     settings.DescribeClusterConfigs: NOTHING_TO_LACK,

@@ -101,6 +101,8 @@ def published(count: int, first: int = 0) -> list[bytes]:
 def test_from_init_to_stop(tmp_path: Path, broker: LocalBroker, client: Client, command: Command) -> None:
     client.create_topic("orders", partitions=2)
     client.publish_many("orders", [*published(300), b'{"amount": 3}'])
+    if any(topic.name == "large-orders" for topic in client.topics.list()):
+        client.topics.delete("large-orders")  # the example of Spark's own pipelines has the same name for it
     command("init")
     command("check", "pipeline.yaml", "--deep", "--servers", broker.url)
     arguments = ["pipeline.yaml", "--servers", broker.url, "--master", "local[1]"]
@@ -162,6 +164,8 @@ def test_what_goes_wrong_is_said_in_words(tmp_path: Path, broker: LocalBroker, c
 def test_the_pipeline_of_the_readme_works_as_pasted(tmp_path: Path) -> None:
     section = README.read_text().split("\n## A pipeline", 1)[1].split("\n## ", 1)[0]
     (script,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    installing, script = script.split("\n", 1)
+    assert installing.startswith("pip install"), "which is done in a clone, and here"
     path = f"{Path(penstock_command()).parent}:{os.environ['PATH']}"
     with LocalBroker() as broker:  # with nothing in it
         done = subprocess.run(

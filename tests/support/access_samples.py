@@ -62,6 +62,7 @@ VALUES: dict[str | tuple[str, str], Any] = {
     "state": "running",
     "started_at": datetime(2026, 1, 1, tzinfo=UTC),
     "to": "earliest",
+    "quotas": {"producer_byte_rate": 1_000_000_000},
 }
 
 

@@ -62,7 +62,7 @@ class GrpcCalls:
         return GetMessageClass(self._described(name))(**fields)
 
     def unchecked(self, request: msgspec.Struct, name: str) -> bytes:
-        """The bytes of a request that nobody has held against its limits."""
+        """The bytes of a request that was not held against its limits."""
         return encode(request, self._described(name)).SerializeToString()
 
     def _described(self, name: str) -> Any:

@@ -11,6 +11,7 @@ import msgspec
 from penstock import errors
 from penstock.api import (
     access,
+    audit,
     cluster,
     dead_letters,
     groups,
@@ -18,6 +19,7 @@ from penstock.api import (
     messages,
     pipelines,
     queues,
+    quotas,
     schedules,
     series,
     settings,
@@ -231,6 +233,18 @@ def of_access(told: Told, topic: str) -> Story:
     assert [key.key_id for key in told.answer.keys] == [key_id]
     yield access.RevokeApiKey(key_id=key_id)
     yield access.DeleteUser(user=topic)
+    yield access.DescribeMasterKeys()
+    assert not told.answer.encrypting
+
+
+def of_quotas(told: Told, topic: str) -> Story:
+    yield quotas.SetQuota(user=topic, quotas={"producer_byte_rate": 1_000_000, "request_rate": 0.5})
+    yield quotas.SetQuota(user=topic, quotas={"request_rate": None})
+    yield quotas.ListQuotas(user=topic)
+    assert [each.quotas for each in told.answer.quotas] == [{"producer_byte_rate": "1000000"}]
+    yield quotas.RemoveQuota(user=topic)
+    yield audit.ReadAudit(principal=f"User:{topic}", decision="allowed", since=datetime(2020, 1, 1, tzinfo=UTC))
+    assert told.answer.events == []
 
 
 def of_the_node(told: Told, topic: str) -> Story:
@@ -257,10 +271,12 @@ STORIES = (
     of_the_cluster,
     of_settings,
     of_access,
+    of_quotas,
     of_the_node,
 )
 # What a cluster of one node refuses.
 REFUSED = {
     cluster.TransferControl(): errors.PenstockError,
     cluster.RemoveNode(node=99, force=True): errors.NodeNotFound,
+    access.RotateMasterKeys(): errors.KeysNotRotated,
 }

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.peers import PeerExchange
 from tests.support.virtual_time import surroundings
 
 from penstock.broker.broker import Broker
@@ -17,7 +18,6 @@ from penstock.consensus.records import Endpoint
 from penstock.model import queue_state_topic
 from penstock.records import Record, encode_batch
 from penstock.testing.files import MemoryFiles
-from penstock.testing.peers import PeerExchange
 
 NODES = (1, 2, 3)
 

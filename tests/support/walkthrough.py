@@ -227,6 +227,7 @@ class Walk:
     def environment(self) -> Mapping[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         extra = {"PATH": f"{self._bin}:{os.environ['PATH']}", "PENSTOCK_URL": self._node.http_url}
+        extra["XDG_CONFIG_HOME"] = str(self._directory / "config")
         return {**inherited, **extra, "PYTHONPATH": ""}
 
     def follow(self, page: Path, *, fences: Sequence[Fence] | None = None) -> None:

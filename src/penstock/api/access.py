@@ -280,3 +280,40 @@ class RevokeApiKey(Request[None], frozen=True, kw_only=True):
     """Revoke an API key. It is refused from now on, also on connections that it opened."""
 
     key_id: str
+
+
+# -- master keys -------------------------------------------------------------------------------------------------------
+
+
+class MasterKeysView(msgspec.Struct, frozen=True, kw_only=True):
+    """The master keys of one node's encryption at rest, by version; never the keys themselves."""
+
+    node_id: int
+    encrypting: Annotated[bool, Meta(description="Whether new files of the node are encrypted.")]
+    version: Annotated[int | None, Meta(description="Of the key that wraps what is new; null without a key.")]
+    versions: Annotated[list[int], Meta(description="Of all keys that some file of the node needs.")]
+
+
+class KeyRotation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rotation did on the node that was asked."""
+
+    node_id: int
+    version: int
+    versions: Annotated[list[int], Meta(description="Of all keys that some file still needs: that one alone.")]
+    rewrapped: Annotated[int, Meta(description="How many files have their data key wrapped anew.")]
+
+
+@operation("GET /v1/security/keys", tag="access", needs=_LOOK, repeat=Repeat.SAFE)
+class DescribeMasterKeys(Request[MasterKeysView], frozen=True, kw_only=True):
+    """Tell which master keys the files of the node that is asked need."""
+
+
+@operation(
+    "POST /v1/security/keys/rotate",
+    tag="access",
+    needs=_CHANGE,
+    repeat=Repeat.SAME,
+    errors=(errors.KeysNotRotated,),
+)
+class RotateMasterKeys(Request[KeyRotation], frozen=True, kw_only=True):
+    """Have the node that is asked read its master keys again and wrap every data key by the newest, as at SIGHUP."""

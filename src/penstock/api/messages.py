@@ -48,7 +48,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # -- what is published, and what became of it --------------------------------------------------------------------------
 
 
-class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+# Without cycles: thousands of them come in one call, and the garbage collector need not look at them.
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A message to publish. One of `value` and `value_base64` is needed."""
 
     key: Annotated[str | None, Meta(description="Messages of one key go to one partition and keep their order.")] = None
@@ -64,9 +65,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     headers: Annotated[HeaderText, Meta(description="Name to text, or to a list of texts where a name repeats.")] = {}
     headers_base64: Annotated[HeaderBytes, Meta(description="Headers whose values are not text.")] = {}
     headers_in_order: Annotated[
-        HeaderPairs,
-        Meta(description="Name and value (base64) of each; where there are some, the other two do not count."),
-    ] = []
+        HeaderPairs | None, Meta(description="Name and value (base64) of each; given, the other two do not count.")
+    ] = None
     partition: Annotated[PartitionIndex | None, Meta(description="Without it the partitioner chooses.")] = None
     timestamp: Annotated[Instant | None, Meta(description="When it happened; without it, now.")] = None
     priority: Priority = None
@@ -88,7 +88,7 @@ class PublishReceipt(msgspec.Struct, frozen=True, kw_only=True):
     due: Instant | UnsetType | None = UNSET
 
 
-class BatchItem(msgspec.Struct, frozen=True, kw_only=True):
+class BatchItem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of one message of a batch: where it is, what it is called until it is due, or its error."""
 
     topic: str | UnsetType = UNSET
@@ -313,7 +313,7 @@ class ProducerView(msgspec.Struct, frozen=True, kw_only=True):
     errors=(errors.NotController,),
 )
 class CreateProducer(Request[ProducerView], frozen=True, kw_only=True):
-    """Get an identity for idempotent batches: a producer id that nobody else has."""
+    """Get an identity for idempotent batches: a producer id that no other producer has."""
 
 
 # -- messages as JSON shows them ---------------------------------------------------------------------------------------

@@ -80,6 +80,7 @@ class Resource(enum.Enum):
     SCHEDULE = "schedule"
     PIPELINE = "pipeline"
     CLUSTER = "cluster"
+    QUOTA = "quota"  # of clients
     NODE = "node"  # figures of one node: health, metrics, its disk
 
 

@@ -7,9 +7,10 @@ a whole answer, or part of one that tells of many things one by one.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from penstock import errors
 from penstock.errors import PenstockError
@@ -25,6 +26,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     code: str
     retriable: bool
+    retry_after_ms: Annotated[int | UnsetType, Meta(description="How long to wait, where a quota is used up.")] = UNSET
 
 
 # A class stands for its subclasses too; the nearest ancestor counts.
@@ -95,6 +97,9 @@ STATUSES: Final[dict[type[PenstockError], int]] = {
     errors.ApiKeyNotFound: 404,
     errors.LastAdmin: 409,
     errors.AccessLimitReached: 409,
+    errors.QuotaExceeded: 429,
+    errors.QuotaNotFound: 404,
+    errors.KeysNotRotated: 409,
 }
 
 
@@ -105,6 +110,11 @@ def status_of(error: PenstockError) -> int:
 
 def status_of_kind(kind: type[PenstockError]) -> int:
     return next(STATUSES[each] for each in kind.__mro__ if each in STATUSES)
+
+
+def retry_after_of(error: PenstockError) -> int | None:
+    """Whole seconds after which a call that is over its quota may come again; None for other errors."""
+    return -(-error.retry_after_ms // 1000) if isinstance(error, errors.QuotaExceeded) else None
 
 
 def problem_of(error: PenstockError, instance: str, status: int | None = None) -> Problem:
@@ -119,4 +129,5 @@ def problem_of(error: PenstockError, instance: str, status: int | None = None) -
         instance=instance,
         code=error.code,
         retriable=error.retriable,
+        retry_after_ms=error.retry_after_ms if isinstance(error, errors.QuotaExceeded) else UNSET,
     )

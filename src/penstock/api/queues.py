@@ -241,12 +241,12 @@ class Extend(Request[ReceiptResults], frozen=True, kw_only=True):
     also_at=(
         _by_group(
             "release",
-            "Give back messages of a queue group that nobody worked on, of any topics; it does not count as a try.",
+            "Give back messages of a queue group, of any topics, that no consumer worked on; the try does not count.",
         ),
     ),
 )
 class Release(Request[ReceiptResults], frozen=True, kw_only=True):
-    """Give back messages that nobody worked on: they are delivered at once, and this time did not count as a try."""
+    """Give back messages that no consumer worked on: they are delivered at once, and the try does not count."""
 
     topic: TopicName | None = None
     receipts: Receipts
@@ -459,7 +459,7 @@ class SeekQueueGroup(Request[QueueGroupView], frozen=True, kw_only=True):
     errors=(errors.UnknownTopic, errors.NotLeader),
 )
 class PeekQueueGroup(Request[PeekedMessages], frozen=True, kw_only=True):
-    """Look at the first messages that are not done; nobody receives them by that."""
+    """Look at the first messages that are not done; none is received by that."""
 
     topic: TopicName
     group: GroupName = DEFAULT_GROUP

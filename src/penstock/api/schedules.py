@@ -119,7 +119,7 @@ class NewSchedule(ScheduleTime, frozen=True, kw_only=True):
     value_base64: bytes | None = None
     headers: HeaderText = {}
     headers_base64: HeaderBytes = {}
-    headers_in_order: HeaderPairs = []
+    headers_in_order: HeaderPairs | None = None
     partition: Annotated[PartitionIndex | None, Meta(description="Without it the key chooses, when it comes.")] = None
     priority: Priority = None
     id: Annotated[

@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.api import (
     access,
+    audit,
     cluster,
     dead_letters,
     groups,
@@ -13,6 +14,7 @@ from penstock.api import (
     messages,
     pipelines,
     queues,
+    quotas,
     schedules,
     series,
     settings,
@@ -35,6 +37,8 @@ RESOURCES: Final = (
     settings,
     health,
     access,
+    quotas,
+    audit,
 )
 OPERATIONS: Final[tuple[Operation, ...]] = tuple(
     declared for resource in RESOURCES for kind, declared in TABLE.items() if kind.__module__ == resource.__name__

@@ -142,7 +142,7 @@ class ExtendTransaction(Request[LeaseView], frozen=True, kw_only=True):
     headers={"writer": TICKET_HEADERS["writer"]},
 )
 class AckInTransaction(Request[ReceiptResults], frozen=True, kw_only=True):
-    """Ack messages of a queue group with the commit of a joint transaction: until then they are nobody else's.
+    """Ack messages of a queue group with the commit of a joint transaction: until then no other consumer gets them.
 
     200 if all will be, 207 tells which will not: then abort it. An abort gives them back. Repeating the call is safe.
     """

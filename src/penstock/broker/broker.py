@@ -30,6 +30,8 @@ from penstock.consensus.raft.leading import RaftTiming
 from penstock.consensus.raft.messages import Member
 from penstock.errors import PenstockError
 from penstock.features.access.audit import AuditLog
+from penstock.features.access.audit_topic import PARTITIONS as AUDIT_PARTITIONS
+from penstock.features.access.audit_topic import AuditTopic
 from penstock.features.access.authenticator import Authenticator, Tokens
 from penstock.features.access.authorizer import Authorizer
 from penstock.features.dead_letters.dead_letters import DeadLetters
@@ -45,11 +47,18 @@ from penstock.features.schedules.schedules import Schedules
 from penstock.features.transactions.coordinator import TransactionCoordinator
 from penstock.features.transactions.joint.coordinator import JointCoordinator
 from penstock.features.transactions.joint.records import WriterPlace
-from penstock.machines.addresses import Coordinators
 from penstock.machines.clocks import PatientClock
+from penstock.machines.coordinator import Coordinators
 from penstock.machines.leaders import Leaders
 from penstock.machines.ports import Ports
-from penstock.model import OFFSETS_TOPIC, PIPELINES_TOPIC, REDRIVES_TOPIC, SCHEDULES_TOPIC, TRANSACTIONS_TOPIC
+from penstock.model import (
+    AUDIT_TOPIC,
+    OFFSETS_TOPIC,
+    PIPELINES_TOPIC,
+    REDRIVES_TOPIC,
+    SCHEDULES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from penstock.partitions.access import Partitions, PartitionService
 from penstock.partitions.disk import RunningMark
 from penstock.partitions.disk_health import DiskHealth
@@ -191,6 +200,7 @@ class Broker:
                 SCHEDULES_TOPIC: config.schedules.partitions,
                 REDRIVES_TOPIC: REDRIVES_PARTITIONS,
                 PIPELINES_TOPIC: PIPELINES_PARTITIONS,
+                AUDIT_TOPIC: AUDIT_PARTITIONS,
             },
         )
         self.topics = topics = Topics(
@@ -233,7 +243,8 @@ class Broker:
     def _make_access(self) -> None:
         security = self.config.security
         self.authorizer = Authorizer(self.metadata.access, is_on=security.enabled, super_users=security.super_users)
-        self.audit = AuditLog(self.clock)
+        self.audit_topic = AuditTopic(self.ports, security.audit_retention_ms)
+        self.audit = AuditLog(self.clock, self.config.node_id, self.audit_topic.add if security.enabled else None)
         tokens: Tokens | None = None
         if security.oidc.issuer is not None:
             # It brings an HTTP client along: only nodes that take tokens load it.
@@ -308,6 +319,7 @@ class Broker:
             self.replicas.listen(coordinator)
         self.queues.start()
         self.schedules.start()
+        self.audit_topic.start()
         for listener in (self.known_nodes, self._in_step, self.resource_settings, self.quotas):
             self.quorum.listen(listener.on_applied, listener.on_reset, lambda _: None)
         self._service.serve(self.peers)
@@ -341,11 +353,13 @@ class Broker:
 
     async def leave(self) -> None:
         """Hand over what this node leads, before it stops; clients find the new leaders while the doors are open."""
+        await self.audit_topic.flush()
         await self.registration.leave()
 
     async def close(self) -> None:
         """Stop, leaving every log synced and ready to open without a scan. One failure stops no other part."""
         for part in (
+            self.audit_topic,
             self.registration,
             self._housekeeping,
             self._redrives,

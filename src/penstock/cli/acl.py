@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.options import confirm, output_option, url_option, yes_option
-from penstock.cli.output import Column, count_of, printable, show_rows
+from penstock.cli.options import answer_options, combined, confirm, yes_option
+from penstock.cli.output import Column, Output, count_of, printable
 from penstock.cli.rest import Rest
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 RESOURCES: Final = ("topic", "group", "cluster", "transactional_id")
 _ACTIONS: Final = (
@@ -43,33 +40,27 @@ def acl() -> None:
     """List, add and remove rules; grant and revoke roles."""
 
 
-def _filters(function: F) -> F:
-    for option in reversed(
-        (
-            click.option("--principal", help="As User:alice."),
-            click.option("--action", type=click.Choice(_ACTIONS)),
-            click.option("--resource", type=click.Choice(RESOURCES)),
-            click.option("--name", help="Of the resource."),
-            click.option(
-                "--pattern",
-                type=click.Choice(("literal", "prefixed", "match")),
-                help="match: all rules that apply to the name.",
-            ),
-            click.option("--permission", type=click.Choice(("allow", "deny"))),
-            click.option("--host", help="The address that a rule is for."),
-        )
-    ):
-        function = option(function)
-    return function
+_filters = combined(
+    click.option("--principal", help="As User:alice."),
+    click.option("--action", type=click.Choice(_ACTIONS)),
+    click.option("--resource", type=click.Choice(RESOURCES)),
+    click.option("--name", help="Of the resource."),
+    click.option(
+        "--pattern",
+        type=click.Choice(("literal", "prefixed", "match")),
+        help="match: all rules that apply to the name.",
+    ),
+    click.option("--permission", type=click.Choice(("allow", "deny"))),
+    click.option("--host", help="The address that a rule is for."),
+)
 
 
 @acl.command("list")
 @_filters
-@output_option
-@url_option
-def list_acls(output: str | None, url: str, **chosen: Any) -> None:
+@answer_options
+def list_acls(out: Output, rest: Rest, **chosen: Any) -> None:
     """List rules."""
-    show_rows(Rest(url).get("v1", "acls", **chosen)["acls"], output, _COLUMNS)
+    out.rows(rest.get("v1", "acls", **chosen)["acls"], _COLUMNS)
 
 
 @acl.command()
@@ -80,8 +71,7 @@ def list_acls(output: str | None, url: str, **chosen: Any) -> None:
 @click.option("--prefixed", is_flag=True, help="For all names that begin with NAME.")
 @click.option("--deny", is_flag=True, help="Deny it, whatever other rules allow.")
 @click.option("--host", default="*", show_default=True, help="Only from this address.")
-@output_option
-@url_option
+@answer_options
 def add(
     principal: str,
     action: str,
@@ -90,8 +80,8 @@ def add(
     prefixed: bool,
     deny: bool,
     host: str,
-    output: str | None,
-    url: str,
+    out: Output,
+    rest: Rest,
 ) -> None:
     """Add a rule: PRINCIPAL may do ACTION to the RESOURCE of that NAME ('*' means all)."""
     rule = {
@@ -103,58 +93,49 @@ def add(
         "permission": "deny" if deny else "allow",
         "host": host,
     }
-    show_rows(Rest(url).post("v1", "acls", body={"acls": [rule]})["acls"], output, _COLUMNS)
+    out.rows(rest.post("v1", "acls", body={"acls": [rule]})["acls"], _COLUMNS)
 
 
 @acl.command()
 @_filters
 @yes_option
-@output_option
-@url_option
-def remove(yes: bool, output: str | None, url: str, **chosen: Any) -> None:
+@answer_options
+def remove(yes: bool, out: Output, rest: Rest, **chosen: Any) -> None:
     """Remove the rules that match. At least one option says which."""
     if not any(chosen.values()):
         raise CommandError("Say which rules to remove, with at least one option.", Exit.USAGE)
-    rest = Rest(url)
     found = rest.get("v1", "acls", **chosen)["acls"]
     if found:
         confirm(f"Remove {count_of(len(found), 'rule')}?", is_sure=yes)
-    show_rows(rest.delete("v1", "acls", **chosen)["acls"], output, _COLUMNS)
+    out.rows(rest.delete("v1", "acls", **chosen)["acls"], _COLUMNS)
 
 
-def _role(function: F) -> F:
-    for option in reversed(
-        (
-            click.argument("role"),
-            click.argument("principal"),
-            click.argument("resource", type=click.Choice(RESOURCES)),
-            click.argument("name", required=False),
-            click.option("--prefixed", is_flag=True, help="For all names that begin with NAME."),
-            click.option("--host", default="*", show_default=True, help="Only from this address."),
-        )
-    ):
-        function = option(function)
-    return function
+_role = combined(
+    click.argument("role"),
+    click.argument("principal"),
+    click.argument("resource", type=click.Choice(RESOURCES)),
+    click.argument("name", required=False),
+    click.option("--prefixed", is_flag=True, help="For all names that begin with NAME."),
+    click.option("--host", default="*", show_default=True, help="Only from this address."),
+)
 
 
 @acl.command()
 @_role
-@output_option
-@url_option
-def grant(output: str | None, url: str, **given: Any) -> None:
+@answer_options
+def grant(out: Output, rest: Rest, **given: Any) -> None:
     """Grant a role on a resource: reader, writer, worker, operator or admin. Shows the rules that it adds."""
-    show_rows(Rest(url).post("v1", "roles", "grant", body=_role_body(**given))["acls"], output, _COLUMNS)
+    out.rows(rest.post("v1", "roles", "grant", body=_role_body(**given))["acls"], _COLUMNS)
 
 
 @acl.command()
 @_role
 @yes_option
-@output_option
-@url_option
-def revoke(yes: bool, output: str | None, url: str, **given: Any) -> None:
+@answer_options
+def revoke(yes: bool, out: Output, rest: Rest, **given: Any) -> None:
     """Revoke a role on a resource. Shows the rules that were there."""
     confirm(f"Revoke the role {given['role']} from {given['principal']}?", is_sure=yes)
-    show_rows(Rest(url).post("v1", "roles", "revoke", body=_role_body(**given))["acls"], output, _COLUMNS)
+    out.rows(rest.post("v1", "roles", "revoke", body=_role_body(**given))["acls"], _COLUMNS)
 
 
 def _role_body(

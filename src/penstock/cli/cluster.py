@@ -11,8 +11,8 @@ import click
 from penstock.cli.configs import change_options, show_or_change
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.moves import wait_for_moves
-from penstock.cli.options import confirm, node_id_argument, output_option, timeout_option, url_option, yes_option
-from penstock.cli.output import Column, Row, count_of, echo_json, is_for_people, show_done, show_rows, size_text
+from penstock.cli.options import answer_options, confirm, node_id_argument, timeout_option, url_option, yes_option
+from penstock.cli.output import Column, Output, Row, count_of, echo_json, echo_rows, size_text
 from penstock.cli.rest import Rest
 
 _POLL_EVERY_S: Final = 0.25
@@ -40,13 +40,11 @@ def cluster() -> None:
     metavar="SECONDS",
     help="Wait this long for the cluster to be complete; exit code 5 if it is not by then.",
 )
-@output_option
-@url_option
-def status(check: bool, wait: float | None, output: str | None, url: str) -> None:
+@answer_options
+def status(check: bool, wait: float | None, out: Output, rest: Rest) -> None:
     """Show the quorum, the nodes, and what is missing."""
-    rest = Rest(url)
     found = rest.get("v1", "cluster") if wait is None else _wait_until_complete(rest, wait)
-    if is_for_people(output):
+    if out.is_table:
         _show_status(found)
     else:
         echo_json(found)
@@ -88,9 +86,9 @@ def _show_status(found: dict[str, Any]) -> None:
         click.echo(f"{name} has lost records on every replica: see `penstock topic describe {place['topic']}`.")
     click.echo()
     columns = {"quorum": "node_id", "role": "role", "index": "applied_index", "behind": "lag"}
-    show_rows(found["quorum"], "table", columns)
+    echo_rows(found["quorum"], columns)
     click.echo()
-    show_rows(found["nodes"], "table", _NODE_COLUMNS)
+    echo_rows(found["nodes"], _NODE_COLUMNS)
 
 
 def _missing(found: dict[str, Any]) -> list[str]:
@@ -110,27 +108,25 @@ def _missing(found: dict[str, Any]) -> list[str]:
 
 
 @cluster.command()
-@output_option
-@url_option
-def nodes(output: str | None, url: str) -> None:
+@answer_options
+def nodes(out: Output, rest: Rest) -> None:
     """List the nodes; as JSON, one line each."""
-    found = Rest(url).get("v1", "nodes")["nodes"]
-    show_rows(found, output, _NODE_COLUMNS)
+    found = rest.get("v1", "nodes")["nodes"]
+    out.rows(found, _NODE_COLUMNS)
 
 
 @cluster.command()
 @click.argument("node_id", type=click.IntRange(min=0), required=False)
 @change_options
-@output_option
-@url_option
-def config(node_id: int | None, configs: tuple[str, ...], unset: tuple[str, ...], output: str | None, url: str) -> None:
+@answer_options
+def config(node_id: int | None, configs: tuple[str, ...], unset: tuple[str, ...], out: Output, rest: Rest) -> None:
     """Show or change the settings of NODE_ID; without NODE_ID, those set for all nodes.
 
     A change takes effect at once: all of those given, or none if one is wrong. What a node was started with is shown,
     and changes with its file.
     """
     at = ("v1", "cluster") if node_id is None else ("v1", "nodes", str(node_id))
-    show_or_change(Rest(url), (*at, "configs"), configs, unset, output)
+    show_or_change(rest, (*at, "configs"), configs, unset, out)
 
 
 def _address(node: Row, door: str) -> str | None:
@@ -160,15 +156,13 @@ _NODE_COLUMNS: Final[dict[str, Column]] = {
 @cluster.command()
 @click.argument("node_id", type=click.IntRange(min=0), required=False)
 @click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait this long for the node to come up.")
-@output_option
-@url_option
-def join(node_id: int | None, wait: float | None, output: str | None, url: str) -> None:
+@answer_options
+def join(node_id: int | None, wait: float | None, out: Output, rest: Rest) -> None:
     """Show how to start a node that joins, or whether NODE_ID has joined.
 
     A node joins by being started with the internal address of any node of the cluster. Without NODE_ID the next free
     id is proposed. With --wait, exit code 5 if the node has not come up by then.
     """
-    rest = Rest(url)
     found = rest.get("v1", "nodes")["nodes"]
     if node_id is None:
         node_id = max((node["node_id"] for node in found), default=0) + 1
@@ -178,7 +172,7 @@ def join(node_id: int | None, wait: float | None, output: str | None, url: str) 
         found = rest.get("v1", "nodes")["nodes"]
     has_joined = _is_up(found, node_id)
     words = [] if has_joined else _joining_command(found, node_id)
-    if not is_for_people(output):
+    if not out.is_table:
         echo_json({"node_id": node_id, "joined": has_joined, "command": words})
     elif has_joined:
         click.echo(f"Node {node_id} is part of the cluster.")
@@ -214,18 +208,16 @@ def _joining_command(found: list[dict[str, Any]], node_id: int) -> list[str]:
 @click.option("--leaders-only", is_flag=True, help="Keep the replicas where they are, for a restart.")
 @wait_option
 @timeout_option
-@output_option
-@url_option
-def drain(node_id: int, leaders_only: bool, wait: bool, timeout: float | None, output: str | None, url: str) -> None:
+@answer_options
+def drain(node_id: int, leaders_only: bool, wait: bool, timeout: float | None, out: Output, rest: Rest) -> None:
     """Move a node's leaderships and replicas to other nodes. It gets no new ones until `cluster resume`.
 
     Exit code 1 if replicas have nowhere to go, with a list of them and what helps.
     """
-    rest = Rest(url)
     plan = rest.post("v1", "nodes", str(node_id), "drain", body={"replicas": not leaders_only})
     if wait:
         wait_for_moves(rest, timeout, node_id=node_id)
-    if not is_for_people(output):
+    if not out.is_table:
         echo_json({**_node(rest, node_id), "stuck": plan["stuck"]})
         if plan["stuck"]:
             raise CommandError(_stuck_text(node_id, plan["stuck"]))
@@ -260,13 +252,11 @@ def _stuck_text(node_id: int, stuck: list[dict[str, Any]]) -> str:
 
 @cluster.command()
 @node_id_argument
-@output_option
-@url_option
-def resume(node_id: int, output: str | None, url: str) -> None:
+@answer_options
+def resume(node_id: int, out: Output, rest: Rest) -> None:
     """Use a drained node again."""
-    rest = Rest(url)
     rest.post("v1", "nodes", str(node_id), "resume", body=None)
-    if is_for_people(output):
+    if out.is_table:
         click.echo(f"Node {node_id} is in use again; `penstock cluster rebalance` gives it its share.")
     else:
         echo_json(_node(rest, node_id))
@@ -274,13 +264,13 @@ def resume(node_id: int, output: str | None, url: str) -> None:
 
 @cluster.command()
 @node_id_argument
-@click.option("--force", is_flag=True, help="Even if it has replicas; their partitions then have fewer.")
+@click.option("--force", is_flag=True, help="Remove it even if it has replicas; their partitions then have fewer.")
 @yes_option
 @url_option
-def remove(node_id: int, force: bool, yes: bool, url: str) -> None:
+def remove(node_id: int, force: bool, yes: bool, rest: Rest) -> None:
     """Remove a node for good. Drain it first: exit code 4 while it has replicas."""
     confirm(f"Remove node {node_id} from the cluster for good?", is_sure=yes)
-    Rest(url).delete("v1", "nodes", str(node_id), force="true" if force else None)
+    rest.delete("v1", "nodes", str(node_id), force="true" if force else None)
     click.echo(f"Removed node {node_id}. Stop it if it still runs.", err=True)
 
 
@@ -291,22 +281,19 @@ def remove(node_id: int, force: bool, yes: bool, url: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @wait_option
 @timeout_option
-@output_option
-@url_option
-def rebalance(dry_run: bool, wait: bool, timeout: float | None, output: str | None, url: str) -> None:
+@answer_options
+def rebalance(dry_run: bool, wait: bool, timeout: float | None, out: Output, rest: Rest) -> None:
     """Spread replicas and leaders evenly over nodes and racks."""
-    rest = Rest(url)
     plan = rest.post("v1", "cluster", "rebalance", body={"dry_run": dry_run})
     if wait and not dry_run:
         wait_for_moves(rest, timeout)
-    if not is_for_people(output):
-        echo_json(plan)
+    if out.printed_json(plan):
         return
     moves = plan["moves"]
     if not moves:
         click.echo("The cluster is balanced.")
     elif dry_run:
-        show_rows(moves, "table", {"topic": "topic", "partition": "partition", "to": "replicas"})
+        echo_rows(moves, {"topic": "topic", "partition": "partition", "to": "replicas"})
     else:
         done = "Moved" if wait else "Began to move"
         click.echo(f"{done} {count_of(len(moves), 'partition')}.")
@@ -314,14 +301,13 @@ def rebalance(dry_run: bool, wait: bool, timeout: float | None, output: str | No
 
 @cluster.command()
 @click.argument("node_id", type=click.IntRange(min=0), required=False)
-@output_option
-@url_option
-def transfer(node_id: int | None, output: str | None, url: str) -> None:
+@answer_options
+def transfer(node_id: int | None, out: Output, rest: Rest) -> None:
     """Transfer the leadership of the quorum to NODE_ID, or to any other voter."""
-    result = Rest(url).post("v1", "cluster", "transfer", body={"node_id": node_id})
+    result = rest.post("v1", "cluster", "transfer", body={"node_id": node_id})
     leader = result["controller"]
     done = "The leadership is being transferred." if leader is None else f"Node {leader} leads the quorum."
-    show_done(result, output, done)
+    out.done(result, done)
 
 
 def _node(rest: Rest, node_id: int) -> dict[str, Any]:
@@ -336,18 +322,17 @@ def _node(rest: Rest, node_id: int) -> dict[str, Any]:
 @click.option("--now", is_flag=True, help="Make every node check all its data now.")
 @click.option("--wait/--no-wait", default=True, help="With --now: return when all nodes are done. [default: wait]")
 @timeout_option
-@output_option
-@url_option
-def scrub(now: bool, wait: bool, timeout: float | None, output: str | None, url: str) -> None:
-    """Show what each node's scrub, the check of its disks, has found; as JSON, one line each.
+@answer_options
+def scrub(now: bool, wait: bool, timeout: float | None, out: Output, rest: Rest) -> None:
+    """Show what the scrub of each node, the check of its disks, has found; as JSON, one line each.
 
     Exit code 1 if a node has a damaged replica; 5 after --timeout.
     """
-    nodes = _each_node(Rest(url))
+    nodes = _each_node(rest)
     found = [rest.post("v1", "storage", "scrub", body=None) for rest in nodes] if now else _scrubs(nodes)
     if now and wait:
         found = _wait_for_scrubs(nodes, [node["asked_round"] for node in found], timeout)
-    show_rows(found, output, _SCRUB_COLUMNS)
+    out.rows(found, _SCRUB_COLUMNS)
     damaged = [str(node["node_id"]) for node in found if node["damaged_partitions"]]
     if damaged:
         raise CommandError(

@@ -5,7 +5,6 @@ A node that does not answer quickly completes nothing, silently.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -13,8 +12,6 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from penstock.cli.exits import CommandError
-from penstock.cli.profiles import chosen
-from penstock.cli.rest import Rest
 
 
 @click.command()
@@ -53,10 +50,15 @@ def queue_group_names(context: click.Context, _parameter: click.Parameter, begun
 
 
 def _listed(context: click.Context, *path_and_key: str) -> Iterable[dict[str, Any]]:
+    from penstock.cli.rest import Rest
+
     *path, key = path_and_key
-    url = context.params.get("url") or os.environ.get("PENSTOCK_URL") or chosen().url
+    given: Rest | None = context.params.get("rest")
+    if given is None:  # the options so far name no node
+        return ()
     try:
-        found: list[dict[str, Any]] = Rest(url, timeout_s=_PATIENCE_S).get(*path)[key]
+        rest = Rest(given.url, timeout_s=_PATIENCE_S, trust=given.trust, login=given.login)
+        found: list[dict[str, Any]] = rest.get(*path)[key]
     except CommandError:
         return ()
     return found

@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from penstock.cli.options import assignments_of, combined
-from penstock.cli.output import show_rows
+from penstock.cli.output import Output
 from penstock.cli.rest import Rest
 
 _COLUMNS: Final = {"setting": "name", "value": "value", "from": "origin"}
@@ -19,10 +19,10 @@ change_options = combined(
 
 
 def show_or_change(
-    rest: Rest, path: tuple[str, ...], configs: tuple[str, ...], unset: tuple[str, ...], output: str | None
+    rest: Rest, path: tuple[str, ...], configs: tuple[str, ...], unset: tuple[str, ...], out: Output
 ) -> None:
     """Show the settings found at a path of REST, after changing those that are given; as JSON, one line each."""
     changes: dict[str, str | None] = dict(assignments_of(configs, "--config"))
     changes |= dict.fromkeys(unset)
     found = rest.patch(*path, body={"configs": changes}) if changes else rest.get(*path)
-    show_rows(found["settings"], output, _COLUMNS)
+    out.rows(found["settings"], _COLUMNS)

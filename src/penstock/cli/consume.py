@@ -22,7 +22,7 @@ import msgspec
 
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.options import topic_argument, url_option
-from penstock.cli.output import printable
+from penstock.cli.output import JsonMessage, printable
 from penstock.cli.rest import RefusedError, Rest
 from penstock.cli.times import PastTime
 
@@ -56,13 +56,13 @@ def consume(
     follow: bool,
     count: int | None,
     output: str | None,
-    url: str,
+    rest: Rest,
 ) -> None:
     """Print the messages of TOPIC up to its end; with --follow, also new ones. Nothing is consumed."""
     if start is not None and since is not None:
         raise click.UsageError("--from and --since exclude each other.")
     begin = ReadStart(time=since) if since else _read_start(start or "earliest")
-    reader = TopicReader(Rest(url), topic, partition)
+    reader = TopicReader(rest, topic, partition)
     messages = chain(reader.read(begin), reader.follow() if follow else ())
     try:
         write(islice(messages, count), output or _default_output(), sys.stdout.buffer, is_prompt=follow)
@@ -84,7 +84,7 @@ def _default_output() -> str:
     return "text" if sys.stdout.isatty() else "json"
 
 
-def write(messages: Iterator[Message], output: str, stream: BinaryIO, *, is_prompt: bool) -> None:
+def write(messages: Iterator[JsonMessage], output: str, stream: BinaryIO, *, is_prompt: bool) -> None:
     """Write messages; with ``is_prompt``, flush after each."""
     render = {"json": _as_json, "value": _as_value, "text": as_text}[output]
     for message in messages:
@@ -94,15 +94,15 @@ def write(messages: Iterator[Message], output: str, stream: BinaryIO, *, is_prom
     stream.flush()
 
 
-def _as_json(message: Message) -> bytes:
+def _as_json(message: JsonMessage) -> bytes:
     return msgspec.json.encode(message)
 
 
-def _as_value(message: Message) -> bytes:
+def _as_value(message: JsonMessage) -> bytes:
     return _bytes_of(message, "value") or b""
 
 
-def as_text(message: Message) -> bytes:
+def as_text(message: JsonMessage) -> bytes:
     """A line for people, without control characters."""
     place = f"{message['timestamp'] or '-'}  {message['partition']}:{message['offset']}"
     key, value = (_shown(_bytes_of(message, name)) for name in ("key", "value"))
@@ -112,7 +112,7 @@ def as_text(message: Message) -> bytes:
     return f"{place}  {key}  {value}{headers}".encode()
 
 
-def _bytes_of(message: Message, name: str) -> bytes | None:
+def _bytes_of(message: JsonMessage, name: str) -> bytes | None:
     if f"{name}_base64" in message:
         return base64.b64decode(message[f"{name}_base64"])
     text = message.get(name)
@@ -122,8 +122,6 @@ def _bytes_of(message: Message, name: str) -> bytes | None:
 def _shown(data: bytes | None) -> str:
     return "-" if data is None else printable(data.decode(errors="backslashreplace"))
 
-
-Message = dict[str, Any]
 
 _PAGE_MESSAGES: Final = 1_000
 _POLL_S: Final = 0.1
@@ -160,14 +158,14 @@ class TopicReader:
         self._partition = partition
         self._positions: dict[int, int] = {}
 
-    def read(self, start: ReadStart) -> Iterator[Message]:
+    def read(self, start: ReadStart) -> Iterator[JsonMessage]:
         """Everything from ``start`` up to where the topic ends now."""
         ranges = self._ranges()
         for partition, offsets in ranges.items():
             self._positions[partition] = self._position(partition, offsets, start)
         yield from self._merge({partition: offsets.end for partition, offsets in ranges.items()})
 
-    def follow(self) -> Iterator[Message]:
+    def follow(self) -> Iterator[JsonMessage]:
         """Everything after what was read, for ever."""
         while True:
             if len(self._positions) == 1 and self._partition is not None:
@@ -181,16 +179,16 @@ class TopicReader:
             if self._positions == before:  # at the end, or before a transaction that is still open
                 time.sleep(_POLL_S)
 
-    def _merge(self, ends: dict[int, int]) -> Iterator[Message]:
+    def _merge(self, ends: dict[int, int]) -> Iterator[JsonMessage]:
         return heapq.merge(*(self._pages(partition, end) for partition, end in ends.items()), key=_time_of)
 
-    def _pages(self, partition: int, end: int) -> Iterator[Message]:
+    def _pages(self, partition: int, end: int) -> Iterator[JsonMessage]:
         while (position := self._positions[partition]) < end:
             yield from (message for message in self._page(partition) if message["offset"] < end)
             if self._positions[partition] <= position:
                 return
 
-    def _page(self, partition: int, wait_ms: int = 0) -> list[Message]:
+    def _page(self, partition: int, wait_ms: int = 0) -> list[JsonMessage]:
         position = self._positions[partition]
         try:
             page = self._fetch(partition, position, _PAGE_MESSAGES, wait_ms)
@@ -250,12 +248,12 @@ class TopicReader:
     def _offset_at(self, partition: int, at: datetime) -> int:
         """The first offset at or after a time."""
         path = ("v1", "topics", self._topic, "messages")
-        page = self._rest.get(*path, partition=partition, since=at.isoformat(), limit=1)
+        page = self._rest.get(*path, partition=partition, since=at, limit=1)
         found = page["messages"]
         offset: int = found[0]["offset"] if found else page["next_offset"]
         return offset
 
 
-def _time_of(message: Message) -> datetime:
+def _time_of(message: JsonMessage) -> datetime:
     text = message["timestamp"]
     return _NO_TIME if text is None else datetime.fromisoformat(text)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import getpass
 import sys
 import time
-from datetime import datetime
 from typing import Any, Final
 
 import click
 
 from penstock.cli.completion import queue_group_names
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.options import combined, output_option, topic_argument, url_option, yes_option
-from penstock.cli.output import Column, count_of, echo_json, is_for_people, printable, short_text, show_rows
+from penstock.cli.options import answer_options, combined, topic_argument, yes_option
+from penstock.cli.output import Column, Output, count_of, echo_json, printable, short_text
 from penstock.cli.rest import Rest
 from penstock.cli.times import PastTime, time_text
 
@@ -63,11 +62,10 @@ def dlq() -> None:
 @filter_options
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
 @click.option("--all", "is_all", is_flag=True, help="Also those that have been sent back.")
-@output_option
-@url_option
-def list_letters(topic: str, limit: int, is_all: bool, output: str | None, url: str, **filters: Any) -> None:
+@answer_options
+def list_letters(topic: str, limit: int, is_all: bool, out: Output, rest: Rest, **filters: Any) -> None:
     """List dead letters; as JSON, one line each."""
-    rest, params = Rest(url), _filter_of(filters)
+    params = _filter_of(filters)
     rows: list[dict[str, Any]] = []
     cursor, scanned = None, 0
     while True:
@@ -85,7 +83,7 @@ def list_letters(topic: str, limit: int, is_all: bool, output: str | None, url: 
         cursor, scanned = page["cursor"], scanned + page["scanned"]
         if cursor is None or len(rows) >= limit:
             break
-    if not show_rows(rows, output, _LETTER_COLUMNS):
+    if not out.rows(rows, _LETTER_COLUMNS):
         return
     more = "" if cursor is None else f" There are more: try --limit {limit * 10}."
     found = count_of(len(rows), "dead letter")
@@ -107,15 +105,13 @@ _LETTER_COLUMNS: Final[dict[str, Column]] = {
 @topic_argument
 @click.argument("place", metavar="PARTITION:OFFSET")
 @_group_option
-@output_option
-@url_option
-def show(topic: str, place: str, group: str | None, output: str | None, url: str) -> None:
+@answer_options
+def show(topic: str, place: str, group: str | None, out: Output, rest: Rest) -> None:
     """Show one dead letter, by its place in `list`. Exit code 3 if there is none."""
     at = _place(place)
     where = (str(at["partition"]), str(at["offset"]))
-    letter = Rest(url).get("v1", "queues", topic, "dead-letters", *where, group=group)
-    if not is_for_people(output):
-        echo_json(letter)
+    letter = rest.get("v1", "queues", topic, "dead-letters", *where, group=group)
+    if out.printed_json(letter):
         return
     origin = letter["origin"]
     rows = [
@@ -139,11 +135,10 @@ def show(topic: str, place: str, group: str | None, output: str | None, url: str
 @dlq.command()
 @topic_argument
 @filter_options
-@output_option
-@url_option
-def reasons(topic: str, output: str | None, url: str, **filters: Any) -> None:
+@answer_options
+def reasons(topic: str, out: Output, rest: Rest, **filters: Any) -> None:
     """Count dead letters by reason, the most frequent first."""
-    found = Rest(url).get("v1", "queues", topic, "dead-letters", "reasons", **_filter_of(filters))
+    found = rest.get("v1", "queues", topic, "dead-letters", "reasons", **_filter_of(filters))
     columns: dict[str, Column] = {
         "count": "count",
         "first": lambda row: time_text(row["first"]),
@@ -151,7 +146,7 @@ def reasons(topic: str, output: str | None, url: str, **filters: Any) -> None:
         "sample": lambda row: f"{row['sample']['partition']}:{row['sample']['offset']}",
         "reason": lambda row: printable(row["reason"] or "-"),
     }
-    if not show_rows(found["reasons"], output, columns):
+    if not out.rows(found["reasons"], columns):
         return
     more = "" if found["is_complete"] else " There are more: narrow it with --since or --group."
     click.echo(f"Scanned {found['scanned']:,} of {found['total']:,}.{more}", err=True)
@@ -167,8 +162,7 @@ def reasons(topic: str, output: str | None, url: str, **filters: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="Only show what would be sent back.")
 @yes_option
 @click.option("--wait/--no-wait", default=True, help="Return when all is sent. [default: wait]")
-@output_option
-@url_option
+@answer_options
 def redrive(
     topic: str,
     places: tuple[str, ...],
@@ -178,8 +172,8 @@ def redrive(
     dry_run: bool,
     yes: bool,
     wait: bool,
-    output: str | None,
-    url: str,
+    out: Output,
+    rest: Rest,
     **filters: Any,
 ) -> None:
     """Send dead letters back to where they came from.
@@ -187,7 +181,6 @@ def redrive(
     Each is sent once. Interrupting the command does not stop the redrive: `penstock dlq cancel` does. Exit code 1 if
     some could not be sent, 4 if another redrive of the same dead letters is running.
     """
-    rest = Rest(url)
     wanted: dict[str, Any] = _filter_of(filters)
     if places:
         wanted["places"] = [_place(place) for place in places]
@@ -195,18 +188,17 @@ def redrive(
     if dry_run or not yes:
         found = rest.post("v1", "queues", topic, "redrive", body={**body, "dry_run": True})["dry_run"]
         if dry_run:
-            _show_plan(found, limit, output)
+            _show_plan(found, limit, out)
             return
         _confirm_redrive(topic, found, limit)
     job = rest.post("v1", "queues", topic, "redrive", body={**body, "rate": rate, "limit": limit, "by": _user()})[
         "redrive"
     ]
-    _show_end(_await_end(rest, topic, job, filters["group"]) if wait else job, output)
+    _show_end(_await_end(rest, topic, job, filters["group"]) if wait else job, out)
 
 
-def _show_plan(found: dict[str, Any], limit: int | None, output: str | None) -> None:
-    if not is_for_people(output):
-        echo_json(found)
+def _show_plan(found: dict[str, Any], limit: int | None, out: Output) -> None:
+    if out.printed_json(found):
         return
     for target, count in sorted(found["targets"].items()):
         click.echo(f"{count_of(count, 'message')} would go to {target}.")
@@ -266,8 +258,8 @@ def _bar(job: dict[str, Any]) -> str:
     return f"[{'#' * filled}{'.' * (_BAR_CHARS - filled)}] {share:4.0%}  {job['moved']:,} sent{trouble}"
 
 
-def _show_end(job: dict[str, Any], output: str | None) -> None:
-    if not is_for_people(output):
+def _show_end(job: dict[str, Any], out: Output) -> None:
+    if not out.is_table:
         echo_json(job)
     elif job["state"] == "running":
         where = f"`penstock dlq redrives {job['topic']}` shows its progress"
@@ -283,11 +275,10 @@ def _show_end(job: dict[str, Any], output: str | None) -> None:
 @dlq.command()
 @topic_argument
 @_group_option
-@output_option
-@url_option
-def redrives(topic: str, group: str | None, output: str | None, url: str) -> None:
+@answer_options
+def redrives(topic: str, group: str | None, out: Output, rest: Rest) -> None:
     """List redrives, finished and running: when, by whom, how many messages."""
-    jobs = Rest(url).get("v1", "queues", topic, "redrives", group=group)["redrives"]
+    jobs = rest.get("v1", "queues", topic, "redrives", group=group)["redrives"]
     columns: dict[str, Column] = {
         "id": "id",
         "state": "state",
@@ -298,20 +289,18 @@ def redrives(topic: str, group: str | None, output: str | None, url: str) -> Non
         "failed": "failed",
         "scanned": lambda job: f"{job['scanned']:,} of {job['total']:,}",
     }
-    show_rows(jobs, output, columns)
+    out.rows(jobs, columns)
 
 
 @dlq.command()
 @topic_argument
 @click.argument("redrive_id", metavar="REDRIVE")
 @_group_option
-@output_option
-@url_option
-def cancel(topic: str, redrive_id: str, group: str | None, output: str | None, url: str) -> None:
+@answer_options
+def cancel(topic: str, redrive_id: str, group: str | None, out: Output, rest: Rest) -> None:
     """Stop a redrive; messages already sent stay sent. Exit code 3 if it does not exist."""
-    rest = Rest(url)
     job = rest.post("v1", "queues", topic, "redrives", redrive_id, "cancel", body=None, group=group)
-    _show_end(_await_end(rest, topic, job, group), output)
+    _show_end(_await_end(rest, topic, job, group), out)
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
@@ -324,8 +313,8 @@ def _filter_of(filters: dict[str, Any]) -> dict[str, Any]:
         "reason": filters["reason"],
         "reason_contains": filters["contains"],
         "key": filters["key"],
-        "since": _iso(filters["since"]),
-        "until": _iso(filters["until"]),
+        "since": filters["since"],
+        "until": filters["until"],
         "origin_partition": filters["partition"],
     }
     if filters["offsets"] is not None:
@@ -334,10 +323,6 @@ def _filter_of(filters: dict[str, Any]) -> dict[str, Any]:
             raise click.UsageError(f"--offsets {filters['offsets']!r} is not FIRST-LAST, such as 100-250.")
         found |= {"first_offset": int(first), "last_offset": int(last or first)}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
 
 
 def _place(text: str) -> dict[str, int]:

@@ -1,8 +1,11 @@
-"""Exit codes that mean something, and errors that carry one. Scripts rely on these numbers: they never change."""
+"""Exit codes, the errors that carry one, and the node that is asked by default. Scripts rely on these: they stay."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
+
+DEFAULT_URL: Final = "http://127.0.0.1:8080"  # of the node to ask
 
 
 class Exit(IntEnum):

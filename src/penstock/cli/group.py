@@ -10,8 +10,8 @@ import click
 
 from penstock.cli.configs import change_options, show_or_change
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.options import confirm, group_name_argument, output_option, topic_argument, url_option, yes_option
-from penstock.cli.output import count_of, echo_json, is_for_people, show_rows
+from penstock.cli.options import answer_options, confirm, group_name_argument, topic_argument, url_option, yes_option
+from penstock.cli.output import Output, count_of, echo_json, echo_rows
 from penstock.cli.rest import RefusedError, Rest
 from penstock.cli.times import PastTime
 
@@ -33,29 +33,27 @@ def group() -> None:
 
 
 @group.command("list")
-@output_option
-@url_option
-def list_groups(output: str | None, url: str) -> None:
+@answer_options
+def list_groups(out: Output, rest: Rest) -> None:
     """List groups; as JSON, one line each."""
-    show_rows(Rest(url).get("v1", "groups")["groups"], output, _GROUP_COLUMNS)
+    out.rows(rest.get("v1", "groups")["groups"], _GROUP_COLUMNS)
 
 
 @group.command()
 @group_name_argument
-@output_option
-@url_option
-def describe(name: str, output: str | None, url: str) -> None:
+@answer_options
+def describe(name: str, out: Output, rest: Rest) -> None:
     """Show a group with its members, offsets and lag. Exit code 3 if it does not exist."""
-    _show(Rest(url).get("v1", "groups", name), output)
+    _show(rest.get("v1", "groups", name), out)
 
 
 @group.command()
 @group_name_argument
 @click.option("--max", "lag_max", type=click.IntRange(min=0), help="Exit code 1 if the lag is above this.")
 @url_option
-def lag(name: str, lag_max: int | None, url: str) -> None:
+def lag(name: str, lag_max: int | None, rest: Rest) -> None:
     """Print how many messages a group is behind, in all."""
-    behind: int = Rest(url).get("v1", "groups", name)["lag"]
+    behind: int = rest.get("v1", "groups", name)["lag"]
     click.echo(behind)
     if lag_max is not None and behind > lag_max:
         raise CommandError(f"Group {name} is {behind} messages behind, more than {lag_max}.")
@@ -70,8 +68,7 @@ def lag(name: str, lag_max: int | None, url: str) -> None:
 @click.option("--shift", type=int, metavar="N", help="N messages forward from where the group is; -N goes back.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
 @click.option("-y", "--yes", is_flag=True, help="Create the group without asking if it does not exist.")
-@output_option
-@url_option
+@answer_options
 def reset(
     name: str,
     topic: str,
@@ -81,8 +78,8 @@ def reset(
     shift: int | None,
     dry_run: bool,
     yes: bool,
-    output: str | None,
-    url: str,
+    out: Output,
+    rest: Rest,
 ) -> None:
     """Move a group's offsets in TOPIC. The group must have no members; exit code 4 if it has.
 
@@ -90,21 +87,21 @@ def reset(
     """
     if [to, since, shift].count(None) != 2:
         raise click.UsageError("Give one of --to, --since and --shift.")
-    body: dict[str, Any] = {"topic": topic, "dry_run": dry_run, "create": yes or dry_run}
-    if partitions:
-        body["partitions"] = list(partitions)
-    if since is not None:
-        body["since"] = since.isoformat()
-    elif shift is not None:
-        body["shift"] = shift
-    else:
-        body["to"] = int(to) if to is not None and to.isdigit() else to
-    result = _reset(Rest(url), name, body)
-    if dry_run and is_for_people(output):
+    body = {
+        "topic": topic,
+        "partitions": partitions or None,
+        "to": int(to) if to is not None and to.isdigit() else to,
+        "since": since,
+        "shift": shift,
+        "dry_run": dry_run,
+        "create": yes or dry_run,
+    }
+    result = _reset(rest, name, body)
+    if dry_run and out.is_table:
         click.echo(f"Group {name} would be moved:")
-        show_rows(result["moves"], "table", _MOVE_COLUMNS)
+        echo_rows(result["moves"], _MOVE_COLUMNS)
     else:
-        _show(result, output)
+        _show(result, out)
 
 
 def _reset(rest: Rest, name: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -126,37 +123,34 @@ def _reset(rest: Rest, name: str, body: dict[str, Any]) -> dict[str, Any]:
 @group.command()
 @group_name_argument
 @change_options
-@output_option
-@url_option
-def config(name: str, configs: tuple[str, ...], unset: tuple[str, ...], output: str | None, url: str) -> None:
+@answer_options
+def config(name: str, configs: tuple[str, ...], unset: tuple[str, ...], out: Output, rest: Rest) -> None:
     """Show a group's settings, or change them: all of those given, or none if one is wrong.
 
     They can be set before the group has members.
     """
-    show_or_change(Rest(url), ("v1", "groups", name, "configs"), configs, unset, output)
+    show_or_change(rest, ("v1", "groups", name, "configs"), configs, unset, out)
 
 
 @group.command("delete-offsets")
 @group_name_argument
 @click.argument("targets", metavar="TOPIC[:PARTITION,...]...", nargs=-1, required=True)
 @yes_option
-@output_option
-@url_option
-def delete_offsets(name: str, targets: tuple[str, ...], yes: bool, output: str | None, url: str) -> None:
+@answer_options
+def delete_offsets(name: str, targets: tuple[str, ...], yes: bool, out: Output, rest: Rest) -> None:
     """Delete a group's offsets in a topic, or in some of its partitions, such as orders:0,2.
 
     The topic need not exist any more. Exit code 4 if a member of the group reads it.
     """
     wanted = [_target_of(text) for text in targets]
     confirm(f"Delete the offsets of group {name} in {', '.join(targets)}?", is_sure=yes)
-    rest = Rest(url)
     deleted = [
         place
         for topic, partitions in wanted
         for place in rest.delete("v1", "groups", name, "offsets", topic=topic, partitions=partitions)["deleted"]
     ]
-    if is_for_people(output):
-        show_rows(deleted, "table", {"topic": "topic", "partition": "partition"})
+    if out.is_table:
+        echo_rows(deleted, {"topic": "topic", "partition": "partition"})
     else:
         echo_json({"group": name, "deleted": deleted})
     click.echo(f"Deleted the offsets of {count_of(len(deleted), 'partition')} from group {name}.", err=True)
@@ -174,17 +168,16 @@ def _target_of(text: str) -> tuple[str, str | None]:
 @group_name_argument
 @yes_option
 @url_option
-def delete(name: str, yes: bool, url: str) -> None:
+def delete(name: str, yes: bool, rest: Rest) -> None:
     """Delete a group without members, and its offsets. Exit code 4 if it has members."""
     confirm(f"Delete group {name} and its offsets?", is_sure=yes)
-    Rest(url).delete("v1", "groups", name)
+    rest.delete("v1", "groups", name)
     click.echo(f"Deleted group {name}.", err=True)
 
 
-def _show(detail: dict[str, Any], output: str | None) -> None:
-    if not is_for_people(output):
-        echo_json(detail)
+def _show(detail: dict[str, Any], out: Output) -> None:
+    if out.printed_json(detail):
         return
     members = count_of(detail["members"], "member")
     click.echo(f"Group {detail['group']} ({detail['kind']}): {detail['state']}, {members}, lag {detail['lag']}")
-    show_rows(detail["offsets"], "table", _OFFSET_COLUMNS)
+    echo_rows(detail["offsets"], _OFFSET_COLUMNS)

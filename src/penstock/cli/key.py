@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.options import confirm, output_option, url_option, yes_option
-from penstock.cli.output import Column, echo_json, is_for_people, printable, show_rows
+from penstock.cli.options import answer_options, confirm, url_option, yes_option
+from penstock.cli.output import Column, Output, printable
 from penstock.cli.rest import Rest
 from penstock.cli.times import DurationMs
 
@@ -27,30 +27,26 @@ def key() -> None:
     help="What it may do at most, such as reader:topic:orders; a NAME that ends with * is a prefix. May be repeated.",
 )
 @click.option("--description", default="", help="What it is for.")
-@output_option
-@url_option
+@answer_options
 def issue(
-    principal: str, expires_in: int | None, scopes: tuple[str, ...], description: str, output: str | None, url: str
+    principal: str, expires_in: int | None, scopes: tuple[str, ...], description: str, out: Output, rest: Rest
 ) -> None:
     """Issue a key that acts for PRINCIPAL, as User:alice, and print it. It is not shown again."""
-    body: dict[str, object] = {
+    body = {
         "principal": principal,
+        "expires_in_ms": expires_in,
         "scopes": [_scope(text) for text in scopes],
         "description": description,
     }
-    if expires_in is not None:
-        body["expires_in_ms"] = expires_in
-    issued = Rest(url).post("v1", "keys", body=body)
-    if is_for_people(output):
+    issued = rest.post("v1", "keys", body=body)
+    if not out.printed_json(issued):
         click.echo(issued["key"])
         click.echo("Keep it now: it is not shown again.", err=True)
-    else:
-        echo_json(issued)
 
 
 def _scope(text: str) -> dict[str, str]:
-    role, _, rest = text.partition(":")
-    resource, _, name = rest.partition(":")
+    role, _, on = text.partition(":")
+    resource, _, name = on.partition(":")
     if not role or not resource:
         raise CommandError(f"{text!r} is no scope; write ROLE:RESOURCE:NAME, such as reader:topic:orders.", Exit.USAGE)
     if len(name) > 1 and name.endswith("*"):
@@ -60,9 +56,8 @@ def _scope(text: str) -> dict[str, str]:
 
 @key.command("list")
 @click.option("--principal", help="Only keys that act for this one.")
-@output_option
-@url_option
-def list_keys(principal: str | None, output: str | None, url: str) -> None:
+@answer_options
+def list_keys(principal: str | None, out: Output, rest: Rest) -> None:
     """List keys, without their secrets."""
     columns: dict[str, Column] = {
         "key": "key_id",
@@ -72,15 +67,15 @@ def list_keys(principal: str | None, output: str | None, url: str) -> None:
         "scopes": lambda row: len(row["scopes"]) or "all",
         "description": lambda row: printable(row["description"]),
     }
-    show_rows(Rest(url).get("v1", "keys", principal=principal)["keys"], output, columns)
+    out.rows(rest.get("v1", "keys", principal=principal)["keys"], columns)
 
 
 @key.command()
 @click.argument("key_id")
 @yes_option
 @url_option
-def revoke(key_id: str, yes: bool, url: str) -> None:
+def revoke(key_id: str, yes: bool, rest: Rest) -> None:
     """Revoke a key by its id: it is refused from now on. Exit code 3 if there is none."""
     confirm(f"Revoke the key {key_id}?", is_sure=yes)
-    Rest(url).delete("v1", "keys", key_id)
+    rest.delete("v1", "keys", key_id)
     click.echo(f"Revoked the key {printable(key_id)}.", err=True)

@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, printable
+from penstock.cli.master_keys import key_options, source_of
+from penstock.cli.options import output_option
+from penstock.cli.output import Output, count_of, echo_json, echo_table, printable
+from penstock.storage.encryption_note import is_encrypted
+from penstock.storage.files import DiskFiles, Files
 
 if TYPE_CHECKING:
+    from penstock.storage.encryption.keys import KeySource
     from penstock.storage.inspect import BatchFacts, LogReport, RecordFacts, SegmentReport
 
 _METADATA: Final = "metadata"  # the directory of the metadata log, and the beginning of those set aside
@@ -34,37 +39,60 @@ def log() -> None:
 @click.option("--records", is_flag=True, help="Print every record instead.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Print from this offset on.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Print N of each log at most.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["json", "table"]),
-    help="JSON lines, or a table for people. [default: table on a terminal, json elsewhere]",
-)
+@output_option
+@key_options
 def inspect(
-    directory: Path, verify: bool, batches: bool, records: bool, offset: int, limit: int | None, output: str | None
+    directory: Path,
+    verify: bool,
+    batches: bool,
+    records: bool,
+    offset: int,
+    limit: int | None,
+    out: Output,
+    master_key_file: Path | None,
+    master_key_env: str | None,
+    master_key_command: str | None,
+    config: Path | None,
 ) -> int:
     """Show what the logs under DIRECTORY contain, and what is wrong with them.
 
     DIRECTORY is a partition's, or any above it, such as a topic's or the whole data directory. It may be in use by a
-    node; what is being written at that moment looks like a torn tail.
+    node; what is being written at that moment looks like a torn tail. Logs that are encrypted at rest need the master
+    keys.
     """
     if batches and records:
         raise click.UsageError("--batches and --records exclude each other.")
     directories = sorted({path.parent for path in directory.rglob("*.log")})
     if not directories:
         raise CommandError(f"There is no log in {directory}: no file there ends in .log.", Exit.NOT_FOUND)
-    exit_code = _summarize(directories, verify, output) if verify or not (batches or records) else Exit.OK
+    files = _files(directories, source_of(master_key_file, master_key_env, master_key_command, config))
+    exit_code = _summarize(files, directories, verify, out) if verify or not (batches or records) else Exit.OK
     for found in directories if batches or records else ():
-        _dump(found, records, offset, limit, output)
+        _dump(files, found, records, offset, limit, out)
     return exit_code
 
 
-def _summarize(directories: list[Path], verify: bool, output: str | None) -> Exit:
-    from penstock.storage.files import DiskFiles
+def _files(directories: list[Path], source: KeySource | None) -> Files:
+    """The disk, or what the master keys show of it; nothing is repaired."""
+    disk = DiskFiles()
+    if source is None:
+        logs = (path for directory in directories for path in sorted(directory.glob("*.log")))
+        if (sealed := next((path for path in logs if is_encrypted(disk, path)), None)) is not None:
+            raise CommandError(
+                f"{sealed} is encrypted. Give --master-key-file, --master-key-env, --master-key-command or the "
+                "--config of its node."
+            )
+        return disk
+    from penstock.storage.encryption.files import EncryptedFiles
+
+    return EncryptedFiles(disk, source.load(), is_encrypting=False, is_repairing=False)
+
+
+def _summarize(files: Files, directories: list[Path], verify: bool, out: Output) -> Exit:
     from penstock.storage.inspect import inspect_log
 
-    reports = [inspect_log(DiskFiles(), found, decodes_records=verify) for found in directories]
-    if is_for_people(output):
+    reports = [inspect_log(files, found, decodes_records=verify) for found in directories]
+    if out.is_table:
         echo_table(_SEGMENT_COLUMNS, [_row(report, segment) for report in reports for segment in report.segments])
     else:
         for report in reports:
@@ -141,21 +169,20 @@ def _segment_json(segment: SegmentReport) -> dict[str, object]:
 # -- dumps -------------------------------------------------------------------------------------------------------------
 
 
-def _dump(directory: Path, records: bool, offset: int, limit: int | None, output: str | None) -> None:
+def _dump(files: Files, directory: Path, records: bool, offset: int, limit: int | None, out: Output) -> None:
     """Every batch or record on a line of its own; a dump can be long, so nothing waits for the end of it."""
-    from penstock.storage.files import DiskFiles
     from penstock.storage.inspect import dump_batches, dump_records
 
     lines: Iterator[dict[str, object]]
     is_metadata = directory.resolve().name.startswith(_METADATA)
     if records:
-        found = dump_records(DiskFiles(), directory, offset=offset, limit=limit)
+        found = dump_records(files, directory, offset=offset, limit=limit)
         lines = (_record_json(facts, hides_secrets=is_metadata) for facts in found)
     else:
-        lines = (_batch_json(facts) for facts in dump_batches(DiskFiles(), directory, offset=offset, limit=limit))
+        lines = (_batch_json(facts) for facts in dump_batches(files, directory, offset=offset, limit=limit))
     place: dict[str, object] = {"directory": str(directory)}
     for line in lines:
-        if is_for_people(output):
+        if out.is_table:
             click.echo(
                 "  ".join(f"{name}={printable(str(value))}" for name, value in line.items() if value is not None)
             )

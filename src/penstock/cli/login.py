@@ -11,7 +11,7 @@ from penstock.cli import profiles
 from penstock.cli.credentials import read_secret
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.options import output_option
-from penstock.cli.output import show_done, show_rows
+from penstock.cli.output import Output
 from penstock.cli.rest import Rest
 from penstock.client.login import Login
 from penstock.client.trust import Trust
@@ -35,7 +35,7 @@ def login(
     token_file: str | None,
     certificate: Path | None,
     key: Path | None,
-    output: str | None,
+    out: Output,
 ) -> None:
     """Log in to the cluster at URL, and have later commands go there.
 
@@ -64,9 +64,8 @@ def login(
     )
     path = profiles.write_profile(profile, kept)
     option = "" if profile == profiles.DEFAULT else f" Use it with --profile {profile}."
-    show_done(
+    out.done(
         {"profile": profile, "principal": who["principal"], "file": path},
-        output,
         f"Logged in to {url} as {who['principal']}.{option}",
     )
 
@@ -74,23 +73,23 @@ def login(
 @click.command()
 @click.option("--profile", default=profiles.DEFAULT, show_default=True, help="The profile to forget.")
 @output_option
-def logout(profile: str, output: str | None) -> None:
+def logout(profile: str, out: Output) -> None:
     """Forget a profile and its API key. The key itself stays good: revoke it with `penstock key revoke`."""
     if not profiles.remove_profile(profile):
         raise CommandError(f"There is no profile {profile!r}.", Exit.NOT_FOUND)
-    show_done({"profile": profile}, output, f"Forgot the profile {profile!r}.")
+    out.done({"profile": profile}, f"Forgot the profile {profile!r}.")
 
 
 @click.command("profiles")
 @output_option
-def list_profiles(output: str | None) -> None:
+def list_profiles(out: Output) -> None:
     """List the profiles that `penstock login` has kept."""
     rows = [
         {"profile": name, "url": each.url, "ca": each.ca, "token_file": each.token_file}
         for name, each in sorted(profiles.read_profiles().items())
     ]
     columns = {"Profile": "profile", "URL": "url", "Authority": "ca", "API key in": "token_file"}
-    show_rows(rows, output, columns)
+    out.rows(rows, columns)
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -70,6 +70,8 @@ _COMMANDS = {
     "user": ("penstock.cli.user:user", "Create, list and delete users; tell who you are."),
     "acl": ("penstock.cli.acl:acl", "List, add and remove access rules; grant and revoke roles."),
     "key": ("penstock.cli.key:key", "Issue, list and revoke API keys."),
+    "audit": ("penstock.cli.audit:audit", "Show who changed what, and who was refused."),
+    "quota": ("penstock.cli.quota:quota", "List, set and remove quotas of clients."),
     "config": ("penstock.cli.settings:config", "Check settings, and show where each comes from."),
     "log": ("penstock.cli.log:log", "Inspect the files of a log."),
     "completion": ("penstock.cli.completion:completion", "Print the completion script for a shell."),

@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
 from penstock.cli.exits import CommandError
 from penstock.cli.options import output_option
-from penstock.cli.output import count_of, echo_json, is_for_people
+from penstock.cli.output import Output, count_of
+from penstock.storage.encryption_note import DirectoryKeys, walk
+from penstock.storage.files import Files
 
 if TYPE_CHECKING:
     from penstock.storage.encryption.keys import KeySource
+
+Command = TypeVar("Command", bound=Callable[..., object])
+_KEY_OPTIONS: Final = (
+    click.option(
+        "--master-key-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Where the master keys are.",
+    ),
+    click.option("--master-key-env", metavar="NAME", help="The environment variable that holds the master keys."),
+    click.option("--master-key-command", metavar="COMMAND", help="What prints the master keys."),
+    click.option(
+        "--config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="The settings of a node, which say where the master keys are.",
+    ),
+)
+
+
+def key_options(command: Command) -> Command:
+    """The ways to name master keys: `source_of` takes what they give."""
+    for option in reversed(_KEY_OPTIONS):
+        command = option(command)
+    return command
+
+
+def source_of(file: Path | None, variable: str | None, command: str | None, config: Path | None) -> KeySource | None:
+    """Where the options say that master keys are; None if they do not."""
+    if sum(way is not None for way in (file, variable, command, config)) > 1:
+        raise click.UsageError(
+            "--master-key-file, --master-key-env, --master-key-command and --config exclude each other."
+        )
+    if config is not None:
+        from penstock.config.loading import load
+
+        encryption = load(os.environ, file=config).settings.security.encryption
+        file, variable, command = (
+            encryption.master_key_file,
+            encryption.master_key_env,
+            encryption.master_key_command,
+        )
+    if file is None and variable is None and command is None:
+        return None
+    from penstock.storage.encryption.keys import KeySource
+
+    return KeySource(file, variable, command)
 
 
 @click.group()
@@ -31,24 +80,21 @@ _data_dir_option = click.option(
 @keys.command()
 @_data_dir_option
 @output_option
-def status(data_dir: Path, output: str | None) -> None:
+def status(data_dir: Path, out: Output) -> None:
     """Show how many files each version of the master key protects. Needs no key; a node may be running."""
-    from penstock.storage.encryption.directory import look
     from penstock.storage.encryption_note import load_note
     from penstock.storage.files import DiskFiles
 
     files = DiskFiles()
     versions = sorted(load_note(files, data_dir).fingerprints)
-    found = look(files, data_dir)
-    if not is_for_people(output):
-        echo_json(
-            {
-                "versions": versions,
-                "encrypted_files": {str(version): found.encrypted[version] for version in sorted(found.encrypted)},
-                "plain_files": found.plain,
-                "damaged_key_copies": found.damaged_copies,
-            }
-        )
+    found = _look(files, data_dir) if versions else DirectoryKeys(plain=_count(files, data_dir))
+    detail = {
+        "versions": versions,
+        "encrypted_files": {str(version): found.encrypted[version] for version in sorted(found.encrypted)},
+        "plain_files": found.plain,
+        "damaged_key_copies": found.damaged_copies,
+    }
+    if out.printed_json(detail):
         return
     if not versions:
         click.echo("Nothing here was ever encrypted.")
@@ -59,33 +105,49 @@ def status(data_dir: Path, output: str | None) -> None:
         click.echo(f"Damaged copies of data keys: {found.damaged_copies}. A rotation mends them.")
 
 
+def _look(files: Files, data_dir: Path) -> DirectoryKeys:
+    from penstock.storage.encryption.directory import look
+
+    return look(files, data_dir)
+
+
+def _count(files: Files, data_dir: Path) -> int:
+    """Files with something in them. A key is noted before the first file is written with it: these are all plain."""
+    return sum(bool(path.stat().st_size) for path in walk(files, data_dir))
+
+
 @keys.command()
 @_data_dir_option
-@click.option(
-    "--master-key-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Where the keys are."
-)
-@click.option("--master-key-env", metavar="NAME", help="The environment variable that holds them.")
-@click.option("--master-key-command", metavar="COMMAND", help="What prints them.")
+@key_options
 def rotate(
-    data_dir: Path, master_key_file: Path | None, master_key_env: str | None, master_key_command: str | None
+    data_dir: Path,
+    master_key_file: Path | None,
+    master_key_env: str | None,
+    master_key_command: str | None,
+    config: Path | None,
 ) -> None:
     """Wrap every data key anew by the newest master key, while no node uses the directory.
 
-    A running node does the same at SIGHUP: it reads its keys again, from where its settings say.
+    A running node does the same at SIGHUP, and at POST /v1/security/keys/rotate: it reads its keys again, from where
+    its settings say.
     """
     from penstock.storage.encryption.directory import open_encrypted
     from penstock.storage.encryption.directory import rotate as rotate_directory
-    from penstock.storage.encryption.keys import KeySource
     from penstock.storage.files import DiskFiles
 
-    if sum(way is not None for way in (master_key_file, master_key_env, master_key_command)) != 1:
-        raise click.UsageError("Give one of --master-key-file, --master-key-env and --master-key-command.")
-    source: KeySource = KeySource(master_key_file, master_key_env, master_key_command)
+    source = source_of(master_key_file, master_key_env, master_key_command, config)
+    if source is None:
+        raise click.UsageError(
+            "Give one of --master-key-file, --master-key-env, --master-key-command and a --config that has one."
+        )
     disk = DiskFiles()
     files = open_encrypted(disk, data_dir, source, is_encrypting=False)
     claim = disk.lock(data_dir / "lock")
     if claim is None:
-        raise CommandError("A node uses this directory. Send it SIGHUP: it reads its keys again and rotates by itself.")
+        raise CommandError(
+            "A node uses this directory. Send it SIGHUP, or POST /v1/security/keys/rotate: it reads its keys again and "
+            "rotates by itself."
+        )
     try:
         done = rotate_directory(files, data_dir, files.keys)
     finally:

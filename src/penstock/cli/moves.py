@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.options import output_option, timeout_option, topic_name_argument, url_option
-from penstock.cli.output import Column, count_of, echo_json, is_for_people, show_rows, size_text
+from penstock.cli.options import answer_options, timeout_option, topic_name_argument
+from penstock.cli.output import Column, Output, count_of, size_text
 from penstock.cli.rest import Rest
 
 
@@ -32,8 +32,7 @@ from penstock.cli.rest import Rest
 @click.option("--status", is_flag=True, help="Only show the moves.")
 @click.option("--wait/--no-wait", default=True, help="Return when the moves are done. [default: wait]")
 @timeout_option
-@output_option
-@url_option
+@answer_options
 def reassign(
     name: str,
     nodes: str | None,
@@ -43,8 +42,8 @@ def reassign(
     status: bool,
     wait: bool,
     timeout: float | None,
-    output: str | None,
-    url: str,
+    out: Output,
+    rest: Rest,
 ) -> None:
     """Move a topic's replicas to other nodes.
 
@@ -55,10 +54,9 @@ def reassign(
         raise click.UsageError("Give one of --nodes, --move, --cancel and --status.")
     if replication_factor is not None and not nodes:
         raise click.UsageError("--replication-factor goes with --nodes.")
-    rest = Rest(url)
     if status:
         rest.get("v1", "topics", name)  # exit code 3 if it does not exist
-        _show_moves(current_moves(rest, name), output)
+        _show_moves(current_moves(rest, name), out)
         return
     body: dict[str, Any] = {"cancel": True} if cancel else {"moves": [_move_of(text) for text in moves]}
     if nodes:
@@ -71,16 +69,13 @@ def reassign(
         click.echo(f"{name}-{outcome['partition']}: {outcome['error']['detail']}", err=True)
     if wait:
         wait_for_moves(rest, timeout, topic=name)
-    _report(rest, name, outcomes, cancel=cancel, wait=wait, output=output)
+    _report(rest, name, outcomes, cancel=cancel, wait=wait, out=out)
     if refused:
         raise CommandError(f"{count_of(len(refused), 'partition')} of {name} were not moved.", Exit.FAILURE)
 
 
-def _report(
-    rest: Rest, name: str, outcomes: list[dict[str, Any]], *, cancel: bool, wait: bool, output: str | None
-) -> None:
-    if not is_for_people(output):
-        echo_json(rest.get("v1", "topics", name))
+def _report(rest: Rest, name: str, outcomes: list[dict[str, Any]], *, cancel: bool, wait: bool, out: Output) -> None:
+    if out.printed_json(rest.get("v1", "topics", name)):
         return
     count = count_of(sum(outcome["error"] is None for outcome in outcomes), "partition")
     if cancel:
@@ -91,8 +86,8 @@ def _report(
         click.echo(f"Moving {count} of {name}; `penstock topic reassign {name} --status` shows the progress.")
 
 
-def _show_moves(rows: list[dict[str, Any]], output: str | None) -> None:
-    if not rows and is_for_people(output):
+def _show_moves(rows: list[dict[str, Any]], out: Output) -> None:
+    if not rows and out.is_table:
         click.echo("Nothing is moving.")
         return
     columns: dict[str, Column] = {
@@ -104,7 +99,7 @@ def _show_moves(rows: list[dict[str, Any]], output: str | None) -> None:
         "messages left": "messages_left",
         "left": lambda row: size_text(row["bytes_left"]),
     }
-    show_rows(rows, output, columns)
+    out.rows(rows, columns)
 
 
 def _move_of(text: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -12,7 +13,11 @@ import click
 from penstock.cli.settings import load_settings, settings_options
 
 if TYPE_CHECKING:
+    from penstock.config.loading import Loaded
     from penstock.node.server import Node
+
+# What start-up loads stays, so there is little to collect: looking for it more often takes a tenth of the time.
+_GC_THRESHOLD_AT_START: Final = 50_000
 
 
 @click.command()
@@ -31,20 +36,27 @@ def serve(shards: int, **options: Any) -> int:
     shows which won. The node stops gracefully on SIGTERM or Ctrl-C, and at once on a second one.
     """
     loaded = load_settings(options)
-    from penstock import logs
-    from penstock.extras import needs
-
-    with needs("server", "A node"):
-        from penstock.node.server import run
-
-    logs.configure(loaded.settings.logging.level, loaded.settings.logging.format)
+    _prepare(loaded)
     for warning in loaded.warnings:
         logging.getLogger(__name__).warning("%s", warning)
     if shards > 1:
         from penstock.node.processes import run_shards
 
         return run_shards(loaded.settings, shards)
+    from penstock.node.server import run
+
     return run(loaded.settings)
+
+
+def _prepare(loaded: Loaded) -> None:
+    """Load what a node needs, and begin to log."""
+    from penstock import logs
+    from penstock.extras import needs
+
+    gc.set_threshold(_GC_THRESHOLD_AT_START)
+    with needs("server", "A node"):
+        import penstock.node.server  # noqa: F401
+    logs.configure(loaded.settings.logging.level, loaded.settings.logging.format)
 
 
 SAMPLE_TOPIC: Final = "hello"
@@ -65,13 +77,9 @@ def dev(sample: bool, **options: Any) -> int:
     Data is kept in ./.penstock; remove that directory to start afresh. Stop with Ctrl-C.
     """
     loaded = load_settings(options, _DEV_DEFAULTS)
-    from penstock import logs
-    from penstock.extras import needs
+    _prepare(loaded)
+    from penstock.node.server import run
 
-    with needs("server", "A node"):
-        from penstock.node.server import run
-
-    logs.configure(loaded.settings.logging.level, loaded.settings.logging.format)
     for warning in loaded.warnings:
         click.echo(f"Warning: {warning}", err=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
@@ -14,15 +14,43 @@ _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _CELL_CHARS: Final = 40
 
 Row = Mapping[str, Any]
+JsonMessage = dict[str, Any]  # a message as REST has it
 # A member of a row, or a function that makes the cell from the row.
 Column = str | Callable[[Row], object]
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
-def is_for_people(output: str | None) -> bool:
-    """Whether to print a table: if asked to or, by default, on a terminal."""
-    return output == "table" or (output is None and sys.stdout.isatty())
+class Output(NamedTuple):
+    """How a command prints its results: as a table for people, or as JSON."""
+
+    is_table: bool
+    is_asked_for: bool  # not the default
+
+    @classmethod
+    def of(cls, form: str | None) -> Output:
+        """The form that was asked for or, by default, a table on a terminal."""
+        return cls(sys.stdout.isatty() if form is None else form == "table", form is not None)
+
+    def rows(self, rows: Sequence[Row], columns: Mapping[str, Column]) -> bool:
+        """Rows as JSON lines, or as a table with these headings; returns whether it was a table."""
+        if self.is_table:
+            echo_rows(rows, columns)
+        else:
+            for row in rows:
+                echo_json(row)
+        return self.is_table
+
+    def printed_json(self, detail: object) -> bool:
+        """Print one thing as JSON, if that is the form; returns whether it was."""
+        if not self.is_table:
+            echo_json(detail)
+        return not self.is_table
+
+    def done(self, detail: object, sentence: str) -> None:
+        """What was done: to people in a sentence, to machines with the thing as it is now."""
+        if not self.printed_json(detail):
+            click.echo(sentence)
 
 
 def echo_json(value: object) -> None:
@@ -30,23 +58,10 @@ def echo_json(value: object) -> None:
     click.echo(_encoder.encode(value))
 
 
-def show_rows(rows: Sequence[Row], output: str | None, columns: Mapping[str, Column]) -> bool:
-    """Rows as JSON lines, or as a table with these headings; returns whether it was a table."""
-    if not is_for_people(output):
-        for row in rows:
-            echo_json(row)
-        return False
+def echo_rows(rows: Sequence[Row], columns: Mapping[str, Column]) -> None:
+    """A table with these headings."""
     cells = [[_cell(row[made] if isinstance(made, str) else made(row)) for made in columns.values()] for row in rows]
     echo_table(tuple(columns), cells)
-    return True
-
-
-def show_done(detail: object, output: str | None, sentence: str) -> None:
-    """What was done: to people in a sentence, to machines with the thing as it is now."""
-    if is_for_people(output):
-        click.echo(sentence)
-    else:
-        echo_json(detail)
 
 
 def _cell(value: object) -> object:

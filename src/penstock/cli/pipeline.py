@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.options import output_option, url_option
-from penstock.cli.output import Column, Row, count_of, echo_json, echo_table, is_for_people, printable, show_rows
+from penstock.cli.options import answer_options, assignments_of, output_option, url_option
+from penstock.cli.output import Column, Output, Row, count_of, echo_json, echo_table, printable
 from penstock.cli.rest import Rest
 from penstock.cli.runs import LOG_TOPIC, QUERY_COLUMNS, Reports, display_of, query_row, startup_noise_held
 from penstock.extras import needs
@@ -174,13 +174,12 @@ def run(
     settings: tuple[str, ...],
     no_report: bool,
     debug: bool,
-    output: str | None,
+    out: Output,
 ) -> int:
     """Run the pipeline of FILE until it is done (--once), fails, or is stopped.
 
     On SIGTERM or Ctrl-C it ends after the current batch; the next run continues from there.
     """
-    from penstock.cli.options import assignments_of
     from penstock.pipelines.places import absolute
     from penstock.pipelines.run import PipelineRun
 
@@ -189,7 +188,7 @@ def run(
     reports = None if no_report else Reports(definition)
     _check_topics(definition, is_elsewhere=remote is not None)
     spark = _session(definition, master, remote, debug=debug)
-    with display_of(definition, is_table=is_for_people(output)) as display:
+    with display_of(definition, is_table=out.is_table) as display:
         try:
             job = PipelineRun(
                 definition,
@@ -205,7 +204,7 @@ def run(
             status = job.go()
         finally:
             spark.stop()
-    if not is_for_people(output):
+    if not out.is_table:
         queries = [figures.view() for figures in status.figures]
         echo_json({"pipeline": definition.name, "state": status.state, "error": status.error, "queries": queries})
     if status.state == "failed":
@@ -218,23 +217,21 @@ def run(
 
 
 @pipeline.command("list")
-@output_option
-@url_option
-def list_pipelines(output: str | None, url: str) -> int:
+@answer_options
+def list_pipelines(out: Output, rest: Rest) -> int:
     """List the pipelines that have reported to the cluster."""
-    found = Rest(url).get("v1", "pipelines")["pipelines"]
-    show_rows(found, output, _COLUMNS)
+    found = rest.get("v1", "pipelines")["pipelines"]
+    out.rows(found, _COLUMNS)
     return Exit.OK
 
 
 @pipeline.command()
 @click.argument("name")
-@output_option
-@url_option
-def status(name: str, output: str | None, url: str) -> int:
+@answer_options
+def status(name: str, out: Output, rest: Rest) -> int:
     """Show the last run of a pipeline, query by query."""
-    found = Rest(url).get("v1", "pipelines", name)
-    if not is_for_people(output):
+    found = rest.get("v1", "pipelines", name)
+    if not out.is_table:
         echo_json(found)
         return Exit.OK
     for title, key in (
@@ -255,9 +252,9 @@ def status(name: str, output: str | None, url: str) -> int:
 @pipeline.command()
 @click.argument("name")
 @url_option
-def stop(name: str, url: str) -> int:
+def stop(name: str, rest: Rest) -> int:
     """Ask a running pipeline to stop, wherever it runs."""
-    found = Rest(url).post("v1", "pipelines", name, "stop", body={})
+    found = rest.post("v1", "pipelines", name, "stop", body={})
     if found["state"] in ("finished", "stopped", "failed"):
         click.echo(f"Pipeline {name} is {found['state']} already.", err=True)
     else:
@@ -268,13 +265,11 @@ def stop(name: str, url: str) -> int:
 @pipeline.command()
 @click.argument("name")
 @click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="How many at most.")
-@output_option
-@url_option
-def logs(name: str, limit: int, output: str | None, url: str) -> int:
+@answer_options
+def logs(name: str, limit: int, out: Output, rest: Rest) -> int:
     """Show the last log lines of a pipeline; the topic penstock.pipelines.log has all of them."""
     from penstock.cli.rest import RefusedError
 
-    rest = Rest(url)
     try:
         partitions = int(rest.get("v1", "topics", LOG_TOPIC)["partitions"])
     except RefusedError as error:
@@ -292,7 +287,7 @@ def logs(name: str, limit: int, output: str | None, url: str) -> int:
                 break
             offset = page["next_offset"]
     for line in lines:
-        if is_for_people(output):
+        if out.is_table:
             click.echo(f"{line['at']}  {line['level']:<7} {printable(line['message'])}")
         else:
             echo_json(line)

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
 
 from penstock.cli.exits import CommandError
 from penstock.cli.options import assignments_of, check_later, later_options, priority_option, topic_argument, url_option
-from penstock.cli.output import count_of, echo_json
+from penstock.cli.output import JsonMessage, count_of, echo_json
 from penstock.cli.rest import Rest
 
 _PROGRESS_EVERY_S: Final = 0.5
@@ -38,7 +38,7 @@ _PROGRESS_EVERY_S: Final = 0.5
 @later_options
 @click.option("--json", "is_json", is_flag=True, help="Each line is a JSON object, as `consume -o json` writes them.")
 @click.option("--whole", is_flag=True, help="Each input is one message, with its line ends.")
-@click.option("-o", "--output", type=click.Choice(["json"]), help="Print what was stored where as JSON.")
+@click.option("-o", "--output", type=click.Choice(["json"]), help="Print where the messages were stored, as JSON.")
 @url_option
 def produce(
     topic: str,
@@ -53,7 +53,7 @@ def produce(
     is_json: bool,
     whole: bool,
     output: str | None,
-    url: str,
+    rest: Rest,
 ) -> None:
     """Send messages to TOPIC, one for each line of standard input or FILES ('-' is standard input).
 
@@ -76,7 +76,7 @@ def produce(
         deliver_at=at,
         is_json=is_json,
     )
-    rest, sent, progress = Rest(url), Sent(), _Progress()
+    sent, progress = Sent(), _Progress()
     try:
         for batch in _inputs(files, shape, whole):
             send(rest, topic, batch, sent)
@@ -91,7 +91,7 @@ def produce(
         click.echo(f"Sent {count_of(sent.messages, 'message')} to {topic}.", err=True)
 
 
-def _inputs(files: tuple[Path, ...], shape: MessageShape, whole: bool) -> Iterator[list[Message]]:
+def _inputs(files: tuple[Path, ...], shape: MessageShape, whole: bool) -> Iterator[list[JsonMessage]]:
     for path in files or (Path("-"),):
         is_stdin = str(path) == "-"
         fd = sys.stdin.fileno() if is_stdin else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -146,8 +146,6 @@ class _Progress:
             click.echo("\r\x1b[K", nl=False, err=True)
 
 
-Message = dict[str, Any]
-
 BATCH_MESSAGES_MAX: Final = 1_000
 # A batch of one partition must fit into its topic's max.message.bytes, 1 MiB unless set otherwise.
 BATCH_BYTES_MAX: Final = 512 * 1024
@@ -182,7 +180,7 @@ class MessageShape:
     deliver_at: datetime | None = None
     is_json: bool = False
 
-    def message(self, line: bytes, where: str) -> Message:
+    def message(self, line: bytes, where: str) -> JsonMessage:
         message = _from_json(line, where) if self.is_json else self._from_text(line, where)
         if self.key is not None:
             message["key"] = self.key
@@ -198,8 +196,8 @@ class MessageShape:
             message["deliver_at"] = self.deliver_at.isoformat()
         return message
 
-    def _from_text(self, line: bytes, where: str) -> Message:
-        message: Message = {}
+    def _from_text(self, line: bytes, where: str) -> JsonMessage:
+        message: JsonMessage = {}
         if self.key_separator is not None:
             key, found, line = line.partition(self.key_separator)
             if not found:
@@ -209,14 +207,14 @@ class MessageShape:
         return message
 
 
-def _put(message: Message, name: str, data: bytes) -> None:
+def _put(message: JsonMessage, name: str, data: bytes) -> None:
     try:
         message[name] = data.decode()
     except UnicodeDecodeError:
         message[f"{name}_base64"] = base64.b64encode(data).decode()
 
 
-def _from_json(line: bytes, where: str) -> Message:
+def _from_json(line: bytes, where: str) -> JsonMessage:
     try:
         message = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -250,11 +248,11 @@ def lines_of(fd: int) -> Iterator[list[bytes]]:
         yield [last]
 
 
-def batches_of(name: str, arrivals: Iterator[list[bytes]], shape: MessageShape) -> Iterator[list[Message]]:
+def batches_of(name: str, arrivals: Iterator[list[bytes]], shape: MessageShape) -> Iterator[list[JsonMessage]]:
     """Messages in batches, none larger than it should be unless a single message is."""
     number = 0
     for lines in arrivals:
-        batch: list[Message] = []
+        batch: list[JsonMessage] = []
         size = 0
         for line in lines:
             number += 1
@@ -283,7 +281,7 @@ class Sent:
         self.partitions[partition] = (min(first, offset), max(last, offset), count + 1)
 
 
-def send(rest: Rest, topic: str, batch: list[Message], sent: Sent) -> None:
+def send(rest: Rest, topic: str, batch: list[JsonMessage], sent: Sent) -> None:
     """Publish a batch; messages that were stored are counted even if others were refused."""
     answer = rest.post("v1", "topics", topic, "batch", body={"messages": batch})
     refusals = []

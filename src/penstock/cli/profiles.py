@@ -14,13 +14,12 @@ from typing import Final
 import click
 import msgspec
 
-from penstock.cli.exits import CommandError, Exit
+from penstock.cli.exits import DEFAULT_URL, CommandError, Exit
 from penstock.client.login import Login
 from penstock.client.trust import Trust
 from penstock.errors import InvalidRequest
 
 DEFAULT: Final = "default"
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
 OPTIONS: Final = "penstock.connection"  # where options leave their values for every connection of a command
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700

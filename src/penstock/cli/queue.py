@@ -14,18 +14,18 @@ from penstock.cli.completion import queue_group_names, topic_names
 from penstock.cli.consume import as_text, write
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.options import (
+    answer_options,
     assignments_of,
     check_later,
     confirm,
     later_options,
-    output_option,
     priority_option,
     queue_group_option,
     topic_argument,
     url_option,
     yes_option,
 )
-from penstock.cli.output import Column, count_of, echo_json, echo_table, is_for_people, printable, show_rows
+from penstock.cli.output import Column, Output, count_of, echo_json, echo_rows, echo_table, printable
 from penstock.cli.produce import MessageShape, Sent, batches_of, lines_of, send
 from penstock.cli.rest import Rest
 from penstock.cli.times import DurationMs, PastTime, duration_text
@@ -45,7 +45,7 @@ def queue() -> None:
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every message.")
 @priority_option
 @later_options
-@click.option("-o", "--output", type=click.Choice(["json"]), help="Print what was stored where as JSON.")
+@click.option("-o", "--output", type=click.Choice(["json"]), help="Print where the messages were stored, as JSON.")
 @url_option
 def send_messages(
     topic: str,
@@ -56,14 +56,14 @@ def send_messages(
     delay: int | None,
     at: datetime | None,
     output: str | None,
-    url: str,
+    rest: Rest,
 ) -> None:
     """Send each MESSAGE to TOPIC; without any, each line of standard input. `produce` can do more."""
     check_later(delay, at)
     shape = MessageShape(
         key=key, headers=assignments_of(headers, "--header"), priority=priority, delay_ms=delay, deliver_at=at
     )
-    rest, sent = Rest(url), Sent()
+    sent = Sent()
     arrivals = iter([[value.encode() for value in values]]) if values else lines_of(sys.stdin.fileno())
     for batch in batches_of("standard input", arrivals, shape):
         send(rest, topic, batch, sent)
@@ -98,13 +98,10 @@ def receive(
     consumer: str,
     is_acked: bool,
     output: str | None,
-    url: str,
+    rest: Rest,
 ) -> None:
     """Lease messages of TOPIC and print them. Ack them by their receipts, or they are delivered again."""
-    rest = Rest(url)
-    body: dict[str, Any] = {"group": group, "max": count, "wait_ms": wait, "consumer": consumer}
-    if timeout is not None:
-        body["visibility_timeout_ms"] = timeout
+    body = {"group": group, "max": count, "wait_ms": wait, "visibility_timeout_ms": timeout, "consumer": consumer}
     messages = rest.post("v1", "queues", topic, "receive", body=body, wait_ms=wait)["messages"]
     form = output or ("text" if sys.stdout.isatty() else "json")
     if form == "text":
@@ -117,7 +114,7 @@ def receive(
         click.echo("There are no messages to receive now.", err=True)
     if is_acked and messages:
         sys.stdout.flush()
-        _settle(rest, "ack", group, [message["receipt"] for message in messages], {}, None, is_quiet=True)
+        _settle(rest, "ack", group, [message["receipt"] for message in messages], {}, None)
 
 
 # -- receipts ----------------------------------------------------------------------------------------------------------
@@ -128,14 +125,13 @@ _receipts_argument: Final = click.argument("receipts", metavar="[RECEIPT]...", n
 @queue.command()
 @_receipts_argument
 @queue_group_option
-@output_option
-@url_option
-def ack(receipts: tuple[str, ...], group: str, output: str | None, url: str) -> None:
+@answer_options
+def ack(receipts: tuple[str, ...], group: str, out: Output, rest: Rest) -> None:
     """Ack messages by their receipts. Exit code 1 if one of them could not be acked.
 
     Without RECEIPTs they come from standard input: one a line, or what `receive` prints as JSON.
     """
-    _settle(Rest(url), "ack", group, _receipts_of(receipts), {}, output)
+    _settle(rest, "ack", group, _receipts_of(receipts), {}, out)
 
 
 @queue.command()
@@ -145,37 +141,30 @@ def ack(receipts: tuple[str, ...], group: str, output: str | None, url: str) -> 
     "-d", "--delay", type=DurationMs(), help="How long until they are delivered again. [default: the group's backoff]"
 )
 @click.option("-r", "--reason", default="", help="Why they failed.")
-@output_option
-@url_option
-def nack(receipts: tuple[str, ...], group: str, delay: int | None, reason: str, output: str | None, url: str) -> None:
+@answer_options
+def nack(receipts: tuple[str, ...], group: str, delay: int | None, reason: str, out: Output, rest: Rest) -> None:
     """Have messages delivered again; after the last try they go to the dead letters."""
-    details: dict[str, Any] = {"reason": reason}
-    if delay is not None:
-        details["delay_ms"] = delay
-    _settle(Rest(url), "nack", group, _receipts_of(receipts), details, output)
+    _settle(rest, "nack", group, _receipts_of(receipts), {"reason": reason, "delay_ms": delay}, out)
 
 
 @queue.command()
 @_receipts_argument
 @queue_group_option
 @click.option("-r", "--reason", default="", help="Why they can never be processed.")
-@output_option
-@url_option
-def reject(receipts: tuple[str, ...], group: str, reason: str, output: str | None, url: str) -> None:
+@answer_options
+def reject(receipts: tuple[str, ...], group: str, reason: str, out: Output, rest: Rest) -> None:
     """Send messages to the dead letters at once."""
-    _settle(Rest(url), "reject", group, _receipts_of(receipts), {"reason": reason}, output)
+    _settle(rest, "reject", group, _receipts_of(receipts), {"reason": reason}, out)
 
 
 @queue.command()
 @_receipts_argument
 @queue_group_option
 @click.option("-t", "--timeout", type=DurationMs(), help="How long from now. [default: the group's setting]")
-@output_option
-@url_option
-def extend(receipts: tuple[str, ...], group: str, timeout: int | None, output: str | None, url: str) -> None:
+@answer_options
+def extend(receipts: tuple[str, ...], group: str, timeout: int | None, out: Output, rest: Rest) -> None:
     """Extend leases."""
-    details = {} if timeout is None else {"visibility_timeout_ms": timeout}
-    _settle(Rest(url), "extend", group, _receipts_of(receipts), details, output)
+    _settle(rest, "extend", group, _receipts_of(receipts), {"visibility_timeout_ms": timeout}, out)
 
 
 def _receipts_of(given: Sequence[str]) -> list[str]:
@@ -203,9 +192,7 @@ def _settle(
     group: str,
     receipts: list[str],
     details: dict[str, Any],
-    output: str | None,
-    *,
-    is_quiet: bool = False,
+    out: Output | None,
 ) -> None:
     """Settle receipts and show what became of each; an error if one of them was not settled."""
     results: list[dict[str, Any]] = []
@@ -213,8 +200,8 @@ def _settle(
         body = {"receipts": receipts[at : at + _RECEIPTS_MAX], **details}
         results += rest.post("v1", "groups", group, verb, body=body)["results"]
     others = [result for result in results if result["status"] != "done"]
-    if not is_quiet:
-        show_rows(results, output, _RESULT_COLUMNS)
+    if out is not None:
+        out.rows(results, _RESULT_COLUMNS)
     if others:
         first = others[0]
         why = first.get("detail") or first.get("error", {}).get("detail", "")
@@ -244,15 +231,13 @@ _FIGURES: Final[dict[str, Column]] = {
 @click.option(
     "-g", "--group", shell_complete=queue_group_names, help="Only this group, with its partitions and settings."
 )
-@output_option
-@url_option
-def stats(topic: str | None, group: str | None, output: str | None, url: str) -> None:
+@answer_options
+def stats(topic: str | None, group: str | None, out: Output, rest: Rest) -> None:
     """Show what is ready, in flight and waiting in all queues, in TOPIC by group, or in one group by partition."""
-    rest = Rest(url)
     if group is not None:
         if topic is None:
             raise click.UsageError("--group needs a TOPIC.")
-        _show_group(rest.get("v1", "queues", topic, "groups", group), output)
+        _show_group(rest.get("v1", "queues", topic, "groups", group), out)
         return
     topics = [topic] if topic is not None else [found["topic"] for found in rest.get("v1", "queues")["queues"]]
     queues = [rest.get("v1", "queues", name) for name in topics]
@@ -263,7 +248,7 @@ def stats(topic: str | None, group: str | None, output: str | None, url: str) ->
         "": lambda row: "paused" if row["paused"] else "",
         **_FIGURES,
     }
-    if not show_rows(groups, output, columns):
+    if not out.rows(groups, columns):
         return
     for found in queues:
         if found["dead_letters"]:
@@ -273,17 +258,16 @@ def stats(topic: str | None, group: str | None, output: str | None, url: str) ->
 
 @queue.command()
 @click.argument("topic", required=False, shell_complete=topic_names)
-@output_option
-@url_option
-def groups(topic: str | None, output: str | None, url: str) -> None:
+@answer_options
+def groups(topic: str | None, out: Output, rest: Rest) -> None:
     """List queue groups, of TOPIC or of every topic that is read as a queue."""
-    queues = Rest(url).get("v1", "queues")["queues"]
+    queues = rest.get("v1", "queues")["queues"]
     if topic is not None:
         queues = [found for found in queues if found["topic"] == topic]
         if not queues:
-            Rest(url).get("v1", "topics", topic)  # exit code 3 if it does not exist
+            rest.get("v1", "topics", topic)  # exit code 3 if it does not exist
     rows = [{"topic": found["topic"], "group": name} for found in queues for name in found["groups"]]
-    show_rows(rows, output, {"topic": "topic", "group": lambda row: printable(row["group"])})
+    out.rows(rows, {"topic": "topic", "group": lambda row: printable(row["group"])})
 
 
 @queue.command()
@@ -292,9 +276,9 @@ def groups(topic: str | None, output: str | None, url: str) -> None:
 @click.option("-n", "--max", "count", type=click.IntRange(1, 1_000), default=10, show_default=True, metavar="N")
 @click.option("-o", "--output", type=click.Choice(["json", "text"]), help="JSON lines, or lines for people.")
 @url_option
-def peek(topic: str, group: str, count: int, output: str | None, url: str) -> None:
+def peek(topic: str, group: str, count: int, output: str | None, rest: Rest) -> None:
     """Show the first messages that a group has not acked, without receiving them."""
-    found = Rest(url).get("v1", "queues", topic, "groups", group, "peek", max=count)["messages"]
+    found = rest.get("v1", "queues", topic, "groups", group, "peek", max=count)["messages"]
     for message in found:
         if output == "text" or (output is None and sys.stdout.isatty()):
             state = f"  ({message['state'].replace('_', ' ')}, delivery {message['delivery_count']})"
@@ -307,13 +291,12 @@ def peek(topic: str, group: str, count: int, output: str | None, url: str) -> No
 @topic_argument
 @queue_group_option
 @yes_option
-@output_option
-@url_option
-def purge(topic: str, group: str, yes: bool, output: str | None, url: str) -> None:
+@answer_options
+def purge(topic: str, group: str, yes: bool, out: Output, rest: Rest) -> None:
     """Ack everything that is in TOPIC now, for one group. The messages stay in the log."""
     confirm(f"Ack everything in {topic} for group {group}?", is_sure=yes)
-    detail = Rest(url).post("v1", "queues", topic, "purge", body={"group": group})
-    _report(detail, output, f"Purged group {group} of {topic}.")
+    detail = rest.post("v1", "queues", topic, "purge", body={"group": group})
+    _report(detail, out, f"Purged group {group} of {topic}.")
 
 
 @queue.command()
@@ -322,43 +305,40 @@ def purge(topic: str, group: str, yes: bool, output: str | None, url: str) -> No
 @click.option("--from", "start", metavar="WHERE", help="earliest, latest or an offset. [default: earliest]")
 @click.option("--since", type=PastTime(), help="From this time on: 2026-01-31T12:00:00Z, or how long ago, such as 2h.")
 @click.option("-s", "--set", "settings", metavar="NAME=VALUE", multiple=True, help="A setting of its own: tries=5.")
-@output_option
-@url_option
+@answer_options
 def declare(
     topic: str,
     group: str,
     start: str | None,
     since: datetime | None,
     settings: tuple[str, ...],
-    output: str | None,
-    url: str,
+    out: Output,
+    rest: Rest,
 ) -> None:
     """Create a queue group if it does not exist, and set its own settings."""
     body: dict[str, Any] = {"settings": assignments_of(settings, "--set"), **_start_of("start", start, since)}
-    _show_group(Rest(url).put("v1", "queues", topic, "groups", group, body=body), output)
+    _show_group(rest.put("v1", "queues", topic, "groups", group, body=body), out)
 
 
 @queue.command()
 @topic_argument
 @queue_group_option
 @click.option("-r", "--reason", default="", help="Why; `stats` shows it.")
-@output_option
-@url_option
-def pause(topic: str, group: str, reason: str, output: str | None, url: str) -> None:
+@answer_options
+def pause(topic: str, group: str, reason: str, out: Output, rest: Rest) -> None:
     """Deliver no more messages to a group; those in flight can be acked."""
-    detail = Rest(url).post("v1", "queues", topic, "groups", group, "pause", body={"reason": reason})
-    _report(detail, output, f"Paused group {group} of {topic}.")
+    detail = rest.post("v1", "queues", topic, "groups", group, "pause", body={"reason": reason})
+    _report(detail, out, f"Paused group {group} of {topic}.")
 
 
 @queue.command()
 @topic_argument
 @queue_group_option
-@output_option
-@url_option
-def resume(topic: str, group: str, output: str | None, url: str) -> None:
+@answer_options
+def resume(topic: str, group: str, out: Output, rest: Rest) -> None:
     """Deliver messages again."""
-    detail = Rest(url).post("v1", "queues", topic, "groups", group, "resume", body=None)
-    _report(detail, output, f"Resumed group {group} of {topic}.")
+    detail = rest.post("v1", "queues", topic, "groups", group, "resume", body=None)
+    _report(detail, out, f"Resumed group {group} of {topic}.")
 
 
 @queue.command()
@@ -367,21 +347,15 @@ def resume(topic: str, group: str, output: str | None, url: str) -> None:
 @click.option("--to", metavar="WHERE", help="earliest, latest or an offset.")
 @click.option("--since", type=PastTime(), help="The first message at or after this time; 2h is two hours ago.")
 @yes_option
-@output_option
-@url_option
-def seek(
-    topic: str, group: str, to: str | None, since: datetime | None, yes: bool, output: str | None, url: str
-) -> None:
+@answer_options
+def seek(topic: str, group: str, to: str | None, since: datetime | None, yes: bool, out: Output, rest: Rest) -> None:
     """Continue elsewhere, as if nothing had been delivered; every lease ends."""
     if (to is None) == (since is None):
         raise click.UsageError("Give one of --to and --since.")
     confirm(f"Move group {group} of {topic}? All its leases end.", is_sure=yes)
     body = _start_of("to", to, since)
-    _report(
-        Rest(url).post("v1", "queues", topic, "groups", group, "seek", body=body),
-        output,
-        f"Moved group {group} of {topic}.",
-    )
+    detail = rest.post("v1", "queues", topic, "groups", group, "seek", body=body)
+    _report(detail, out, f"Moved group {group} of {topic}.")
 
 
 @queue.command()
@@ -389,10 +363,10 @@ def seek(
 @queue_group_option
 @yes_option
 @url_option
-def forget(topic: str, group: str, yes: bool, url: str) -> None:
+def forget(topic: str, group: str, yes: bool, rest: Rest) -> None:
     """Delete a queue group and its progress. The messages stay in the log."""
     confirm(f"Delete group {group} of {topic}?", is_sure=yes)
-    Rest(url).delete("v1", "queues", topic, "groups", group)
+    rest.delete("v1", "queues", topic, "groups", group)
     click.echo(f"Deleted group {group} of {topic}.", err=True)
 
 
@@ -400,7 +374,7 @@ def _start_of(name: str, where: str | None, since: datetime | None) -> dict[str,
     if where is not None and since is not None:
         raise click.UsageError(f"--{'from' if name == 'start' else name} and --since exclude each other.")
     if since is not None:
-        return {"since": since.isoformat()}
+        return {"since": since}
     if where is None:
         return {}
     if not where.isdigit() and where not in {"earliest", "latest"}:
@@ -408,15 +382,14 @@ def _start_of(name: str, where: str | None, since: datetime | None) -> dict[str,
     return {name: int(where) if where.isdigit() else where}
 
 
-def _report(detail: dict[str, Any], output: str | None, sentence: str) -> None:
-    if output is not None:
-        _show_group(detail, output)
+def _report(detail: dict[str, Any], out: Output, sentence: str) -> None:
+    if out.is_asked_for:
+        _show_group(detail, out)
     click.echo(sentence, err=True)
 
 
-def _show_group(detail: dict[str, Any], output: str | None) -> None:
-    if not is_for_people(output):
-        echo_json(detail)
+def _show_group(detail: dict[str, Any], out: Output) -> None:
+    if out.printed_json(detail):
         return
     reason = f" ({printable(detail['pause_reason'])})" if detail["pause_reason"] else ""
     state = f", paused{reason}" if detail["paused"] else ""
@@ -424,7 +397,7 @@ def _show_group(detail: dict[str, Any], output: str | None) -> None:
     own = ", ".join(f"{name}={value}" for name, value in sorted(detail["own_settings"].items()))
     click.echo(f"Own settings: {own or 'none'}")
     columns = {"partition": "partition", "committed": "committed", "end": "end", **_FIGURES}
-    show_rows(detail["partitions"], "table", columns)
+    echo_rows(detail["partitions"], columns)
 
 
 # -- lanes -------------------------------------------------------------------------------------------------------------
@@ -435,14 +408,12 @@ _LANE_COLUMNS: Final = ("lane", "weight", "ready", "in flight", "served", "per s
 @queue.command()
 @topic_argument
 @click.option("-g", "--group", shell_complete=queue_group_names, help="Only this group, with its partitions.")
-@output_option
-@url_option
-def lanes(topic: str, group: str | None, output: str | None, url: str) -> None:
+@answer_options
+def lanes(topic: str, group: str | None, out: Output, rest: Rest) -> None:
     """Show the priority lanes of TOPIC's queue groups: what is ready, in flight, and recently served."""
-    query: dict[str, Any] = {} if group is None else {"group": group}
-    found = Rest(url).get("v1", "queues", topic, "lanes", **query)["groups"]
+    found = rest.get("v1", "queues", topic, "lanes", group=group)["groups"]
     for each in found:
-        if not is_for_people(output):
+        if not out.is_table:
             echo_json({"topic": topic, **each})
         elif not each["is_on"]:
             click.echo(

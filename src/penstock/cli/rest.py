@@ -10,14 +10,14 @@ import http.client
 import json
 import re
 import ssl
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
 from penstock.cli import profiles
-from penstock.cli.exits import CommandError, Exit
-from penstock.cli.profiles import DEFAULT_URL
+from penstock.cli.exits import DEFAULT_URL, CommandError, Exit
 from penstock.client.login import Login
 from penstock.client.trust import Trust, explain
 from penstock.errors import InvalidRequest
@@ -51,7 +51,7 @@ class RefusedError(CommandError):
 
 
 class Rest:
-    """Calls to one node."""
+    """Calls to one node. Parameters and members of a body that are None are left out."""
 
     def __init__(
         self, url: str, *, timeout_s: float = TIMEOUT_S, trust: Trust | None = None, login: Login | None = None
@@ -103,9 +103,11 @@ class Rest:
         self, method: str, path: tuple[str, ...], params: dict[str, object], body: object, timeout_s: float
     ) -> Any:
         target = "/".join([self._prefix, *(quote(part, safe="") for part in path)])
-        known = {name: value for name, value in params.items() if value is not None}
+        known = _without_none(params)
         if known:
-            target += "?" + urlencode(known)
+            target += "?" + urlencode({name: _as_text(value) for name, value in known.items()})
+        if isinstance(body, dict):
+            body = _without_none(body)
         payload = None if body is None else msgspec.json.encode(body)
         try:
             response, data = self._send(method, target, payload, timeout_s)
@@ -166,6 +168,14 @@ def _other_door(line: str) -> str | None:
         return "a gRPC port"
     is_internal = is_challenge(line.encode("latin-1", "replace"))
     return "the internal port of a node, for other nodes" if is_internal else None
+
+
+def _as_text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _without_none(members: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _refusal(response: http.client.HTTPResponse, data: bytes) -> RefusedError:

@@ -10,18 +10,8 @@ import click
 
 from penstock.cli.completion import topic_names
 from penstock.cli.exits import CommandError, Exit
-from penstock.cli.options import assignments_of, combined, output_option, topic_argument, url_option
-from penstock.cli.output import (
-    Column,
-    Row,
-    count_of,
-    echo_json,
-    echo_table,
-    is_for_people,
-    printable,
-    short_text,
-    show_rows,
-)
+from penstock.cli.options import answer_options, assignments_of, combined, output_option, topic_argument, url_option
+from penstock.cli.output import Column, Output, Row, count_of, echo_rows, echo_table, printable, short_text
 from penstock.cli.produce import MessageShape
 from penstock.cli.rest import RefusedError, Rest
 from penstock.cli.times import DurationMs, PointInTime, duration_text
@@ -48,20 +38,12 @@ def _time_of(
     if every is not None and cron is not None:
         raise click.UsageError("--every and --cron exclude each other.")
     if cron is not None and (at is not None or delay is not None):
-        raise click.UsageError("--cron decides when it comes first; leave out --at and --delay.")
+        raise click.UsageError("--cron decides when it fires first; leave out --at and --delay.")
     if time_zone is not None and cron is None:
         raise click.UsageError("--time-zone goes with --cron.")
-    given = {
-        "at": None if at is None else at.isoformat(),
-        "delay_ms": delay,
-        "every_ms": every,
-        "cron": cron,
-        "time_zone": time_zone,
-    }
-    form = {name: value for name, value in given.items() if value is not None}
-    if not form:
+    if (at, delay, every, cron) == (None, None, None, None):
         raise click.UsageError("Give one of --at, --delay, --every and --cron.")
-    return form
+    return {"at": at, "delay_ms": delay, "every_ms": every, "cron": cron, "time_zone": time_zone}
 
 
 @click.group()
@@ -75,13 +57,13 @@ def schedule() -> None:
 @time_options
 @click.option("-k", "--key", help="The key of the message.")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of the message.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Where to put it. [default: by key]")
-@click.option("--priority", type=click.Choice(PRIORITIES), help="How urgent it is, where the queue has lanes.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Its partition. [default: by key]")
+@click.option("--priority", type=click.Choice(PRIORITIES), help="Its priority, for queues with priority lanes.")
 @click.option(
     "--id",
     "schedule_id",
     default="",
-    help="An id of your own, added once; exit code 4 if it stands for something else.",
+    help="An id of your own. Adding it again changes nothing; exit code 4 if another schedule has it.",
 )
 @click.option(
     "--missed",
@@ -90,46 +72,35 @@ def schedule() -> None:
     show_default=True,
     help="For times that passed without a leader: deliver the oldest late, each of them, or none.",
 )
-@output_option
-@url_option
+@answer_options
 def add(
     topic: str,
     message: str | None,
-    at: datetime | None,
-    delay: int | None,
-    every: int | None,
-    cron: str | None,
-    time_zone: str | None,
     key: str | None,
     headers: tuple[str, ...],
     partition: int | None,
     priority: str | None,
     schedule_id: str,
     missed: str,
-    output: str | None,
-    url: str,
+    out: Output,
+    rest: Rest,
+    **when: Any,
 ) -> None:
     """Schedule MESSAGE, or all of standard input, for TOPIC."""
-    when = _time_of(at, delay, every, cron, time_zone)
+    time = _time_of(**when)
     data = sys.stdin.buffer.read() if message is None else message.encode()
-    shape = MessageShape(key=key, headers=assignments_of(headers, "--header"), partition=partition)
-    body = {**shape.message(data, "The message"), **when, "topic": topic, "missed": missed}
-    if priority is not None:
-        body["priority"] = priority
-    if schedule_id:
-        body["id"] = schedule_id
-    _show(Rest(url).post("v1", "schedules", body=body), output)
+    shape = MessageShape(key=key, headers=assignments_of(headers, "--header"), partition=partition, priority=priority)
+    body = {**shape.message(data, "The message"), **time, "topic": topic, "missed": missed, "id": schedule_id or None}
+    _show(rest.post("v1", "schedules", body=body), out)
 
 
 @schedule.command("list")
 @click.option("-t", "--topic", shell_complete=topic_names, help="Only those of this topic.")
 @click.option("-s", "--state", type=click.Choice(["pending", "failed"]), help="Only pending ones, or failed ones.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
-@output_option
-@url_option
-def list_schedules(topic: str | None, state: str | None, limit: int, output: str | None, url: str) -> None:
+@answer_options
+def list_schedules(topic: str | None, state: str | None, limit: int, out: Output, rest: Rest) -> None:
     """List schedules, the next due first."""
-    rest = Rest(url)
     rows: list[dict[str, Any]] = []
     after: str | None = None
     while len(rows) < limit:
@@ -138,7 +109,7 @@ def list_schedules(topic: str | None, state: str | None, limit: int, output: str
         after = page["next"]
         if not after:
             break
-    if is_for_people(output):
+    if out.is_table:
         rows.sort(key=lambda row: str(row["due"]))
     now = datetime.now(UTC)
     columns: dict[str, Column] = {
@@ -150,7 +121,7 @@ def list_schedules(topic: str | None, state: str | None, limit: int, output: str
         "state": _state,
         "message": lambda row: short_text(row, "value"),
     }
-    if not show_rows(rows, output, columns):
+    if not out.rows(rows, columns):
         return
     if after:
         click.echo("There are more: raise --limit.", err=True)
@@ -158,19 +129,18 @@ def list_schedules(topic: str | None, state: str | None, limit: int, output: str
 
 @schedule.command()
 @click.argument("schedule_id", metavar="ID")
-@output_option
-@url_option
-def show(schedule_id: str, output: str | None, url: str) -> None:
+@answer_options
+def show(schedule_id: str, out: Output, rest: Rest) -> None:
     """Show one schedule and its message."""
-    _show(Rest(url).get("v1", "schedules", schedule_id), output)
+    _show(rest.get("v1", "schedules", schedule_id), out)
 
 
 @schedule.command()
 @click.argument("schedule_ids", metavar="ID...", nargs=-1, required=True)
 @url_option
-def cancel(schedule_ids: tuple[str, ...], url: str) -> None:
+def cancel(schedule_ids: tuple[str, ...], rest: Rest) -> None:
     """Cancel schedules. Exit code 3 if one of them does not exist, 4 if it is too late for one."""
-    rest, refused = Rest(url), list[RefusedError]()
+    refused: list[RefusedError] = []
     for schedule_id in schedule_ids:
         try:
             rest.delete("v1", "schedules", schedule_id)
@@ -187,29 +157,18 @@ def cancel(schedule_ids: tuple[str, ...], url: str) -> None:
 @schedule.command()
 @click.argument("schedule_id", metavar="ID")
 @time_options
-@output_option
-@url_option
-def reschedule(
-    schedule_id: str,
-    at: datetime | None,
-    delay: int | None,
-    every: int | None,
-    cron: str | None,
-    time_zone: str | None,
-    output: str | None,
-    url: str,
-) -> None:
-    """Change when a schedule comes. A failed one is tried again."""
-    body = _time_of(at, delay, every, cron, time_zone)
-    _show(Rest(url).patch("v1", "schedules", schedule_id, body=body), output)
+@answer_options
+def reschedule(schedule_id: str, out: Output, rest: Rest, **when: Any) -> None:
+    """Change when a schedule fires. A failed one is tried again."""
+    _show(rest.patch("v1", "schedules", schedule_id, body=_time_of(**when)), out)
 
 
 @schedule.command()
 @click.argument("schedule_id", metavar="ID")
 @url_option
-def run(schedule_id: str, url: str) -> None:
+def run(schedule_id: str, rest: Rest) -> None:
     """Deliver a schedule's message now. A repeating schedule goes on as planned."""
-    Rest(url).post("v1", "schedules", schedule_id, "run", body=None)
+    rest.post("v1", "schedules", schedule_id, "run", body=None)
     click.echo(f"Delivering {printable(schedule_id)} now.", err=True)
 
 
@@ -218,7 +177,7 @@ def run(schedule_id: str, url: str) -> None:
 @click.option("--time-zone", metavar="ZONE", default="UTC", show_default=True, help="Its time zone.")
 @click.option("-n", "--count", type=click.IntRange(1, 1_000), default=5, show_default=True, metavar="N")
 @output_option
-def next_times(expression: str, time_zone: str, count: int, output: str | None) -> None:
+def next_times(expression: str, time_zone: str, count: int, out: Output) -> None:
     """Show the next times of a cron EXPRESSION. Nothing is scheduled, and no node is needed."""
     from zoneinfo import ZoneInfo
 
@@ -238,17 +197,15 @@ def next_times(expression: str, time_zone: str, count: int, output: str | None) 
         "time": lambda row: f"{datetime.fromisoformat(row['time']).astimezone(zone):%Y-%m-%d %H:%M %Z (%a)}",
         "in": lambda row: _until(datetime.fromisoformat(row["time"]), now),
     }
-    show_rows([{"time": each.isoformat()} for each in times], output, columns)
+    out.rows([{"time": each.isoformat()} for each in times], columns)
 
 
 @schedule.command()
-@output_option
-@url_option
-def stats(output: str | None, url: str) -> None:
+@answer_options
+def stats(out: Output, rest: Rest) -> None:
     """Count schedules: pending, fired, cancelled, failed, and how late they fired."""
-    found = Rest(url).get("v1", "schedules", "stats")
-    if not is_for_people(output):
-        echo_json(found)
+    found = rest.get("v1", "schedules", "stats")
+    if out.printed_json(found):
         return
     names = ("pending", "due", "firing", "failed", "fired_total", "cancelled_total")
     echo_table([name.replace("_total", "") for name in names], [[found[name] for name in names]])
@@ -258,15 +215,14 @@ def stats(output: str | None, url: str) -> None:
             "late by at most": lambda row: "any" if row["le_ms"] is None else duration_text(row["le_ms"]),
             "share": lambda row: f"{100 * row['count'] / total:.1f} %",
         }
-        show_rows(found["lateness"], "table", columns)
+        echo_rows(found["lateness"], columns)
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
 
 
-def _show(found: dict[str, Any], output: str | None) -> None:
-    if not is_for_people(output):
-        echo_json(found)
+def _show(found: dict[str, Any], out: Output) -> None:
+    if out.printed_json(found):
         return
     rows = [
         ["id", found["id"]],

@@ -11,7 +11,7 @@ import click
 from penstock.cli.exits import CommandError, Exit
 from penstock.cli.master_keys import keys
 from penstock.cli.options import combined, output_option
-from penstock.cli.output import is_for_people, show_done, show_rows
+from penstock.cli.output import Output
 from penstock.errors import InvalidPrincipal, InvalidRequest
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def secure() -> None:
 @_listeners
 @click.option("--internal", metavar="HOST:PORT", help="Where other nodes reach it; leave it out for a single node.")
 @output_option
-def init(directory: Path, output: str | None, **options: Any) -> None:
+def init(directory: Path, out: Output, **options: Any) -> None:
     """Write everything that a secured first node needs to DIRECTORY.
 
     TLS at every door, logins by SCRAM, password, certificate and API key, access rules, and encryption at rest are on.
@@ -59,9 +59,8 @@ def init(directory: Path, output: str | None, **options: Any) -> None:
         "credentials": made.path / "admin.credentials",
         "token": made.path / "admin.token",
     }
-    show_done(
+    out.done(
         detail,
-        output,
         f"Wrote {made.path}. Keep ca.key and admin.* secret. Back the directory up: without master.key the data cannot "
         "be read.\n\n"
         f"  penstock serve --config {made.path / 'penstock.yaml'}\n"
@@ -78,7 +77,7 @@ def init(directory: Path, output: str | None, **options: Any) -> None:
 @click.option("--internal", metavar="HOST:PORT", required=True, help="Where other nodes reach it.")
 @click.option("--join", metavar="HOST:PORT", required=True, help="The internal address of a node of the cluster.")
 @output_option
-def add_node(directory: Path, node_directory: Path, output: str | None, **options: Any) -> None:
+def add_node(directory: Path, node_directory: Path, out: Output, **options: Any) -> None:
     """Write the settings and certificates of another node to NODE_DIRECTORY.
 
     DIRECTORY is the one that `penstock secure init` made. Copy NODE_DIRECTORY to the node's machine.
@@ -86,41 +85,41 @@ def add_node(directory: Path, node_directory: Path, output: str | None, **option
     made = _directory(node_directory)
     _attempt(_directory(directory).add_node, made, _plan(options))
     settings = made.path / "penstock.yaml"
-    show_done({"settings": settings}, output, f"Wrote {made.path}.\n\n  penstock serve --config {settings}")
+    out.done({"settings": settings}, f"Wrote {made.path}.\n\n  penstock serve --config {settings}")
 
 
 @secure.command("add-client")
 @directory_argument
 @click.argument("name")
 @output_option
-def add_client(directory: Path, name: str, output: str | None) -> None:
+def add_client(directory: Path, name: str, out: Output) -> None:
     """Issue a certificate that a client logs in with, as the user NAME.
 
     It gives no rights by itself: `penstock acl` gives them to User:NAME.
     """
     certificate, key = _attempt(_directory(directory).add_client, name)
     detail = {"certificate": certificate, "key": key}
-    show_done(detail, output, f"Wrote {certificate} and {key}. The client is User:{name}.")
+    out.done(detail, f"Wrote {certificate} and {key}. The client is User:{name}.")
 
 
 @secure.command()
 @directory_argument
 @click.argument("node_directory", type=click.Path(path_type=Path), required=False)
 @output_option
-def rotate(directory: Path, node_directory: Path | None, output: str | None) -> None:
+def rotate(directory: Path, node_directory: Path | None, out: Output) -> None:
     """Issue new certificates for the node and the admin of DIRECTORY, or for the node of NODE_DIRECTORY.
 
     A node that runs takes them within seconds, without a restart. Connections that are open stay open.
     """
     target = None if node_directory is None else _directory(node_directory)
     replaced = _attempt(_directory(directory).rotate, target)
-    show_done({"replaced": replaced}, output, "\n".join(f"Issued {path} anew." for path in replaced))
+    out.done({"replaced": replaced}, "\n".join(f"Issued {path} anew." for path in replaced))
 
 
 @secure.command()
 @directory_argument
 @output_option
-def status(directory: Path, output: str | None) -> int:
+def status(directory: Path, out: Output) -> int:
     """Show the certificates of DIRECTORY and what needs attention. The exit code is 1 if something does."""
     found = _directory(directory)
     now = datetime.now(UTC)
@@ -133,7 +132,7 @@ def status(directory: Path, output: str | None) -> int:
         }
         for each in certificates
     ]
-    show_rows(rows, output, {"Certificate": "certificate", "Expires": "expires", "Days left": "days_left"})
+    out.rows(rows, {"Certificate": "certificate", "Expires": "expires", "Days left": "days_left"})
     findings = [
         f"{each.path.name} {'has expired' if each.expires <= now else f'expires in {each.days_left(now)} days'}: "
         "run `penstock secure rotate`."
@@ -143,7 +142,7 @@ def status(directory: Path, output: str | None) -> int:
     findings += [f"{path} can be read by others: run `chmod 600 {path}`." for path in _attempt(found.exposed)]
     for finding in findings:
         click.echo(finding, err=True)
-    if not findings and is_for_people(output):
+    if not findings and out.is_table:
         click.echo("All is well.")
     return Exit.FAILURE if findings else Exit.OK
 

@@ -14,26 +14,25 @@ from penstock.cli.options import combined
 if TYPE_CHECKING:
     from penstock.config.loading import Loaded
 
-# Flag → setting. A flag is only a shorter way to write --set.
+# Flag → setting, its metavar and help. A flag is only a shorter way to write --set.
 _FLAGS: Final = {
-    "node_id": "broker.node_id",
-    "data_dir": "broker.data_dir",
-    "rack": "broker.rack",
-    "kafka": "broker.kafka",
-    "http": "broker.http",
-    "grpc": "broker.grpc",
-    "advertised_kafka": "broker.advertised_kafka",
-    "advertised_http": "broker.advertised_http",
-    "advertised_grpc": "broker.advertised_grpc",
-    "internal": "broker.internal",
-    "advertised_internal": "broker.advertised_internal",
-    "peers": "cluster.peers",
-    "join": "cluster.join",
-    "fsync": "storage.fsync",
-    "log_level": "logging.level",
-    "log_format": "logging.format",
+    "node-id": ("broker.node_id", "N", "This node's id, unique in the cluster."),
+    "data-dir": ("broker.data_dir", "DIR", "Where the data is."),
+    "kafka": ("broker.kafka", "HOST:PORT", "Where to listen for Kafka clients."),
+    "http": ("broker.http", "HOST:PORT", "Where to listen for REST, metrics and health."),
+    "grpc": ("broker.grpc", "HOST:PORT", "Where to listen for gRPC; null turns it off."),
+    "advertised-kafka": ("broker.advertised_kafka", "HOST:PORT", "Where Kafka clients are told to connect."),
+    "advertised-http": ("broker.advertised_http", "HOST:PORT", "Where HTTP clients are told to connect."),
+    "advertised-grpc": ("broker.advertised_grpc", "HOST:PORT", "Where gRPC clients are told to connect."),
+    "internal": ("broker.internal", "HOST:PORT", "Where to listen for other nodes of the cluster."),
+    "advertised-internal": ("broker.advertised_internal", "HOST:PORT", "Where other nodes are told to connect."),
+    "peers": ("cluster.peers", "ID@HOST:PORT,...", "The first nodes of a new cluster, this one included."),
+    "join": ("cluster.join", "HOST:PORT", "The internal address of any node of the cluster to join."),
+    "rack": ("broker.rack", "NAME", "The rack or zone this node is in."),
+    "fsync": ("storage.fsync", "MODE", "every, interval or none."),
+    "log-level": ("logging.level", "LEVEL", "debug, info, warning or error."),
+    "log-format": ("logging.format", "FORMAT", "json or text."),
 }
-
 
 settings_options = combined(
     click.option(
@@ -43,22 +42,7 @@ settings_options = combined(
         type=click.Path(path_type=Path),
         help="Settings file. [default: $PENSTOCK_CONFIG, or penstock.yaml if there is one]",
     ),
-    click.option("--node-id", metavar="N", help="This node's id, unique in the cluster."),
-    click.option("--data-dir", metavar="DIR", help="Where the data is."),
-    click.option("--kafka", metavar="HOST:PORT", help="Where to listen for Kafka clients."),
-    click.option("--http", metavar="HOST:PORT", help="Where to listen for REST, metrics and health."),
-    click.option("--grpc", metavar="HOST:PORT", help="Where to listen for gRPC; null for nowhere."),
-    click.option("--advertised-kafka", metavar="HOST:PORT", help="Where Kafka clients are told to connect."),
-    click.option("--advertised-http", metavar="HOST:PORT", help="Where HTTP clients are told to connect."),
-    click.option("--advertised-grpc", metavar="HOST:PORT", help="Where gRPC clients are told to connect."),
-    click.option("--internal", metavar="HOST:PORT", help="Where to listen for other nodes of the cluster."),
-    click.option("--advertised-internal", metavar="HOST:PORT", help="Where other nodes are told to connect."),
-    click.option("--peers", metavar="ID@HOST:PORT,...", help="The first nodes of a new cluster, this one included."),
-    click.option("--join", metavar="HOST:PORT", help="The internal address of any node of the cluster to join."),
-    click.option("--rack", metavar="NAME", help="The rack or zone this node is in."),
-    click.option("--fsync", metavar="MODE", help="every, interval or none."),
-    click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
-    click.option("--log-format", metavar="FORMAT", help="json or text."),
+    *(click.option(f"--{flag}", metavar=metavar, help=text) for flag, (_, metavar, text) in _FLAGS.items()),
     click.option(
         "--set",
         "assignments",
@@ -74,9 +58,10 @@ def load_settings(options: Mapping[str, Any], fallbacks: Mapping[str, str] | Non
     from penstock.config.loading import SettingText, load
 
     overrides = {}
-    for name, path in _FLAGS.items():
-        if options.get(name) is not None:
-            overrides[path] = SettingText(str(options[name]), f"--{name.replace('_', '-')}")
+    for flag, (path, _, _) in _FLAGS.items():
+        given = options.get(flag.replace("-", "_"))
+        if given is not None:
+            overrides[path] = SettingText(given, f"--{flag}")
     for assignment in options.get("assignments", ()):
         path, equals, value = assignment.partition("=")
         if not equals:

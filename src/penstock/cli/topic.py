@@ -11,8 +11,8 @@ import click
 
 from penstock.cli.completion import topic_names
 from penstock.cli.moves import reassign
-from penstock.cli.options import assignments_of, confirm, output_option, topic_name_argument, url_option, yes_option
-from penstock.cli.output import count_of, echo_json, echo_table, is_for_people, show_done, show_rows
+from penstock.cli.options import answer_options, assignments_of, confirm, topic_name_argument, url_option, yes_option
+from penstock.cli.output import Output, count_of, echo_rows, echo_table
 from penstock.cli.rest import RefusedError, Rest
 
 _TOPIC_COLUMNS: Final = {
@@ -54,58 +54,50 @@ topic.add_command(reassign)
 @click.option("-r", "--replication-factor", type=click.IntRange(min=1), help="Copies of each partition.")
 @config_option
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
-@output_option
-@url_option
+@answer_options
 def create(
     name: str,
     partitions: int | None,
     replication_factor: int | None,
     configs: tuple[str, ...],
     if_not_exists: bool,
-    output: str | None,
-    url: str,
+    out: Output,
+    rest: Rest,
 ) -> None:
     """Create a topic. Exit code 4 if it exists already."""
-    rest = Rest(url)
-    body: dict[str, object] = {"name": name, "configs": assignments_of(configs, "--config")}
-    if partitions is not None:
-        body["partitions"] = partitions
-    if replication_factor is not None:
-        body["replication_factor"] = replication_factor
+    settings = assignments_of(configs, "--config")
+    body = {"name": name, "partitions": partitions, "replication_factor": replication_factor, "configs": settings}
     try:
         detail = rest.post("v1", "topics", body=body)
     except RefusedError as error:
         if not (if_not_exists and error.code == "topic_exists"):
             raise
-        show_done(rest.get("v1", "topics", name), output, f"Topic {name} exists already.")
+        out.done(rest.get("v1", "topics", name), f"Topic {name} exists already.")
     else:
-        show_done(detail, output, f"Created topic {name} with {count_of(detail['partitions'], 'partition')}.")
+        out.done(detail, f"Created topic {name} with {count_of(detail['partitions'], 'partition')}.")
 
 
 @topic.command("list")
 @click.option("--internal", is_flag=True, help="The broker's own topics too.")
-@output_option
-@url_option
-def list_topics(internal: bool, output: str | None, url: str) -> None:
+@answer_options
+def list_topics(internal: bool, out: Output, rest: Rest) -> None:
     """List topics; as JSON, one line each."""
-    topics = Rest(url).get("v1", "topics", include_internal="true" if internal else None)["topics"]
-    show_rows(topics, output, _TOPIC_COLUMNS)
+    topics = rest.get("v1", "topics", include_internal="true" if internal else None)["topics"]
+    out.rows(topics, _TOPIC_COLUMNS)
 
 
 @topic.command()
 @topic_name_argument
-@output_option
-@url_option
-def describe(name: str, output: str | None, url: str) -> None:
+@answer_options
+def describe(name: str, out: Output, rest: Rest) -> None:
     """Show a topic with its partitions and settings. Exit code 3 if it does not exist."""
-    detail = Rest(url).get("v1", "topics", name)
-    if not is_for_people(output):
-        echo_json(detail)
+    detail = rest.get("v1", "topics", name)
+    if out.printed_json(detail):
         return
     click.echo(f"Topic {detail['name']}, id {detail['topic_id']}")
     partitions = detail["partition_details"]
     is_moving = any(found["adding"] or found["removing"] for found in partitions)
-    show_rows(partitions, "table", _PARTITION_COLUMNS | (_MOVING_COLUMNS if is_moving else {}))
+    echo_rows(partitions, _PARTITION_COLUMNS | (_MOVING_COLUMNS if is_moving else {}))
     for found in partitions:
         for lost in found["lost"]:
             click.echo(
@@ -125,9 +117,8 @@ def describe(name: str, output: str | None, url: str) -> None:
 @yes_option
 @click.option("--if-exists", is_flag=True, help="Ignore topics that do not exist.")
 @url_option
-def delete(names: tuple[str, ...], yes: bool, if_exists: bool, url: str) -> None:
+def delete(names: tuple[str, ...], yes: bool, if_exists: bool, rest: Rest) -> None:
     """Delete topics and everything in them, for good."""
-    rest = Rest(url)
     for name in names:
         with _missing_is_fine(if_exists):
             confirm(partial(_deletion, rest, name), is_sure=yes)
@@ -146,30 +137,28 @@ def delete(names: tuple[str, ...], yes: bool, if_exists: bool, url: str) -> None
 @topic_name_argument
 @config_option
 @click.option("-u", "--unset", metavar="NAME", multiple=True, help="Put a setting back to its default.")
-@output_option
-@url_option
-def alter(name: str, configs: tuple[str, ...], unset: tuple[str, ...], output: str | None, url: str) -> None:
+@answer_options
+def alter(name: str, configs: tuple[str, ...], unset: tuple[str, ...], out: Output, rest: Rest) -> None:
     """Change settings of a topic: all of those given, or none if one is wrong."""
     changes: dict[str, str | None] = dict(assignments_of(configs, "--config"))
     changes |= dict.fromkeys(unset)
     if not changes:
         raise click.UsageError("Nothing to change; give --config NAME=VALUE or --unset NAME.")
-    detail = Rest(url).patch("v1", "topics", name, body={"configs": changes})
-    show_done(detail, output, f"Changed {', '.join(changes)} of topic {name}.")
+    detail = rest.patch("v1", "topics", name, body={"configs": changes})
+    out.done(detail, f"Changed {', '.join(changes)} of topic {name}.")
 
 
 @topic.command("add-partitions")
 @topic_name_argument
 @click.argument("total", type=click.IntRange(min=1))
-@output_option
-@url_option
-def add_partitions(name: str, total: int, output: str | None, url: str) -> None:
+@answer_options
+def add_partitions(name: str, total: int, out: Output, rest: Rest) -> None:
     """Grow a topic to TOTAL partitions.
 
     Messages stay where they are; new ones of a key may go to another partition than before.
     """
-    detail = Rest(url).post("v1", "topics", name, "partitions", body={"partitions": total})
-    show_done(detail, output, f"Topic {name} has {count_of(detail['partitions'], 'partition')} now.")
+    detail = rest.post("v1", "topics", name, "partitions", body={"partitions": total})
+    out.done(detail, f"Topic {name} has {count_of(detail['partitions'], 'partition')} now.")
 
 
 def _deletion(rest: Rest, name: str) -> str:

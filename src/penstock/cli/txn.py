@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import click
 
-from penstock.cli.options import confirm, output_option, url_option, yes_option
-from penstock.cli.output import Column, count_of, echo_json, echo_table, is_for_people, printable, show_rows
+from penstock.cli.options import answer_options, confirm, yes_option
+from penstock.cli.output import Column, Output, count_of, echo_json, echo_table, printable
 from penstock.cli.rest import Rest
 from penstock.cli.times import duration_text
 
@@ -23,11 +23,10 @@ def txn() -> None:
 @txn.command("list")
 @click.option("--state", type=click.Choice(_STATES), help="Only those in this state.")
 @click.option("--kind", type=click.Choice(_KINDS), help="Only joint ones, or only Kafka producers'.")
-@output_option
-@url_option
-def list_transactions(state: str | None, kind: str | None, output: str | None, url: str) -> None:
-    """List transactions, the last one begun first; as JSON, one line each."""
-    found = Rest(url).get("v1", "transactions", state=state, kind=kind)["transactions"]
+@answer_options
+def list_transactions(state: str | None, kind: str | None, out: Output, rest: Rest) -> None:
+    """List transactions, the newest first; as JSON, one line each."""
+    found = rest.get("v1", "transactions", state=state, kind=kind)["transactions"]
     columns: dict[str, Column] = {
         "transaction": lambda row: printable(row["transaction"]),
         "kind": "kind",
@@ -37,19 +36,17 @@ def list_transactions(state: str | None, kind: str | None, output: str | None, u
         "producers": lambda row: len(row["producer_ids"]),
         "partitions": "partitions",
     }
-    show_rows(found, output, columns)
+    out.rows(found, columns)
 
 
 @txn.command()
 @click.argument("transaction")
 @click.option("--kind", type=click.Choice(_KINDS), help="Which one, if both kinds have this id.")
-@output_option
-@url_option
-def describe(transaction: str, kind: str | None, output: str | None, url: str) -> None:
+@answer_options
+def describe(transaction: str, kind: str | None, out: Output, rest: Rest) -> None:
     """Show a transaction with its writers and partitions. Exit code 3 if it does not exist."""
-    detail = Rest(url).get("v1", "transactions", transaction, kind=kind)
-    if not is_for_people(output):
-        echo_json(detail)
+    detail = rest.get("v1", "transactions", transaction, kind=kind)
+    if out.printed_json(detail):
         return
     reason = "" if detail["reason"] is None else f" ({detail['reason']})"
     age = "" if detail["age_ms"] is None else f", begun {duration_text(detail['age_ms'])} ago"
@@ -72,16 +69,15 @@ def describe(transaction: str, kind: str | None, output: str | None, url: str) -
 @click.argument("transaction")
 @click.option("--kind", type=click.Choice(_KINDS), help="Which one, if both kinds have this id.")
 @yes_option
-@output_option
-@url_option
-def abort(transaction: str, kind: str | None, yes: bool, output: str | None, url: str) -> None:
+@answer_options
+def abort(transaction: str, kind: str | None, yes: bool, out: Output, rest: Rest) -> None:
     """Abort an open transaction: readers never see what it wrote. Exit code 4 if it has ended already.
 
     The producer of a Kafka transaction is fenced: it has to restart.
     """
     confirm(f"Abort transaction {transaction} and all that was written into it?", is_sure=yes)
-    end = Rest(url).post("v1", "transactions", transaction, "abort", body=None, kind=kind)
-    if not is_for_people(output):
+    end = rest.post("v1", "transactions", transaction, "abort", body=None, kind=kind)
+    if not out.is_table:
         echo_json(end)
     click.echo(f"Aborted transaction {transaction}.", err=True)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from penstock.cli.credentials import new_password
-from penstock.cli.options import confirm, output_option, url_option, yes_option
-from penstock.cli.output import echo_json, is_for_people, printable, show_rows
+from penstock.cli.options import answer_options, confirm, url_option, yes_option
+from penstock.cli.output import Output, printable
 from penstock.cli.rest import Rest
 
 password_option = click.option(
@@ -22,28 +22,24 @@ def user() -> None:
 
 
 @user.command("list")
-@output_option
-@url_option
-def list_users(output: str | None, url: str) -> None:
+@answer_options
+def list_users(out: Output, rest: Rest) -> None:
     """List users that have a password."""
-    found = Rest(url).get("v1", "users")["users"]
+    found = rest.get("v1", "users")["users"]
     columns = {
         "user": lambda row: printable(row["user"]),
         "mechanisms": lambda row: " ".join(each["mechanism"] for each in row["mechanisms"]),
     }
-    show_rows(found, output, columns)
+    out.rows(found, columns)
 
 
 @user.command("set")
 @click.argument("name")
 @password_option
-@output_option
-@url_option
-def set_user(name: str, password_file: str | None, output: str | None, url: str) -> None:
+@answer_options
+def set_user(name: str, password_file: str | None, out: Output, rest: Rest) -> None:
     """Create a user, or give it another password."""
-    answer = Rest(url).put("v1", "users", name, body={"password": new_password(password_file)})
-    if not is_for_people(output):
-        echo_json(answer)
+    out.printed_json(rest.put("v1", "users", name, body={"password": new_password(password_file)}))
     click.echo(f"User {printable(name)} can log in with this password.", err=True)
 
 
@@ -51,22 +47,20 @@ def set_user(name: str, password_file: str | None, output: str | None, url: str)
 @click.argument("name")
 @yes_option
 @url_option
-def delete(name: str, yes: bool, url: str) -> None:
+def delete(name: str, yes: bool, rest: Rest) -> None:
     """Delete a user's password. Rules about the user stay. Exit code 3 if there is none."""
     confirm(f"Delete the password of {name}?", is_sure=yes)
-    Rest(url).delete("v1", "users", name)
+    rest.delete("v1", "users", name)
     click.echo(f"Deleted the password of {printable(name)}.", err=True)
 
 
 @user.command()
-@output_option
-@url_option
-def whoami(output: str | None, url: str) -> None:
+@answer_options
+def whoami(out: Output, rest: Rest) -> None:
     """Tell who you are to the node."""
-    answer = Rest(url).get("v1", "whoami")
-    if is_for_people(output):
-        click.echo(printable(answer["principal"]) + (" (super user)" if answer["super_user"] else ""))
-        if not answer["security"]:
-            click.echo("Security is off: every client may do everything.", err=True)
-    else:
-        echo_json(answer)
+    answer = rest.get("v1", "whoami")
+    if out.printed_json(answer):
+        return
+    click.echo(printable(answer["principal"]) + (" (super user)" if answer["super_user"] else ""))
+    if not answer["security"]:
+        click.echo("Security is off: every client may do everything.", err=True)

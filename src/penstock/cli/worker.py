@@ -19,7 +19,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 
 @click.command()
 @click.argument("target", metavar="MODULE:APP")
-@click.option("--url", "urls", multiple=True, help="A node to work for; may be repeated. [default: the app's own]")
+@click.option("--url", "urls", multiple=True, help="A node to connect to; may be repeated. [default: the app's own]")
 @click.option("--concurrency", type=click.IntRange(1, 10_000), help="Calls at a time, for each worker of the app.")
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="What to log.")
 @click.option(

@@ -7,6 +7,7 @@ There is no IO here: the client's transport sends what `call_of` makes, and so d
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -21,7 +22,7 @@ from penstock import errors
 from penstock.api.limits import WaitMs
 from penstock.api.operation import TABLE, Operation, Packed, Repeat, Request, Route, sources_of
 from penstock.api.problems import Problem
-from penstock.errors import InvalidRequest, PenstockError, UnexpectedAnswer
+from penstock.errors import InvalidRequest, PenstockError, QuotaExceeded, UnexpectedAnswer
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -173,6 +174,8 @@ def _text(value: object) -> str:
     """A field as text in a query or a header."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
@@ -242,6 +245,8 @@ def error_in(problem: Problem) -> PenstockError:
     """The error that a problem document tells of."""
     error = error_named(problem.code, problem.detail, is_callers_fault=problem.status < 500)
     error.retriable = problem.retriable  # type: ignore[misc]  # the node knows better than this version
+    if isinstance(error, QuotaExceeded) and problem.retry_after_ms is not msgspec.UNSET:
+        error.retry_after_ms = problem.retry_after_ms
     return error
 
 

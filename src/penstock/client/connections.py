@@ -18,7 +18,7 @@ from penstock.client.calls import Body, Pieces
 from penstock.client.trust import explain
 from penstock.wrong_port import is_challenge
 
-Address = tuple[str, int]
+HostAndPort = tuple[str, int]
 HeaderList = list[tuple[bytes, bytes]]
 
 CONNECT_TIMEOUT_SECONDS: Final = 2.0
@@ -278,7 +278,7 @@ class ConnectionPool:
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
-        self._idle: dict[Address, list[HttpConnection]] = {}
+        self._idle: dict[HostAndPort, list[HttpConnection]] = {}
         self._is_closed = False
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ class ConnectionPool:
 
     async def ask(
         self,
-        address: Address,
+        address: HostAndPort,
         method: str,
         target: bytes,
         headers: HeaderList,
@@ -305,7 +305,7 @@ class ConnectionPool:
         request = request_of(b"".join(lines), body)
         return await self.send(address, request, timeout_s, can_repeat=can_repeat)
 
-    async def send(self, address: Address, request: Pieces, timeout_s: float, *, can_repeat: bool) -> HttpAnswer:
+    async def send(self, address: HostAndPort, request: Pieces, timeout_s: float, *, can_repeat: bool) -> HttpAnswer:
         """Send a request that is bytes already, and return the answer.
 
         A kept connection that turns out to be dead is replaced once if the request ``can_repeat``. Raises
@@ -334,7 +334,7 @@ class ConnectionPool:
         self.keep(address, fresh)
         return answer
 
-    async def _connect(self, address: Address) -> HttpConnection:
+    async def _connect(self, address: HostAndPort) -> HttpConnection:
         host, port = address
         loop = asyncio.get_running_loop()
         try:
@@ -346,7 +346,7 @@ class ConnectionPool:
             raise NotConnected(explain(error)) from error
         return fresh
 
-    def keep(self, address: Address, connection: HttpConnection) -> None:
+    def keep(self, address: HostAndPort, connection: HttpConnection) -> None:
         """Keep a connection whose answer is complete."""
         kept = self._idle.setdefault(address, [])
         if connection.is_open and len(kept) < _IDLE_MAX and not self._is_closed:
@@ -355,7 +355,7 @@ class ConnectionPool:
         else:
             connection.close()
 
-    def take(self, address: Address) -> HttpConnection | None:
+    def take(self, address: HostAndPort) -> HttpConnection | None:
         """A kept connection; None if a new one has to be made."""
         kept = self._idle.get(address)
         if not kept:

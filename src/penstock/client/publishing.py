@@ -40,6 +40,7 @@ from penstock.errors import (
     OutOfOrderSequence,
     PenstockError,
     ProducerFenced,
+    QuotaExceeded,
     UnexpectedAnswer,
     UnknownPartition,
     UnknownTopic,
@@ -95,7 +96,7 @@ class PartitionCounts:
             return await self.partitions(topic)
 
 
-class ProducerState:
+class PublisherIdentity:
     """An identity for idempotent batches, and how many messages it has sent to each partition."""
 
     def __init__(self, identity: ProducerView) -> None:
@@ -114,7 +115,7 @@ class InFlightBatch:
         self.slices = slices
         self.contents = contents
         self.data = bytearray()
-        self.producer: ProducerState | None = None
+        self.producer: PublisherIdentity | None = None
         self.tries = 0
 
     @property
@@ -195,7 +196,7 @@ class Publisher:
         self._config = config
         self._batch_bytes = max(config.batch_bytes_max - _BATCH_OVERHEAD_BYTES, 1)
         self._by_topic: dict[str, _TopicQueues] = {}
-        self._producer: ProducerState | None = None
+        self._producer: PublisherIdentity | None = None
         self._identifying = asyncio.Lock()
         self._bytes_held = 0
         self._waiters: list[asyncio.Future[None]] = []  # until something is settled
@@ -412,9 +413,10 @@ class Publisher:
                         self._release(queues, batch)
                     else:
                         again.append(batch)
+                pause_s = max((_told_to_wait(outcome) for outcome in outcomes), default=0.0)
                 left, outcomes = again, None
                 if left:
-                    await asyncio.sleep(min(backoff.next(), max(deadline - loop.time(), 0)))
+                    await asyncio.sleep(min(pause_s or backoff.next(), max(deadline - loop.time(), 0)))
         except BaseException:
             for batch in left:
                 batch.fail(ClientClosed(CLOSED_IN_FLIGHT))
@@ -506,18 +508,23 @@ class Publisher:
         batch.fail(outcome)
         return True
 
-    def _encode(self, topic: str, batch: InFlightBatch, producer: ProducerState) -> None:
+    def _encode(self, topic: str, batch: InFlightBatch, producer: PublisherIdentity) -> None:
         """Encode a batch with its sequence numbers; every try sends the same bytes."""
         sequence = producer.sequences.get((topic, batch.queue.partition), 0)
         batch.data = batch.contents.encode(self._config.codec, producer.id, producer.epoch, sequence)
         batch.producer = producer
 
-    async def _identity(self) -> ProducerState:
+    async def _identity(self) -> PublisherIdentity:
         async with self._identifying:
             if self._producer is None:
-                self._producer = ProducerState(await self._transport.call(CreateProducer()))
+                self._producer = PublisherIdentity(await self._transport.call(CreateProducer()))
             return self._producer
 
-    def _discard(self, producer: ProducerState) -> None:
+    def _discard(self, producer: PublisherIdentity) -> None:
         if self._producer is producer:
             self._producer = None
+
+
+def _told_to_wait(outcome: BatchOutcome) -> float:
+    """The seconds for which the node asks not to be asked again, because a quota is used up."""
+    return outcome.retry_after_ms / 1000 if isinstance(outcome, QuotaExceeded) else 0.0

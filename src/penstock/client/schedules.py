@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future as ThreadFuture
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -83,30 +82,24 @@ def new_id() -> str:
     return f"py-{_CHANCE.getrandbits(96):024x}"
 
 
-OnSettled = Callable[[Published | PenstockError], None]
+ResultFuture = asyncio.Future[Published] | ThreadFuture[Published]
 
 
 class _DelayedMessage(NamedTuple):
-    """A message to send, and what to call when it is settled."""
+    """A message to send, and the future that is done when it is safe."""
 
     message: Outgoing
     partition: int | None
     when: DeliveryTime
-    on_settled: OnSettled
+    future: ResultFuture
 
-
-class _PendingMessages:
-    """Messages of one call: ``future`` holds what became of each, once that is known of all."""
-
-    def __init__(self, count: int) -> None:
-        self.future: asyncio.Future[list[Published | PenstockError]] = asyncio.get_running_loop().create_future()
-        self._outcomes: dict[int, Published | PenstockError] = {}
-        self._count = count
-
-    def settle(self, index: int, outcome: Published | PenstockError) -> None:
-        self._outcomes[index] = outcome
-        if len(self._outcomes) == self._count and not self.future.done():
-            self.future.set_result([self._outcomes[at] for at in range(self._count)])
+    def settle(self, outcome: Published | PenstockError) -> None:
+        if self.future.done():
+            return
+        if isinstance(outcome, PenstockError):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
 
 
 class DelayedPublisher:
@@ -121,17 +114,12 @@ class DelayedPublisher:
         self._is_closed = False
 
     async def send(
-        self,
-        topic: str,
-        message: Outgoing,
-        partition: int | None,
-        when: DeliveryTime,
-        future: asyncio.Future[Published] | ThreadFuture[Published],
+        self, topic: str, message: Outgoing, partition: int | None, when: DeliveryTime, future: ResultFuture
     ) -> None:
         """Take a message and return when there is room for it; the future is done when it is safe."""
         check_topic_name(topic)
         _check([message])
-        await self._accept(topic, _DelayedMessage(message, partition, when, partial(_settle, future)))
+        await self._accept(topic, _DelayedMessage(message, partition, when, future))
 
     async def _accept(self, topic: str, waiting: _DelayedMessage) -> None:
         if self._count >= _WAITING_MAX:
@@ -147,9 +135,8 @@ class DelayedPublisher:
 
     async def publish(self, topic: str, message: Outgoing, partition: int | None, when: DeliveryTime) -> Published:
         """Schedule one message, and return when it is safe."""
-        future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
-        await self.send(topic, message, partition, when, future)
-        return await future
+        (published,) = await self.publish_many(topic, [message], partition, when)
+        return published
 
     async def publish_many(
         self, topic: str, messages: Sequence[Outgoing], partition: int | None, when: DeliveryTime
@@ -157,17 +144,13 @@ class DelayedPublisher:
         """Schedule messages, and return when all are safe."""
         check_topic_name(topic)
         _check(messages)
-        if not messages:
-            return []
-        pending = _PendingMessages(len(messages))
-        for index, message in enumerate(messages):
-            await self._accept(topic, _DelayedMessage(message, partition, when, partial(pending.settle, index)))
-        published: list[Published] = []
-        for outcome in await pending.future:
-            if isinstance(outcome, PenstockError):
-                raise outcome
-            published.append(outcome)
-        return published
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Published]] = []
+        for message in messages:
+            futures.append(loop.create_future())
+            await self._accept(topic, _DelayedMessage(message, partition, when, futures[-1]))
+        await asyncio.gather(*futures, return_exceptions=True)  # also of those refused after the first
+        return [future.result() for future in futures]
 
     async def flush(self) -> None:
         """Return when everything that was sent before is safe or refused."""
@@ -203,7 +186,7 @@ class DelayedPublisher:
             waiting.clear()
             self._count -= len(left)
             for each in left:
-                each.on_settled(ClientClosed(CLOSED_IN_FLIGHT))
+                each.settle(ClientClosed(CLOSED_IN_FLIGHT))
             async with self._changed:
                 self._changed.notify_all()
 
@@ -229,7 +212,7 @@ class DelayedPublisher:
                 return
             outcomes = [error] * len(some)
         for each, outcome in zip(some, outcomes, strict=True):
-            each.on_settled(outcome)
+            each.settle(outcome)
 
 
 def _next_call(waiting: deque[_DelayedMessage]) -> list[_DelayedMessage]:
@@ -240,15 +223,6 @@ def _next_call(waiting: deque[_DelayedMessage]) -> list[_DelayedMessage]:
         some.append(waiting.popleft())
         size += some[-1].message.size
     return some
-
-
-def _settle(future: asyncio.Future[Published] | ThreadFuture[Published], outcome: Published | PenstockError) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, PenstockError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
 
 
 def _check(messages: Iterable[Outgoing]) -> None:

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from penstock.api.operation import Packed, Request
 from penstock.client.calls import ERRORS_FROM, Body, Pieces, RestCall, answer_of, call_of, error_of
 from penstock.client.connections import (
-    Address,
     ConnectionPool,
+    HostAndPort,
     HttpAnswer,
     HttpConnection,
     NotConnected,
@@ -29,7 +29,7 @@ from penstock.client.connections import (
 )
 from penstock.client.login import Login
 from penstock.client.trust import Trust
-from penstock.errors import ClientClosed, InvalidRequest, NodesUnreachable, PenstockError, WrongPort
+from penstock.errors import ClientClosed, InvalidRequest, NodesUnreachable, PenstockError, QuotaExceeded, WrongPort
 
 BASE_SECONDS: Final = 0.05
 CAP_SECONDS: Final = 2.0
@@ -73,7 +73,7 @@ A = TypeVar("A")
 
 class _Node(NamedTuple):
     url: str
-    address: Address
+    address: HostAndPort
     host: bytes
     prefix: str
     is_tls: bool
@@ -155,10 +155,13 @@ class Transport:
                 if not call.can_repeat and not isinstance(problem, NotConnected):
                     self._leave(node)
                     raise _unknown(node.url, failures[node.url]) from None
-            self._leave(node)
             body = body if again is None else call_of(again).body
-            tries += 1
-            pause_s = 0.0 if tries % len(self._nodes) else backoff.next()
+            if isinstance(error, QuotaExceeded):  # the node is well, and says how long to wait
+                pause_s = error.retry_after_ms / 1000
+            else:
+                self._leave(node)
+                tries += 1
+                pause_s = 0.0 if tries % len(self._nodes) else backoff.next()
             if is_once or loop.time() + pause_s >= deadline:
                 raise error
             await asyncio.sleep(pause_s)
@@ -191,7 +194,7 @@ class Transport:
                 done(outcome)
                 return
             error = error_of(outcome.status, outcome.body)
-            if error.retriable and outcome.status != _NOT_FOUND:
+            if error.retriable and outcome.status != _NOT_FOUND and not isinstance(error, QuotaExceeded):
                 self._leave(node)
             done(error)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple
+
+import msgspec
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
@@ -37,18 +38,21 @@ _UNLIMITED: Final = {"unlimited", str(UNLIMITED)}
 _NOTHING: Final = {"", "null", "~", "none"}
 
 
-class ValueKind(Protocol):
+class ValueKind(msgspec.Struct, frozen=True):
     """How one kind of value is read and shown."""
 
     @property
     def allowed(self) -> str:
         """What may be written, to end the sentence 'give ...'."""
+        raise NotImplementedError
 
     def parse(self, text: str) -> object:
         """The value that ``text`` stands for, or `ValueError`."""
+        raise NotImplementedError
 
     def show(self, value: object) -> str:
         """The value as a person would write it; `parse` reads it back."""
+        return str(value)
 
 
 class Address(NamedTuple):
@@ -61,8 +65,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(ValueKind, frozen=True):
     """A whole number."""
 
     low: int
@@ -79,12 +82,8 @@ class Whole:
             raise ValueError("is not a whole number") from None
         return _within(value, self.low, self.high)
 
-    def show(self, value: object) -> str:
-        return str(value)
 
-
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(ValueKind, frozen=True):
     """A whole number from 0 on, or unlimited."""
 
     high: int = INT32_MAX
@@ -100,8 +99,7 @@ class Count:
         return "unlimited" if value == UNLIMITED else str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(ValueKind, frozen=True):
     """A number that need not be whole."""
 
     low: float
@@ -120,62 +118,83 @@ class Number:
             raise ValueError("is out of range")
         return value
 
+
+class _Amount(ValueKind, frozen=True):
+    """A whole number of some smallest unit, written as a number of them or with a larger unit."""
+
+    low: int = 0
+    high: int = INT64_MAX
+    may_be_unlimited: bool = False
+
+    units: ClassVar[dict[str, int]]
+    unit: ClassVar[str]  # that of a number alone
+    noun: ClassVar[str]
+    examples: ClassVar[str]
+
+    @property
+    def allowed(self) -> str:
+        low = f", at least {self.format(self.low)}" if self.low else ""
+        high = f", at most {self.format(self.high)}" if self.high != INT64_MAX else ""
+        unlimited = ", or unlimited" if self.may_be_unlimited else ""
+        return f"{self.unit} or a number with {self.examples}{low}{high}{unlimited}"
+
+    def parse(self, text: str) -> object:
+        if self.may_be_unlimited and text.lower() in _UNLIMITED:
+            return UNLIMITED
+        match = _AMOUNT.fullmatch(text.strip().replace("_", ""))
+        if match is None:
+            raise ValueError(f"is not {self.noun}")
+        number, unit = match[1], match[2].lower()
+        if unit and unit not in self.units:
+            raise ValueError(f"has the unknown unit {match[2]!r}")
+        value = (float(number) if "." in number else int(number)) * self.units.get(unit, 1)
+        if value != int(value):
+            raise ValueError(f"is not a whole number of {self.unit}")
+        return _within(int(value), self.low, self.high)
+
     def show(self, value: object) -> str:
-        return str(value)
+        assert isinstance(value, int)
+        return "unlimited" if value == UNLIMITED else self.format(value)
+
+    @staticmethod
+    def format(amount: int) -> str:
+        """An amount in the largest unit that needs no fraction."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
+class Duration(_Amount, frozen=True):
     """Milliseconds, written as a number of them or with a unit."""
 
-    low: int = 0
-    high: int = INT64_MAX
-    may_be_unlimited: bool = False
+    units: ClassVar[dict[str, int]] = _DURATION_MS
+    unit: ClassVar[str] = "milliseconds"
+    noun: ClassVar[str] = "a duration"
+    examples: ClassVar[str] = "ms, s, m, h, d or w, such as 30s or 168h"
 
-    @property
-    def allowed(self) -> str:
-        unlimited = ", or unlimited" if self.may_be_unlimited else ""
-        low = f", at least {format_duration(self.low)}" if self.low else ""
-        high = f", at most {format_duration(self.high)}" if self.high != INT64_MAX else ""
-        return f"milliseconds or a number with ms, s, m, h, d or w, such as 30s or 168h{low}{high}{unlimited}"
-
-    def parse(self, text: str) -> object:
-        if self.may_be_unlimited and text.lower() in _UNLIMITED:
-            return UNLIMITED
-        return _within(_amount(text, _DURATION_MS, "ms", "a duration"), self.low, self.high)
-
-    def show(self, value: object) -> str:
-        assert isinstance(value, int)
-        return "unlimited" if value == UNLIMITED else format_duration(value)
+    @staticmethod
+    def format(amount: int) -> str:
+        for unit in ("h", "m", "s"):
+            if amount and amount % _DURATION_MS[unit] == 0:
+                return f"{amount // _DURATION_MS[unit]}{unit}"
+        return f"{amount}ms"
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(_Amount, frozen=True):
     """Bytes, written as a number of them or with a unit."""
 
-    low: int = 0
-    high: int = INT64_MAX
-    may_be_unlimited: bool = False
+    units: ClassVar[dict[str, int]] = _SIZE_BYTES
+    unit: ClassVar[str] = "bytes"
+    noun: ClassVar[str] = "a size"
+    examples: ClassVar[str] = "KiB, MiB, GiB, kB, MB or GB, such as 64MiB"
 
-    @property
-    def allowed(self) -> str:
-        unlimited = ", or unlimited" if self.may_be_unlimited else ""
-        low = f", at least {format_bytes(self.low)}" if self.low else ""
-        high = f", at most {format_bytes(self.high)}" if self.high != INT64_MAX else ""
-        return f"bytes or a number with KiB, MiB, GiB, kB, MB or GB, such as 64MiB{low}{high}{unlimited}"
-
-    def parse(self, text: str) -> object:
-        if self.may_be_unlimited and text.lower() in _UNLIMITED:
-            return UNLIMITED
-        return _within(_amount(text, _SIZE_BYTES, "b", "a size"), self.low, self.high)
-
-    def show(self, value: object) -> str:
-        assert isinstance(value, int)
-        return "unlimited" if value == UNLIMITED else format_bytes(value)
+    @staticmethod
+    def format(amount: int) -> str:
+        for unit in ("TiB", "GiB", "MiB", "KiB"):
+            if amount and amount % _SIZE_BYTES[unit.lower()] == 0:
+                return f"{amount // _SIZE_BYTES[unit.lower()]}{unit}"
+        return f"{amount}B"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(ValueKind, frozen=True):
     """One of a few words, or what each of them stands for."""
 
     words: tuple[str, ...]
@@ -191,12 +210,8 @@ class Choice:
             raise ValueError("is not one of the choices")
         return self.of(word)
 
-    def show(self, value: object) -> str:
-        return str(value)
 
-
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(ValueKind, frozen=True):
     """Yes or no."""
 
     allowed: str = "true or false"
@@ -211,8 +226,7 @@ class Flag:
         return "true" if value else "false"
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(ValueKind, frozen=True):
     """Any text that is not empty."""
 
     allowed: str = "some text"
@@ -222,12 +236,8 @@ class Words:
             raise ValueError("is empty")
         return text
 
-    def show(self, value: object) -> str:
-        return str(value)
 
-
-@dataclass(frozen=True, slots=True)
-class Secret:
+class Secret(ValueKind, frozen=True):
     """Text that is never shown: what is printed says only that it is set."""
 
     allowed: str = "some text"
@@ -243,8 +253,7 @@ class Secret:
         return self.hidden
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(ValueKind, frozen=True):
     """A path, taken as seen from where the process starts."""
 
     allowed: str = "the path of a directory"
@@ -254,27 +263,14 @@ class Directory:
             raise ValueError("is not a path")
         return Path(text).expanduser()
 
-    def show(self, value: object) -> str:
-        return str(value)
 
-
-@dataclass(frozen=True, slots=True)
-class FilePath:
+class FilePath(Directory, frozen=True):
     """The path of a file; in a settings file it is taken as seen from that file's directory."""
 
     allowed: str = "the path of a file"
 
-    def parse(self, text: str) -> object:
-        if not text.strip() or "\0" in text:
-            raise ValueError("is not a path")
-        return Path(text).expanduser()
 
-    def show(self, value: object) -> str:
-        return str(value)
-
-
-@dataclass(frozen=True, slots=True)
-class HostPort:
+class HostPort(ValueKind, frozen=True):
     """An address to listen on or to be reached at."""
 
     low: int = 0  # port 0 lets the system choose
@@ -297,9 +293,6 @@ class HostPort:
         _within(int(port), self.low, 65_535)
         return Address(host, int(port))
 
-    def show(self, value: object) -> str:
-        return str(value)
-
 
 class PeerAddress(NamedTuple):
     """A node and where it is reached by other nodes: ``1@10.0.0.1:9093``."""
@@ -311,8 +304,7 @@ class PeerAddress(NamedTuple):
         return f"{self.node_id}@{self.address}"
 
 
-@dataclass(frozen=True, slots=True)
-class PeerList:
+class PeerList(ValueKind, frozen=True):
     """Nodes with their addresses, separated by commas; nothing for none."""
 
     allowed: str = "id@host:port for each node, with commas, such as 1@10.0.0.1:9093,2@10.0.0.2:9093,3@10.0.0.3:9093"
@@ -337,41 +329,79 @@ class PeerList:
         return ",".join(str(peer) for peer in value)
 
 
-@dataclass(frozen=True, slots=True)
-class HostNames:
-    """Names of hosts, separated by commas; nothing for none."""
+class _Listed(ValueKind, frozen=True):
+    """Values of one kind with a separator between them; nothing for none."""
+
+    separator: ClassVar[str] = ","
+
+    def parse(self, text: str) -> object:
+        found = (part.strip() for part in text.split(self.separator))
+        return tuple(self.parse_one(part) for part in found if part)
+
+    def parse_one(self, part: str) -> object:
+        raise NotImplementedError
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return self.separator.join(map(str, value))
+
+
+class HostNames(_Listed, frozen=True):
+    """Names of hosts."""
 
     allowed: str = "names with commas, such as queue.example.com,*.svc.cluster.local; * allows every name"
 
+    def parse_one(self, part: str) -> object:
+        if not _HOST_NAME.fullmatch(part):
+            raise ValueError(f"has {part!r} in it, which is no name of a host (leave out scheme, port and path)")
+        return part
+
+
+class Networks(_Listed, frozen=True):
+    """Addresses or networks."""
+
+    allowed: str = "addresses or networks with commas, such as 10.0.0.7,192.168.0.0/16"
+
+    def parse_one(self, part: str) -> object:
+        try:
+            ip_network(part, strict=False)
+        except ValueError:
+            raise ValueError(f"has {part!r} in it, which is neither an address nor a network") from None
+        return part
+
+
+class Choices(_Listed, frozen=True):
+    """Some of a few words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        return f"some of these with commas: {', '.join(self.words)}"
+
     def parse(self, text: str) -> object:
-        names = tuple(part.strip() for part in text.split(",") if part.strip())
-        for name in names:
-            if not _HOST_NAME.fullmatch(name):
-                raise ValueError(f"has {name!r} in it, which is no name of a host (leave out scheme, port and path)")
-        return names
+        found = super().parse(text)
+        if not found:
+            raise ValueError("is empty")
+        return found
 
-    def show(self, value: object) -> str:
-        assert isinstance(value, tuple)
-        return ",".join(value)
+    def parse_one(self, part: str) -> object:
+        if part not in self.words:
+            raise ValueError(f"has {part!r} in it")
+        return part
 
 
-@dataclass(frozen=True, slots=True)
-class Principals:
-    """Principals, separated by semicolons, because names may hold commas; nothing for none."""
+class Principals(_Listed, frozen=True):
+    """Principals, separated by semicolons because names may hold commas."""
 
     allowed: str = "principals with semicolons, such as User:admin;User:CN=ops,O=example"
+    separator: ClassVar[str] = ";"
 
-    def parse(self, text: str) -> object:
-        names = tuple(part.strip() for part in text.split(";") if part.strip())
-        for name in names:
-            kind, colon, rest = name.partition(":")
-            if not colon or not kind.isalnum() or not rest or rest == "*":
-                raise ValueError(f"has {name!r} in it, which is no principal; write User:name")
-        return names
-
-    def show(self, value: object) -> str:
-        assert isinstance(value, tuple)
-        return ";".join(value)
+    def parse_one(self, part: str) -> object:
+        kind, colon, name = part.partition(":")
+        if not colon or not kind.isalnum() or not name or name == "*":
+            raise ValueError(f"has {part!r} in it, which is no principal; write User:name")
+        return part
 
 
 class CertificateRule(NamedTuple):
@@ -380,6 +410,9 @@ class CertificateRule(NamedTuple):
     pattern: re.Pattern[str]
     name: str  # with $1 and so on for the groups of the pattern
     case: str  # L or U for lower or upper case, else empty
+
+    def __str__(self) -> str:
+        return f"RULE:{self.pattern.pattern}/{self.name}/{self.case}"
 
     def user_of(self, subject: str) -> str | None:
         """The user's name; None where the rule does not fit."""
@@ -393,78 +426,26 @@ class CertificateRule(NamedTuple):
 _CERTIFICATE_RULE: Final = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateRules:
+class CertificateRules(_Listed, frozen=True):
     """Rules as in Kafka's ``ssl.principal.mapping.rules``, separated by semicolons; the first that fits counts."""
 
     allowed: str = "rules with semicolons, such as RULE:^CN=([^,]+).*$/$1/L; DEFAULT is the whole subject"
+    separator: ClassVar[str] = ";"
 
-    def parse(self, text: str) -> object:
-        rules = []
-        for part in filter(None, (part.strip() for part in text.split(";"))):
-            found = _CERTIFICATE_RULE.fullmatch("RULE:(.*)/$1/" if part == "DEFAULT" else part)
-            if found is None:
-                raise ValueError(f"has {part!r} in it, which is no rule")
-            try:
-                pattern = re.compile(found[1])
-            except re.error as error:
-                raise ValueError(f"has a pattern in it that is wrong: {error}") from None
-            if any(int(number) > pattern.groups for number in re.findall(r"\$(\d+)", found[2])):
-                raise ValueError(f"names a group in {part!r} that the pattern does not have")
-            rules.append(CertificateRule(pattern, found[2], found[3]))
-        return tuple(rules)
-
-    def show(self, value: object) -> str:
-        assert isinstance(value, tuple)
-        return ";".join(f"RULE:{rule.pattern.pattern}/{rule.name}/{rule.case}" for rule in value)
+    def parse_one(self, part: str) -> object:
+        found = _CERTIFICATE_RULE.fullmatch("RULE:(.*)/$1/" if part == "DEFAULT" else part)
+        if found is None:
+            raise ValueError(f"has {part!r} in it, which is no rule")
+        try:
+            pattern = re.compile(found[1])
+        except re.error as error:
+            raise ValueError(f"has a pattern in it that is wrong: {error}") from None
+        if any(int(number) > pattern.groups for number in re.findall(r"\$(\d+)", found[2])):
+            raise ValueError(f"names a group in {part!r} that the pattern does not have")
+        return CertificateRule(pattern, found[2], found[3])
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """Some of a few words, separated by commas."""
-
-    words: tuple[str, ...]
-
-    @property
-    def allowed(self) -> str:
-        return f"some of these with commas: {', '.join(self.words)}"
-
-    def parse(self, text: str) -> object:
-        chosen = tuple(part.strip() for part in text.split(",") if part.strip())
-        if not chosen:
-            raise ValueError("is empty")
-        for word in chosen:
-            if word not in self.words:
-                raise ValueError(f"has {word!r} in it")
-        return chosen
-
-    def show(self, value: object) -> str:
-        assert isinstance(value, tuple)
-        return ",".join(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Networks:
-    """Addresses or networks, separated by commas; nothing for none."""
-
-    allowed: str = "addresses or networks with commas, such as 10.0.0.7,192.168.0.0/16"
-
-    def parse(self, text: str) -> object:
-        found = tuple(part.strip() for part in text.split(",") if part.strip())
-        for each in found:
-            try:
-                ip_network(each, strict=False)
-            except ValueError:
-                raise ValueError(f"has {each!r} in it, which is neither an address nor a network") from None
-        return found
-
-    def show(self, value: object) -> str:
-        assert isinstance(value, tuple)
-        return ",".join(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Maybe:
+class Maybe(ValueKind, frozen=True):
     """Another kind, or nothing."""
 
     kind: ValueKind
@@ -491,35 +472,6 @@ def located(kind: ValueKind, text: str, directory: Path) -> str:
     if not isinstance(inner, FilePath) or not text.strip() or text.lower() in _NOTHING or text.startswith(("~", "/")):
         return text
     return str(directory / text)
-
-
-def format_duration(ms: int) -> str:
-    """Milliseconds in the largest unit that needs no fraction, up to hours."""
-    for unit in ("h", "m", "s"):
-        if ms and ms % _DURATION_MS[unit] == 0:
-            return f"{ms // _DURATION_MS[unit]}{unit}"
-    return f"{ms}ms"
-
-
-def format_bytes(size: int) -> str:
-    """Bytes in the largest binary unit that needs no fraction."""
-    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size and size % unit == 0:
-            return f"{size // unit}{name}"
-    return f"{size}B"
-
-
-def _amount(text: str, units: dict[str, int], plain: str, what: str) -> int:
-    match = _AMOUNT.fullmatch(text.strip().replace("_", ""))
-    if match is None:
-        raise ValueError(f"is not {what}")
-    number, unit = match[1], match[2].lower() or plain
-    if unit not in units:
-        raise ValueError(f"has the unknown unit {match[2]!r}")
-    value = float(number) * units[unit] if "." in number else int(number) * units[unit]
-    if value != int(value):
-        raise ValueError(f"is not a whole number of {'milliseconds' if plain == 'ms' else 'bytes'}")
-    return int(value)
 
 
 def _within(value: int, low: int, high: int) -> int:

@@ -54,7 +54,7 @@ _KAFKA: Final = Address("127.0.0.1", 9092)
 _HTTP: Final = Address("127.0.0.1", 8080)
 _GRPC: Final = Address("127.0.0.1", 9000)
 SASL_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
-_COMMON_NAME: Final = (CertificateRule(re.compile(r"^CN=((?:\\.|[^,+\\])+)(?:,.*)?$"), "$1", ""),)
+_COMMON_NAME: Final = (CertificateRule(re.compile(r"^CN=([^,+\\]+)(?:,.*)?$"), "$1", ""),)
 _GRACE_SHARE: Final = 0.5  # of the time to stop; the rest is for the disk
 
 
@@ -334,6 +334,7 @@ class SecuritySettings:
     insecure: Annotated[bool, Flag()] = False  # listen on a network without security all the same
     # The first user and API key, taken by a cluster that has none; `penstock secure init` writes it.
     bootstrap_file: Annotated[Path | None, Maybe(FilePath())] = None
+    audit_retention_ms: Annotated[int, Duration(HOUR_MS)] = 90 * DAY_MS  # how long the audit log is kept
     oidc: OidcSettings = OidcSettings()
     tls: TlsSettings = TlsSettings()
     encryption: EncryptionSettings = EncryptionSettings()

@@ -48,6 +48,12 @@ class QuotaEntity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
         """What it is kept under."""
         return msgspec.json.encode(self).decode()
 
+    @property
+    def shown(self) -> str:
+        """As people read it."""
+        parts = [(name, getattr(self, name)) for name in ("user", "client_id", "ip")]
+        return " and ".join(f"{name} {value or '*'!r}" for name, value in parts if value is not None) or "nothing"
+
     @classmethod
     def of(cls, name: str) -> QuotaEntity:
         """The entity of a name in the metadata."""

@@ -10,7 +10,7 @@ A struct is encoded to plain values too, of which the library makes the message 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from msgspec import UNSET
 
-from penstock.api.messages import bytes_of, header_pairs_of, to_ms
+from penstock.api.messages import bytes_of, header_pairs_of
 from penstock.errors import InvalidField
 from penstock.grpc.legacy import OMITTED, At
 from penstock.grpc.shapes import Kind, Leaf, leaves_of
@@ -32,6 +32,7 @@ Take = Callable[[Any, Plain], None]  # from a message into plain values
 Convert = Callable[[Any], Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_SECONDS: Final = 86_400
 _NANOS: Final = 1_000_000_000
 _NANOS_PER_MS: Final = 1_000_000
 # What the two types may hold by their own definitions: from the year 1 to the year 9999.
@@ -108,9 +109,8 @@ def _twin(name: str) -> str:
 def _decoder(kind: type[msgspec.Struct], described: Descriptor, *, is_answer: bool) -> Callable[[Any], Plain]:
     leaves = leaves_of(kind)
     inlined = sorted({leaf.within for leaf in leaves if leaf.within}, key=len)
-    takes = _takes(
-        described, [(leaf, at, at.path.split(".")) for leaf in leaves for at in leaf.places], "", is_answer=is_answer
-    )
+    wanted = [(leaf, at, at.path.split(".")) for leaf in leaves for at in leaf.places]
+    into = _reader(described, wanted, "", is_answer=is_answer)
     fillings = [(leaf.within, leaf.name, _filling(leaf)) for leaf in leaves if is_answer and leaf.is_required]
     fillings += [((), name, value) for name, value in OMITTED.get(kind, {}).items() if is_answer]
 
@@ -118,8 +118,7 @@ def _decoder(kind: type[msgspec.Struct], described: Descriptor, *, is_answer: bo
         plain: Plain = {}
         for within in inlined:
             _at(plain, within[:-1])[within[-1]] = {}
-        for take in takes:
-            take(message, plain)
+        into(message, plain)
         for within, name, value in fillings:
             _at(plain, within).setdefault(name, value)
         return plain
@@ -145,28 +144,71 @@ def _filling(leaf: Leaf) -> Any:
     return zeros.get(leaf.kind, {})
 
 
-def _takes(
-    described: Descriptor, wanted: list[tuple[Leaf, At, list[str]]], path: str, *, is_answer: bool
-) -> tuple[Take, ...]:
-    takes: list[Take] = []
+def _reader(described: Descriptor, wanted: list[tuple[Leaf, At, list[str]]], path: str, *, is_answer: bool) -> Take:
+    """What takes the fields of a message that are set; most of a message is not."""
+    takes: dict[int, Take] = {}
     nested: dict[str, list[tuple[Leaf, At, list[str]]]] = {}
-    names: set[str] = set()
+    unset: list[Callable[[Plain], None]] = []
     for leaf, place, (name, *more) in wanted:
-        names.add(name)
-        if leaf.kind is Kind.CHANGES:
-            names.add(f"unset_{name}")
         if more:
             nested.setdefault(name, []).append((leaf, place, more))
-        else:
-            takes.append(_take(described.fields_by_name[name], leaf, place, path, is_answer=is_answer))
+            continue
+        field = described.fields_by_name[name]
+        takes[field.number] = _take(field, leaf, place, f"{path}{name}", is_answer=is_answer)
+        if leaf.kind is Kind.CHANGES:
+            takes[described.fields_by_name[f"unset_{name}"].number] = _take_unset(name, leaf)
+        instead = _instead(field, leaf, place, path, is_answer=is_answer)
+        if instead is not None:
+            unset.append(instead)
     for name, inner in nested.items():
-        into = _takes(_message_type(described, name), inner, f"{path}{name}.", is_answer=is_answer)
-        takes.append(_take_nested(name, into))
-    if not is_answer:
-        foreign = [field for field in described.fields if field.name not in names]
-        if foreign:
-            takes.append(_refuse(foreign, path))
-    return tuple(takes)
+        number = described.fields_by_name[name].number
+        takes[number] = _reader(_message_type(described, name), inner, f"{path}{name}.", is_answer=is_answer)
+    instead_of = tuple(unset)
+
+    def read(message: Any, plain: Plain) -> None:
+        for field, value in message.ListFields():
+            take = takes.get(field.number)
+            if take is not None:
+                take(value, plain)
+            elif not is_answer:
+                raise InvalidArgument(f"{path}{field.name} is not taken here.")
+        for each in instead_of:
+            each(plain)
+
+    return read
+
+
+def _instead(
+    field: FieldDescriptor, leaf: Leaf, place: At, path: str, *, is_answer: bool
+) -> Callable[[Plain], None] | None:
+    """What stands for a field that is not set; None if the table's default does."""
+    key, within = leaf.name, leaf.within
+    if place.needed:
+
+        def refuse(plain: Plain) -> None:
+            if key not in _at(plain, within):
+                raise InvalidArgument(f"{path}{field.name} is missing.")
+
+        return refuse
+    is_number = leaf.kind is Kind.INT and not field.has_presence and not field.is_repeated
+    value: Any
+    if leaf.is_raw:
+        value, unless = _NULL, f"{key}_base64"
+    elif leaf.kind is Kind.PAYLOAD and is_answer:
+        value, unless = None, f"{key}_base64"
+    elif leaf.kind is Kind.CHANGES:
+        value, unless = {}, key
+    elif is_number and (leaf.is_required or (is_answer and path)):
+        value, unless = 0, key
+    else:
+        return None
+
+    def fill(plain: Plain) -> None:
+        into = _at(plain, within)
+        if unless not in into:
+            into.setdefault(key, value)
+
+    return fill
 
 
 def _message_type(described: Descriptor, name: str) -> Descriptor:
@@ -175,80 +217,27 @@ def _message_type(described: Descriptor, name: str) -> Descriptor:
     return found
 
 
-def _take_nested(name: str, into: tuple[Take, ...]) -> Take:
-    def take(message: Any, plain: Plain) -> None:
-        if message.HasField(name):
-            inner = getattr(message, name)
-            for each in into:
-                each(inner, plain)
-
-    return take
-
-
-def _refuse(fields: list[FieldDescriptor], path: str) -> Take:
-    """Fields of a message that is used elsewhere too, which mean nothing here."""
-    known = {field.name for field in fields}
-
-    def take(message: Any, _plain: Plain) -> None:
-        for field, _ in message.ListFields():
-            if field.name in known:
-                raise InvalidArgument(f"{path}{field.name} is not taken here.")
-
-    return take
-
-
-def _take(field: FieldDescriptor, leaf: Leaf, place: At, path: str, *, is_answer: bool) -> Take:
-    name, key, within = field.name, leaf.name, leaf.within
-    where = f"{path}{name}"
+def _take(field: FieldDescriptor, leaf: Leaf, place: At, where: str, *, is_answer: bool) -> Take:
+    key, within = leaf.name, leaf.within
     if leaf.kind is Kind.PAYLOAD:
-        return _take_payload(name, leaf, is_answer=is_answer)
-    if leaf.kind is Kind.HEADERS:
-        return _take_headers(name, leaf)
+        return _take_payload(leaf, is_answer=is_answer)
     if leaf.kind is Kind.CHANGES:
-        return _take_changes(name, leaf)
-    if _is_map(field):
+        return _take_changes(leaf)
+    read = dict if _is_map(field) else _reading(field, leaf, place, where, is_answer=is_answer)
+    if leaf.kind is Kind.HEADERS:
+        key, read = "headers_in_order", _headers
+    elif field.is_repeated and not _is_map(field):
+        one = read
+        read = list if one is None else lambda values: [one(value) for value in values]
+    default = place.default
 
-        def take_map(message: Any, plain: Plain) -> None:
-            found = getattr(message, name)
-            if found or is_answer:
-                _at(plain, within)[key] = dict(found)
+    def take(value: Any, plain: Plain) -> None:
+        if within:
+            plain = _at(plain, within)
+        if default is None or value != default:
+            plain[key] = value if read is None else read(value)
 
-        return take_map
-    read = _reading(field, leaf, place, where, is_answer=is_answer)
-    if field.is_repeated:
-
-        def take_list(message: Any, plain: Plain) -> None:
-            found = getattr(message, name)
-            if found or (is_answer and leaf.is_required and not leaf.is_nullable):
-                _at(plain, within)[key] = list(found) if read is None else [read(each) for each in found]
-
-        return take_list
-    if field.has_presence:
-
-        def take_given(message: Any, plain: Plain) -> None:
-            if message.HasField(name):
-                found = getattr(message, name)
-                _at(plain, within)[key] = found if read is None else read(found)
-
-        return take_given
-    is_always = (leaf.is_required or (is_answer and path != "" and leaf.kind is Kind.INT)) and field.cpp_type not in (
-        FieldDescriptor.CPPTYPE_STRING,
-        FieldDescriptor.CPPTYPE_ENUM,
-    )
-
-    def take_scalar(message: Any, plain: Plain) -> None:
-        found = getattr(message, name)
-        if found or is_always:
-            if found == place.default:
-                return
-            value = found if read is None else read(found)
-            if within:
-                plain = _at(plain, within)
-            plain[key] = value
-        elif place.needed:
-            raise InvalidArgument(f"{where} is missing.")
-
-    return take_scalar
+    return take
 
 
 def _is_map(field: FieldDescriptor) -> bool:
@@ -291,22 +280,17 @@ def words_of(enum: EnumDescriptor) -> dict[str, int]:
     return {value.name.removeprefix(f"{prefix}_").lower(): value.number for value in enum.values if value.number}
 
 
-def _take_payload(name: str, leaf: Leaf, *, is_answer: bool) -> Take:
-    twin, within, key = f"{name}_base64", leaf.within, leaf.name
-    is_raw = leaf.is_raw
+def _take_payload(leaf: Leaf, *, is_answer: bool) -> Take:
+    key, twin, within = leaf.name, f"{leaf.name}_base64", leaf.within
+    is_shown = is_answer and not leaf.is_raw
 
-    def take(message: Any, plain: Plain) -> None:
+    def take(data: Any, plain: Plain) -> None:
+        text = _text_of(data) if is_shown else None
         into = _at(plain, within)
-        if message.HasField(name):
-            data = getattr(message, name)
-            if is_answer and not is_raw and (text := _text_of(data)) is not None:
-                into[key] = text
-            else:
-                into[twin] = data
-        elif is_raw:
-            into[key] = _NULL
-        elif is_answer:
-            into[key] = None
+        if text is None:
+            into[twin] = data
+        else:
+            into[key] = text
 
     return take
 
@@ -318,28 +302,29 @@ def _text_of(data: bytes) -> str | None:
         return None
 
 
-def _take_headers(name: str, leaf: Leaf) -> Take:
-    within = leaf.within
+def _headers(headers: Any) -> list[tuple[str, bytes | None]]:
+    return [(header.name, header.value if header.HasField("value") else None) for header in headers]
 
-    def take(message: Any, plain: Plain) -> None:
-        found = getattr(message, name)
-        if found:
-            _at(plain, within)["headers_in_order"] = [
-                (header.name, header.value if header.HasField("value") else None) for header in found
-            ]
+
+def _take_changes(leaf: Leaf) -> Take:
+    key = leaf.name
+
+    def take(changes: Any, plain: Plain) -> None:
+        plain.setdefault(key, {}).update(changes)
 
     return take
 
 
-def _take_changes(name: str, leaf: Leaf) -> Take:
-    key, unset = leaf.name, f"unset_{name}"
+def _take_unset(name: str, leaf: Leaf) -> Take:
+    """Settings to unset; they come after those to set, because their number is the higher one."""
+    key = leaf.name
 
-    def take(message: Any, plain: Plain) -> None:
-        changes, gone = dict(getattr(message, name)), getattr(message, unset)
+    def take(gone: Any, plain: Plain) -> None:
+        changes = plain.setdefault(key, {})
         both = changes.keys() & set(gone)
         if both:
-            raise InvalidArgument(f"{name} and {unset} both name {min(both)!r}.")
-        plain[key] = {**changes, **dict.fromkeys(gone)}
+            raise InvalidArgument(f"{name} and unset_{name} both name {min(both)!r}.")
+        changes.update(dict.fromkeys(gone))
 
     return take
 
@@ -364,8 +349,22 @@ def _timestamp_ms(value: Any, where: str) -> int:
 
 
 def encode(value: msgspec.Struct, described: Descriptor) -> Message:
-    """The message that says what a struct says."""
-    return _class_of(described)(**_encoder(type(value), described)(value))
+    """The message that says what a struct says. Long lists are added one by one, so that few objects live at once."""
+    plain = _encoder(type(value), described)(value)
+    lists = {name: plain.pop(name) for name in _lists_of(type(value), described) if name in plain}
+    message = _class_of(described)(**plain)
+    for name, items in lists.items():
+        add = getattr(message, name).add
+        for item in items:
+            add(**item)
+    return message
+
+
+@lru_cache(None)
+def _lists_of(kind: type[msgspec.Struct], described: Descriptor) -> tuple[str, ...]:
+    """The fields of a message that are lists of messages."""
+    paths = [leaf.places[0].path for leaf in leaves_of(kind) if leaf.kind is Kind.STRUCT and leaf.is_list]
+    return tuple(path for path in paths if path in described.fields_by_name)
 
 
 @lru_cache(None)
@@ -373,96 +372,70 @@ def _class_of(described: Descriptor) -> type[Message]:
     return GetMessageClass(described)
 
 
-Put = Callable[[Any, Plain], None]
-
-
 @lru_cache(None)
 def _encoder(kind: type[msgspec.Struct], described: Descriptor) -> Callable[[Any], Plain]:
-    puts = tuple(_put(described, leaf) for leaf in leaves_of(kind))
-
-    def encode_struct(value: Any) -> Plain:
-        plain: Plain = {}
-        for put in puts:
-            put(value, plain)
-        return plain
-
-    return encode_struct
-
-
-def _put(described: Descriptor, leaf: Leaf) -> Put:
-    puts = [(place.given, _put_at(described, leaf, place)) for place in leaf.places]
-    if len(puts) == 1 and not leaf.within:
-        return puts[0][1]
-    takes_only = _takes_int if leaf.kind is Kind.POINT else None
-
-    def put(value: Any, plain: Plain) -> None:
-        for name in leaf.within:
-            value = getattr(value, name)
-        for at, (given, each) in enumerate(puts):
-            if given is not None and getattr(value, given) in (None, UNSET):
-                continue
-            if takes_only is not None and takes_only(getattr(value, leaf.name)) != (at == 0):
-                continue
-            each(value, plain)
-            return
-
-    return put
+    """What makes plain values of a struct: written out field by field, because an answer can have 10,000 of them."""
+    names: dict[str, Any] = {"UNSET": UNSET, "payload": _payload, "headers": _header_list}
+    body = [line for at, leaf in enumerate(leaves_of(kind)) for line in _encoding(described, leaf, at, names)]
+    outers = {line.split()[1] for line in body if line.lstrip().startswith("if into_")}
+    head = ["def encode_struct(struct):", "    plain = {}", *(f"    {name} = None" for name in sorted(outers))]
+    exec("\n".join((*head, *body, "    return plain")), names)  # noqa: S102 - made of names that the table declares
+    made: Callable[[Any], Plain] = names["encode_struct"]
+    return made
 
 
-def _takes_int(value: Any) -> bool:
-    return isinstance(value, int)
-
-
-def _put_at(described: Descriptor, leaf: Leaf, place: At) -> Put:
-    *outer, name = place.path.split(".")
-    for step in outer:
-        described = _message_type(described, step)
-    field, key = described.fields_by_name[name], leaf.name
-
-    def inner(plain: Plain) -> Plain:
-        for step in outer:
-            plain = plain.setdefault(step, {})
-        return plain
-
-    if leaf.kind is Kind.PAYLOAD:
-
-        def put_payload(value: Any, plain: Plain) -> None:
-            data = _payload(value, key)
-            if data is not None:
-                inner(plain)[name] = data
-
-        return put_payload
-    if leaf.kind is Kind.HEADERS:
-
-        def put_headers(value: Any, plain: Plain) -> None:
-            if value.headers or value.headers_base64 or value.headers_in_order:
-                pairs = header_pairs_of(value)
-                inner(plain)[name] = [{"name": each, "value": data} for each, data in pairs]
-
-        return put_headers
+def _encoding(described: Descriptor, leaf: Leaf, at: int, names: dict[str, Any]) -> Iterator[str]:
+    """The lines that encode a field."""
+    owner = ".".join(("struct", *leaf.within))
     if leaf.kind is Kind.CHANGES:
+        name = leaf.places[0].path
+        names["texts"] = lambda changes: {each: _text(word) for each, word in changes.items() if word is not None}
+        yield f"    plain[{name!r}] = texts({owner}.{leaf.name})"
+        yield f"    plain['unset_{name}'] = [each for each, word in {owner}.{leaf.name}.items() if word is None]"
+        return
+    if leaf.kind is Kind.PAYLOAD:
+        yield f"    found = payload({owner}, {leaf.name!r})"
+    elif leaf.kind is Kind.HEADERS:
+        yield f"    found = headers({owner})"
+    else:
+        yield f"    found = {owner}.{leaf.name}"
+    place = leaf.places[0]
+    if place.default is not None:
+        yield f"    found = {place.default!r} if found is None or found is UNSET else found"
+    if place.unset is not None:
+        yield f"    found = None if found == {place.unset!r} else found"
+    yield "    if found is not None and found is not UNSET:"
+    for number, each in enumerate(leaf.places):
+        word = "if" if number == 0 else "elif"
+        yield f"        {word} {_condition(leaf, each, number, owner)}:"
+        yield from _assignment(described, leaf, each, f"write_{at}_{number}", names)
 
-        def put_changes(value: Any, plain: Plain) -> None:
-            changes = getattr(value, key)
-            plain[name] = {each: _text(word) for each, word in changes.items() if word is not None}
-            plain[f"unset_{name}"] = [each for each, word in changes.items() if word is None]
 
-        return put_changes
-    write = _writing(field, leaf, place)
-    unset, default = place.unset, place.default
+def _condition(leaf: Leaf, place: At, number: int, owner: str) -> str:
+    if leaf.kind is Kind.POINT:
+        return "isinstance(found, int)" if number == 0 else "isinstance(found, str)"
+    return (
+        "True" if place.given is None else f"{owner}.{place.given} is not None and {owner}.{place.given} is not UNSET"
+    )
 
-    def put(value: Any, plain: Plain) -> None:
-        found = getattr(value, key)
-        if found is None or found is UNSET:
-            if default is None:
-                return
-            found = default
-        elif unset is not None and found == unset:
-            return
-        into = plain if not outer else inner(plain)
-        into[name] = found if write is None else write(found)
 
-    return put
+def _assignment(described: Descriptor, leaf: Leaf, place: At, write: str, names: dict[str, Any]) -> Iterator[str]:
+    *outer, name = place.path.split(".")
+    into = "plain"
+    for depth, step in enumerate(outer):
+        described = _message_type(described, step)
+        inner = f"into_{'_'.join(outer[: depth + 1])}"
+        yield f"            if {inner} is None:"
+        yield f"                {inner} = {into}[{step!r}] = {{}}"
+        into = inner
+    names[write] = _writing(described.fields_by_name[name], leaf, place)
+    yield f"            {into}[{name!r}] = {'found' if names[write] is None else f'{write}(found)'}"
+
+
+def _header_list(value: Any) -> list[Plain] | None:
+    if not (value.headers or value.headers_base64 or value.headers_in_order):
+        return None
+    return [{"name": name, "value": data} for name, data in header_pairs_of(value)]
 
 
 def _payload(value: Any, key: str) -> bytes | None:
@@ -480,7 +453,7 @@ def _writing(field: FieldDescriptor, leaf: Leaf, place: At) -> Convert | None:
     if leaf.kind is Kind.STRUCT:
         assert leaf.struct is not None
         each = _encoder(leaf.struct, field.message_type)
-        return (lambda values: [each(value) for value in values]) if leaf.is_list else each
+        return (lambda values: (each(value) for value in values)) if leaf.is_list else each
     if leaf.kind is Kind.TEXTS:
         return lambda texts: {name: _text(value) for name, value in texts.items()}
     if place.true is not None:
@@ -492,7 +465,7 @@ def _writing(field: FieldDescriptor, leaf: Leaf, place: At) -> Convert | None:
     elif field.message_type is not None and field.message_type.full_name == _DURATION:
         one = _seconds
     elif field.message_type is not None and field.message_type.full_name == _TIMESTAMP:
-        one = lambda moment: _seconds(to_ms(moment) if isinstance(moment, datetime) else moment)  # noqa: E731
+        one = _moment
     if leaf.is_list and one is not None:
         single = one
         return lambda values: [single(value) for value in values]
@@ -502,6 +475,13 @@ def _writing(field: FieldDescriptor, leaf: Leaf, place: At) -> Convert | None:
 def _seconds(milliseconds: int) -> Plain:
     seconds, rest = divmod(milliseconds, 1_000)
     return {"seconds": seconds, "nanos": rest * _NANOS_PER_MS}
+
+
+def _moment(moment: datetime | int) -> Plain:
+    if isinstance(moment, int):
+        return _seconds(moment)
+    since = moment - _EPOCH
+    return {"seconds": since.days * _DAY_SECONDS + since.seconds, "nanos": since.microseconds * 1_000}
 
 
 def _text(value: Any) -> str:

@@ -150,9 +150,9 @@ def _under(message: str, *names: str) -> dict[str, Places]:
     return {name: f"{message}.{name}" for name in names}
 
 
-_START: Final = (At("start.offset"), At("start.end"))
+START: Final = (At("start.offset"), At("start.end"))
 _MESSAGE: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-_TICKET: Final[dict[str, Places]] = {
+TICKET: Final[dict[str, Places]] = {
     "transaction": At("ticket.transaction", needed=True),
     "writer": "ticket.writer",
     "sequence": "ticket.sequence",
@@ -185,11 +185,11 @@ FIELDS: Final[Mapping[type, Mapping[str, Places]]] = {
     topics.TopicView: {"partitions": "partition_count", "messages": "message_count"},
     topics.TopicDetail: {"partition_details": "partitions"},
     topics.PartitionView: {"leader": At("leader", unset=-1)},
-    messages.Publish: _TICKET,
-    messages.PublishBatch: _TICKET,
+    messages.Publish: TICKET,
+    messages.PublishBatch: TICKET,
     messages.PublishReceipt: _PLACED,
     messages.BatchItem: _PLACED,
-    messages.Read: {"offset": _START, "since": "start.since"},
+    messages.Read: {"offset": START, "since": "start.since"},
     messages.MessageView: {"priority": At("priority", default="normal")},
     queues.Receive: {"max": "max_messages", "ack": "ack_receipts"},
     queues.Received: {"acked": "ack_results"},
@@ -200,8 +200,8 @@ FIELDS: Final[Mapping[type, Mapping[str, Places]]] = {
     queues.PeekedMessage: {**_under("message", *_MESSAGE), "priority": At("message.priority", default="normal")},
     queues.QueueGroupView: {"paused": "is_paused"},
     queues.LaneView: {"last_served": "last_served_time"},
-    queues.DeclareQueueGroup: {"start": _START, "since": "start.since"},
-    queues.SeekQueueGroup: {"to": _START, "since": "start.since"},
+    queues.DeclareQueueGroup: {"start": START, "since": "start.since"},
+    queues.SeekQueueGroup: {"to": START, "since": "start.since"},
     dead_letters.DeadLetterFilter: {
         "first_offset": "first_origin_offset",
         "last_offset": "last_origin_offset",
@@ -258,7 +258,7 @@ FIELDS: Final[Mapping[type, Mapping[str, Places]]] = {
         "state": At("membership.is_rebalancing", true="rebalancing"),
         "rebalanced": "is_rebalanced",
     },
-    groups.ResetGroup: {"to": _START, "since": "start.since"},
+    groups.ResetGroup: {"to": START, "since": "start.since"},
     transactions_api.LeaseView: {"expires_at": "expire_time"},
     transactions_api.CommitTransaction: {"key": "idempotency_key"},
     transactions_api.TransactionView: {"started_at": "begin_time"},

@@ -17,7 +17,7 @@ from penstock.api.limits import DEFAULT_GROUP, GroupName, Instant, Offset, Parti
 from penstock.api.messages import BatchItem, DeliveredMessage, NewMessage, Partitioner, Sequence, Transaction, Writer
 from penstock.api.problems import Problem
 from penstock.api.queues import QueueMessage, ReceiptResult
-from penstock.grpc.legacy import _START, _TICKET, Places
+from penstock.grpc.legacy import START, TICKET, Places
 
 Credit = Annotated[int, Meta(ge=0, le=limits.INT32_MAX)]
 PageBytes = Annotated[
@@ -220,6 +220,6 @@ STREAMS: Final = (
     ),
 )
 STREAM_FIELDS: Final[Mapping[type[Any], Mapping[str, Places]]] = {
-    PublishStreamRequest: _TICKET,
-    ReadRequest: {"offset": _START, "since": "start.since"},
+    PublishStreamRequest: TICKET,
+    ReadRequest: {"offset": START, "since": "start.since"},
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -224,6 +224,10 @@ class NamedCoordinator(Coordinator[int, ShardT]):
             await shard.settled()
         except PenstockError as error:
             raise NotCoordinator(error.message) from error
+
+
+# The coordinators that keep names in each internal topic.
+Coordinators = Mapping[str, Iterable[NamedCoordinator[Any]]]
 
 
 async def read_when_sound(read: Callable[[], StateT], is_wanted: Callable[[], bool], what: str) -> StateT | None:

@@ -1,4 +1,4 @@
-"""A node's encryption at rest: its files with keys or without, and the rotation of keys at SIGHUP.
+"""A node's encryption at rest: its files with keys or without, and the rotation of keys, at SIGHUP or when asked.
 
 `cryptography` is loaded only where a master key is configured. A node without one that finds encrypted files does not
 start, and changes nothing.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.config.settings import EncryptionSettings, Settings
 from penstock.errors import PenstockError
-from penstock.storage.encryption_note import refuse_encrypted
+from penstock.storage.encryption_note import KeysInUse, load_note, refuse_encrypted
 from penstock.storage.files import Files
 
 if TYPE_CHECKING:
@@ -31,44 +32,57 @@ def key_source(encryption: EncryptionSettings) -> KeySource | None:
     return KeySource(encryption.master_key_file, encryption.master_key_env, encryption.master_key_command)
 
 
-class Encryption:
-    """What a node's files go through."""
+class NodeKeys:
+    """The master keys of a running node: told, and rotated, one rotation at a time."""
 
-    def __init__(self, settings: Settings, disk: Files) -> None:
-        self._directory = settings.broker.data_dir
-        self._source = key_source(settings.security.encryption)
-        self._encrypted: EncryptedFiles | None = None
+    def __init__(self, files: EncryptedFiles, directory: Path, source: KeySource) -> None:
+        self._files = files
+        self._directory = directory
+        self._source = source
         self._rotating = threading.Lock()
-        if self._source is None:
-            refuse_encrypted(disk, self._directory)
-            self.files: Files = disk
-            return
-        from penstock.storage.encryption.directory import open_encrypted
-
-        is_encrypting = settings.security.encryption.enabled
-        self._encrypted = open_encrypted(disk, self._directory, self._source, is_encrypting=is_encrypting)
-        self.files = self._encrypted
 
     @property
-    def is_on(self) -> bool:
-        return self._encrypted is not None
+    def is_encrypting(self) -> bool:
+        return self._files.is_encrypting
 
-    def rotate_soon(self) -> None:
-        """Read the master keys again and wrap all data keys by the newest, in a thread; the log tells how it went."""
-        threading.Thread(target=self.rotate, name="penstock-rotate", daemon=True).start()
+    def in_use(self) -> KeysInUse:
+        return KeysInUse(self._files.keys.current, sorted(load_note(self._files.inner, self._directory).fingerprints))
 
-    def rotate(self) -> None:
+    def rotate(self) -> KeysInUse:
         from penstock.storage.encryption.directory import rotate
 
-        assert self._encrypted is not None, "there are keys to rotate"
-        assert self._source is not None, "and they come from somewhere"
         with self._rotating:
-            try:
-                done = rotate(self._encrypted, self._directory, self._source.load())
-            except PenstockError as error:
-                log.error("The keys were not rotated: %s", error.message)
-                return
+            done = rotate(self._files, self._directory, self._source.load())
         log.info(
             "The keys are rotated.",
             extra={"version": done.version, "rewrapped": done.rewrapped, "versions": done.versions_left},
         )
+        return KeysInUse(done.version, done.versions_left, done.rewrapped)
+
+    def rotate_soon(self) -> None:
+        """Rotate in a thread; the log tells how it went."""
+        threading.Thread(target=self._try_to_rotate, name="penstock-rotate", daemon=True).start()
+
+    def _try_to_rotate(self) -> None:
+        try:
+            self.rotate()
+        except PenstockError as error:
+            log.error("The keys were not rotated: %s", error.message)
+
+
+class Encryption:
+    """What a node's files go through."""
+
+    def __init__(self, settings: Settings, disk: Files) -> None:
+        directory = settings.broker.data_dir
+        source = key_source(settings.security.encryption)
+        self.ring: NodeKeys | None = None
+        if source is None:
+            refuse_encrypted(disk, directory)
+            self.files: Files = disk
+            return
+        from penstock.storage.encryption.directory import open_encrypted
+
+        encrypted = open_encrypted(disk, directory, source, is_encrypting=settings.security.encryption.enabled)
+        self.files = encrypted
+        self.ring = NodeKeys(encrypted, directory, source)

@@ -76,7 +76,7 @@ class Node:
         self.broker = Broker(broker_config(settings, listeners.endpoints(settings.broker)), surroundings)
         serve_report(self.broker)
         self._kafka = KafkaServer(self.broker, kafka_config(settings, self.kafka_address, ports), certificates)
-        self.services = Services.of(self.broker)
+        self.services = Services.of(self.broker, master_keys=self.encryption.ring)
         self._operations = OperationService(self.services)
         self._http = HttpServer(self.services, http_config(settings, self.http_address, ports), certificates)
         self._grpc = None if self.grpc_address is None else self._make_grpc(self.grpc_address)
@@ -179,8 +179,8 @@ def run(settings: Settings, on_ready: OnReady | None = None) -> int:
 async def _serve(node: Node, on_ready: OnReady | None) -> int:
     is_stopping = asyncio.Event()
     _listen_for_signals(is_stopping)
-    if node.encryption.is_on:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, node.encryption.rotate_soon)
+    if node.encryption.ring is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, node.encryption.ring.rotate_soon)
     if not await _start(node, is_stopping):
         return 0
     settle_memory()

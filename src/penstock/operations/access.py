@@ -29,15 +29,19 @@ from penstock.api.access import (
     CreateAcls,
     DeleteAcls,
     DeleteUser,
+    DescribeMasterKeys,
     GrantRole,
     IssueApiKey,
     IssuedKey,
+    KeyRotation,
     ListAcls,
     ListApiKeys,
     ListUsers,
+    MasterKeysView,
     MechanismView,
     RevokeApiKey,
     RevokeRole,
+    RotateMasterKeys,
     SetUser,
     UserList,
     UserView,
@@ -46,7 +50,7 @@ from penstock.api.access import (
 )
 from penstock.api.messages import instant
 from penstock.consensus import commands
-from penstock.errors import InvalidField
+from penstock.errors import EncryptionKeyError, InvalidField, KeysNotRotated, StorageError
 from penstock.operations.caller import Caller
 from penstock.operations.services import Services
 from penstock.operations.serving import serves
@@ -261,3 +265,28 @@ async def list_api_keys(services: Services, request: ListApiKeys, _caller: Calle
 @serves(RevokeApiKey)
 async def revoke_api_key(services: Services, request: RevokeApiKey, _caller: Caller) -> None:
     await services.topics.command(commands.RevokeApiKey(key_id=request.key_id))
+
+
+# -- master keys -------------------------------------------------------------------------------------------------------
+
+
+@serves(DescribeMasterKeys)
+async def describe_master_keys(services: Services, _request: DescribeMasterKeys, _caller: Caller) -> MasterKeysView:
+    keys = services.master_keys
+    if keys is None:
+        return MasterKeysView(node_id=services.node_id, encrypting=False, version=None, versions=[])
+    used = await asyncio.to_thread(keys.in_use)
+    return MasterKeysView(
+        node_id=services.node_id, encrypting=keys.is_encrypting, version=used.current, versions=used.versions
+    )
+
+
+@serves(RotateMasterKeys)
+async def rotate_master_keys(services: Services, _request: RotateMasterKeys, _caller: Caller) -> KeyRotation:
+    if services.master_keys is None:
+        raise KeysNotRotated("This node has no master key. Set security.encryption.master_key_file and start it again.")
+    try:
+        done = await asyncio.to_thread(services.master_keys.rotate)
+    except (EncryptionKeyError, StorageError) as error:
+        raise KeysNotRotated(error.message) from error
+    return KeyRotation(node_id=services.node_id, version=done.current, versions=done.versions, rewrapped=done.rewrapped)

@@ -44,6 +44,7 @@ from penstock.network.frames import Failure
 from penstock.network.port import Method, Pieces, Reply
 from penstock.operations.caller import Caller, Origin, Waiting
 from penstock.operations.guard import guarded
+from penstock.operations.metering import metered
 from penstock.operations.services import Services
 from penstock.operations.serving import SERVED, Serve
 
@@ -128,7 +129,8 @@ def unpack_answer(row: Operation, outcome: Outcome, body: memoryview) -> Any:
 def server_of(kind: type[Request[Any]]) -> Serve:
     """What serves an operation for a door, at whichever node that is."""
     serve, row = SERVED[kind], TABLE[kind]
-    return guarded(row, serve if row.where.keeper is Keeper.ANYONE else partial(_serve_where, row, serve))
+    at_its_node = serve if row.where.keeper is Keeper.ANYONE else partial(_serve_where, row, serve)
+    return metered(row, guarded(row, at_its_node))  # the node that hands a call on has counted it
 
 
 def _serve_where(row: Operation, serve: Serve, services: Services, request: Any, caller: Caller) -> Awaitable[Any]:

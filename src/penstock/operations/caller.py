@@ -53,6 +53,16 @@ class Caller:
         return ANONYMOUS
 
     @property
+    def door(self) -> str:
+        """Which door the call came through, for metrics."""
+        return ""
+
+    @property
+    def client_id(self) -> str:
+        """What the client calls itself, for quotas; empty if it says nothing."""
+        return ""
+
+    @property
     def request_id(self) -> str:
         """What the client calls the request, for the audit log."""
         return self.trace

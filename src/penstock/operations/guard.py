@@ -84,11 +84,16 @@ MAPPED: Final[Mapping[tuple[Action, Resource], tuple[AclAction, AclResource]]] =
     (Action.DESCRIBE, Resource.NODE): (AclAction.DESCRIBE, _CLUSTER),
     # Running nodes is an operator's work; ALTER on the cluster also changes who may do what.
     (Action.ALTER, Resource.NODE): (AclAction.ALTER_CONFIGS, _CLUSTER),
+    # As Kafka's calls for quotas have it.
+    (Action.DESCRIBE, Resource.QUOTA): (AclAction.DESCRIBE_CONFIGS, _CLUSTER),
+    (Action.ALTER, Resource.QUOTA): (AclAction.ALTER_CONFIGS, _CLUSTER),
 }
 
 # What administrators answer for: written to the audit log.
 _CHANGES: Final = frozenset({Action.CREATE, Action.DELETE, Action.ALTER})
-_ADMINISTERED: Final = frozenset({Resource.TOPIC, Resource.GROUP, Resource.PIPELINE, Resource.CLUSTER, Resource.NODE})
+_ADMINISTERED: Final = frozenset(
+    {Resource.TOPIC, Resource.GROUP, Resource.PIPELINE, Resource.CLUSTER, Resource.NODE, Resource.QUOTA}
+)
 
 
 # -- lists: only what the caller may see -------------------------------------------------------------------------------

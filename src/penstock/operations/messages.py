@@ -147,7 +147,7 @@ async def create_producer(services: Services, _request: CreateProducer, _caller:
 
 def message_of(request: NewMessage, now_ms: int, where: str = "$") -> OutgoingMessage:
     """The broker's message; ``where`` names the request's place in the body, for errors."""
-    headers: Headers = tuple(request.headers_in_order)
+    headers: Headers = tuple(request.headers_in_order or ())
     if not headers and (request.headers or request.headers_base64):
         headers = _headers_of(request)
     if request.priority is not None:

@@ -22,6 +22,7 @@ from penstock.features.groups.hosted.hosting import HostedMembers
 from penstock.features.messages.publishing import Partitioners
 from penstock.features.pipelines.board import Pipelines
 from penstock.features.queues.queues import Queues
+from penstock.features.quotas.quotas import Quotas
 from penstock.features.schedules.schedules import Schedules
 from penstock.features.transactions.coordinator import TransactionCoordinator
 from penstock.features.transactions.joint.coordinator import JointCoordinator
@@ -32,6 +33,7 @@ from penstock.partitions.scrub import Scrub
 from penstock.partitions.stats import BrokerStats
 from penstock.partitions.topics import Topics
 from penstock.records import KeyHash, RoundRobin
+from penstock.storage.encryption_note import MasterKeyRing
 from penstock.supervision import Supervision
 
 PARTITIONERS: Final = {"key_hash": KeyHash, "round_robin": RoundRobin}
@@ -71,12 +73,16 @@ class Services:
     authenticator: Authenticator
     audit: AuditLog
     voucher: Voucher
+    quotas: Quotas
     broker: Broker
+    master_keys: MasterKeyRing | None = None  # None: nothing is encrypted at rest
     # What the node should be looked at for, by its code; None while there is nothing.
     concerns: dict[str, Callable[[], str | None]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, broker: Broker, partitioners: Partitioners | None = None) -> Services:
+    def of(
+        cls, broker: Broker, partitioners: Partitioners | None = None, master_keys: MasterKeyRing | None = None
+    ) -> Services:
         """The services of a node."""
         return cls(
             node_id=broker.config.node_id,
@@ -106,5 +112,7 @@ class Services:
             authenticator=broker.authenticator,
             audit=broker.audit,
             voucher=Voucher(broker.config.cluster.token or ""),
+            quotas=broker.quotas,
             broker=broker,
+            master_keys=master_keys,
         )

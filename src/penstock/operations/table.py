@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.operations import (
     access,
+    audit,
     cluster,
     dead_letters,
     groups,
@@ -13,6 +14,7 @@ from penstock.operations import (
     messages,
     pipelines,
     queues,
+    quotas,
     schedules,
     settings,
     topics,
@@ -35,4 +37,6 @@ RESOURCES: Final = (
     settings,
     health,
     access,
+    quotas,
+    audit,
 )

@@ -11,12 +11,14 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from penstock.client.login import Login
 from penstock.client.portal import Portal
 from penstock.client.transport import Transport
-from penstock.client.trust import Trust
+from penstock.client.trust import SYSTEM_TRUST, Trust
 from penstock.errors import InvalidConfig
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
@@ -43,22 +45,19 @@ class Way(NamedTuple):
 
 
 # Spark forks its workers and uses them again: what is made here serves all later tasks of the same process.
-_ways: dict[tuple[int, tuple[str, ...], float, Trust], Way] = {}
-
-TRUST_OPTIONS: Final = ("ca", "certificate", "key")
-
-
-def trust_in(texts: Mapping[str, str | None]) -> Trust:
-    """Whom the options ``ca``, ``certificate`` and ``key`` trust: files that every executor has at the same place."""
-    return Trust.of(texts.get("ca"), texts.get("certificate"), texts.get("key"))
+_ways: dict[tuple[int, tuple[str, ...], float, Trust, str | None], Way] = {}
 
 
 def transport_to(
-    servers: Sequence[str], *, timeout_s: float = DEFAULT_TIMEOUT_SECONDS, trust: Trust | None = None
+    servers: Sequence[str],
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_SECONDS,
+    trust: Trust | None = None,
+    token_file: str | None = None,
 ) -> Way:
     """The way to these nodes. It is made on first use, and anew in a process that was forked after that."""
     trust = trust or Trust.of()
-    at = (os.getpid(), tuple(servers), timeout_s, trust)
+    at = (os.getpid(), tuple(servers), timeout_s, trust, token_file)
     way = _ways.get(at)
     if way is None or not way.portal.is_running:
         if is_kept_worker():
@@ -66,8 +65,26 @@ def transport_to(
             # once more takes longer than a small task.
             gc.freeze()
         tls = trust.context() if any(server.startswith("https://") for server in servers) else None
-        way = _ways[at] = Way(Portal("penstock-spark"), Transport(servers, timeout_s=timeout_s, tls=tls))
+        transport = Transport(servers, timeout_s=timeout_s, tls=tls, login=Login.of(token_file=token_file))
+        way = _ways[at] = Way(Portal("penstock-spark"), transport)
     return way
+
+
+# Files that the driver and every executor have at the same path. What they hold never enters a plan.
+CREDENTIAL_OPTIONS: Final = ("ca", "certificate", "key", "tokenFile")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionOptions:
+    """What a reader or a writer needs to reach the cluster. It travels to the executors as part of the plan."""
+
+    servers: tuple[str, ...]
+    timeout_s: float
+    trust: Trust = SYSTEM_TRUST
+    token_file: str | None = None  # without it, each process goes by its own environment
+
+    def way(self) -> Way:
+        return transport_to(self.servers, timeout_s=self.timeout_s, trust=self.trust, token_file=self.token_file)
 
 
 def is_kept_worker() -> bool:

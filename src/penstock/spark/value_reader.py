@@ -105,6 +105,7 @@ class ValueReader:
                 ca=self._options.trust.ca,
                 certificate=self._options.trust.certificate,
                 key=self._options.trust.key,
+                token_file=self._options.token_file,
             )
         topic = self._options.dead_letter_topic or span.topic + _SUFFIX
         self._client.publish_many(topic, [self._letter(span, columns, at) for at in bad])

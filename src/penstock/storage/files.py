@@ -108,7 +108,12 @@ class Files(Protocol):
     """A file system, as far as storage needs one."""
 
     def open(self, path: Path, *, create: bool = False) -> File: ...
-    def entries(self, directory: Path) -> list[DirectoryEntry]: ...
+    def names(self, directory: Path) -> list[str]:
+        """The files in a directory."""
+
+    def entries(self, directory: Path) -> list[DirectoryEntry]:
+        """The files in a directory with their sizes, for which some file systems have to open each."""
+
     def directories(self, directory: Path) -> list[Path]:
         """The directories in a directory, in order; none if there is no such directory."""
 
@@ -459,6 +464,9 @@ class DiskFiles:
 
     def open(self, path: Path, *, create: bool = False) -> File:
         return DiskFile(path, create=create, spares=self._spares)
+
+    def names(self, directory: Path) -> list[str]:
+        return [entry.name for entry in self.entries(directory)]
 
     def entries(self, directory: Path) -> list[DirectoryEntry]:
         def list_files() -> list[DirectoryEntry]:

@@ -142,7 +142,7 @@ def dump_records(files: Files, directory: Path, *, offset: int = 0, limit: int |
 
 
 def _list_bases(files: Files, directory: Path) -> list[int]:
-    matches = (_LOG_NAME.fullmatch(entry.name) for entry in files.entries(directory))
+    matches = (_LOG_NAME.fullmatch(name) for name in files.names(directory))
     return sorted(int(match[1]) for match in matches if match)
 
 

@@ -69,8 +69,8 @@ class Swap:
 
 def finish_swaps(files: Files, directory: Path, listed: SegmentList) -> None:
     """Finish what a crash interrupted."""
-    for entry in files.entries(directory):
-        if match := _SWAP.fullmatch(entry.name):
+    for name in files.names(directory):
+        if match := _SWAP.fullmatch(name):
             files.sync_directory(directory)  # the name may be there without being durable yet
             base, end = int(match[1]), int(match[2])
             listed.discard(base + 1, end)
@@ -78,12 +78,12 @@ def finish_swaps(files: Files, directory: Path, listed: SegmentList) -> None:
 
 
 def _take_place(files: Files, directory: Path, base_offset: int, end_offset: int) -> None:
-    for entry in files.entries(directory):
-        if not (match := _SEGMENT.fullmatch(entry.name)):
+    for name in files.names(directory):
+        if not (match := _SEGMENT.fullmatch(name)):
             continue
         base, kind = int(match[1]), match[2]
         if base_offset < base < end_offset or (base == base_offset and kind == "index"):
-            files.remove(directory / entry.name)
+            files.remove(directory / name)
     files.sync_directory(directory)
     swap = directory / f"{base_offset:020}-{end_offset:020}.swap"
     if files.exists(swap):  # else it was renamed before, and only that was not durable yet

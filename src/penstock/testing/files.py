@@ -43,7 +43,7 @@ class _Inode:
         self.live = bytearray()
         self.durable = b""
         self.shared_bytes = 0  # how much of both is the same for certain
-        self.shortest = 0  # the file was never shorter than this since it was synced: writing over bytes cuts none off
+        self.shortest = 0  # every length that the file had since its length was durable is at least this
         self.changed_ns = 0
         self.is_cold = False  # not read since it left the memory
         self.unreadable: set[int] = set()  # pages
@@ -65,7 +65,14 @@ class _Inode:
     def sync(self) -> None:
         self.durable = self._without_dropped()
         self.shared_bytes = min((page * _PAGE_BYTES for page in self.dropped), default=len(self.durable))
-        self.shortest = len(self.durable)
+        self.shortest = self._written_bytes()
+
+    def _written_bytes(self) -> int:
+        """The length that a sync makes durable: pages at the end that a failed one dropped may be missing for good."""
+        size = len(self.live)
+        while size > self.shortest and (size - 1) // _PAGE_BYTES in self.dropped:
+            size = (size - 1) // _PAGE_BYTES * _PAGE_BYTES
+        return max(size, min(self.shortest, len(self.live)))
 
     def fail_to_sync(self) -> None:
         """Do as the kernel does: give up what was to be written, and show it as if it had been."""
@@ -88,6 +95,7 @@ class _Inode:
         if keep == "nothing":
             self.live = bytearray(self.durable)
         elif keep != "everything":
+            # What was added may be missing from any byte on. Writing over bytes changes no length.
             del self.live[rng.randint(max(self.shared_bytes, self.shortest), len(self.live)) :]
             if keep == "pages":
                 self._lose_pages(rng)
@@ -348,6 +356,9 @@ class MemoryFiles:
                 raise DiskFull(f"Cannot open {path}: the test disk is full.")
             self._change(f"create {path.name}", _NameChange(path, None, _Inode()))
         return MemoryFile(self, path, self._live[path])
+
+    def names(self, directory: Path) -> list[str]:
+        return [entry.name for entry in self.entries(directory)]
 
     def entries(self, directory: Path) -> list[DirectoryEntry]:
         self.call("list", directory)

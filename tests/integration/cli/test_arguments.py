@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -151,14 +152,14 @@ def test_lists_of_groups_tell_their_kinds_apart(node: Any, topic: str) -> None:
         rest.post(f"/v1/groups/{topic}-r/leave", json={"member_id": joined.json()["member_id"]})
 
 
-def completed(node: Any, *words: str) -> list[str]:
+def completed(*words: str, **more: str) -> list[str]:
     """What a shell offers behind these words, the last of them begun."""
     environ = {
         **os.environ,
         "_PENSTOCK_COMPLETE": "bash_complete",
         "COMP_WORDS": " ".join(("penstock", *words)),
         "COMP_CWORD": str(len(words)),
-        "PENSTOCK_URL": node.url,
+        **more,
     }
     done = subprocess.run([sys.executable, "-m", "penstock"], env=environ, capture_output=True, timeout=60)
     return [line.partition(",")[2] for line in done.stdout.decode().splitlines()]
@@ -166,10 +167,19 @@ def completed(node: Any, *words: str) -> list[str]:
 
 def test_a_shell_completes_names_of_topics_and_groups(node: Any, topic: str) -> None:
     settled(node, "group", "reset", f"{topic}-g", topic, "--to", "earliest", "--yes")
-    assert completed(node, "topic", "describe", topic) == [topic]
-    assert completed(node, "consume", topic[:-1])[-1:] == [topic]
-    assert completed(node, "group", "describe", f"{topic}-") == [f"{topic}-g"]
-    assert completed(node, "group", "reset", f"{topic}-g", topic) == [topic]
+    offered = partial(completed, PENSTOCK_URL=node.url)
+    assert offered("topic", "describe", topic) == [topic]
+    assert offered("consume", topic[:-1])[-1:] == [topic]
+    assert offered("group", "describe", f"{topic}-") == [f"{topic}-g"]
+    assert offered("group", "reset", f"{topic}-g", topic) == [topic]
+
+
+def test_a_shell_completes_from_the_node_that_the_options_name(node: Any, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "penstock").mkdir()
+    (tmp_path / "penstock" / "profiles.json").write_text(json.dumps({"here": {"url": node.url}}))
+    offered = partial(completed, XDG_CONFIG_HOME=str(tmp_path), PENSTOCK_URL="")
+    assert offered("topic", "describe", "--profile", "here", topic) == [topic]
+    assert offered("topic", "describe", "--url", node.url, topic) == [topic]
 
 
 def test_no_color_means_no_bold_either(node: Any, topic: str) -> None:

@@ -154,7 +154,13 @@ def test_a_read_only_disk_is_told(command: Any, tmp_path: Path) -> None:
 
 
 def test_an_address_of_another_machine_is_told(command: Any, tmp_path: Path) -> None:
-    refused(command("serve", "--data-dir", tmp_path / "d", "--kafka", "192.0.2.1:9092"), "192.0.2.1:9092", "--kafka")
+    serve = ("serve", "--data-dir", tmp_path / "d", "--kafka", "192.0.2.1:9092")
+    refused(command(*serve, "--set", "security.insecure=true"), "192.0.2.1:9092", "--kafka")
+
+
+def test_a_node_without_security_does_not_listen_to_other_machines(command: Any, tmp_path: Path) -> None:
+    serve = ("serve", "--data-dir", tmp_path / "d", "--kafka", "0.0.0.0:0", "--http", "127.0.0.1:0")
+    refused(command(*serve), "security.enabled", "penstock secure init", "security.insecure", code=Exit.USAGE)
 
 
 def test_wrong_settings_are_told(command: Any, tmp_path: Path) -> None:

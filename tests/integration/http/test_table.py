@@ -288,7 +288,9 @@ def test_an_operation_is_everywhere_by_one_declaration(door: DoorInThread, tmp_p
     )
 
     async def opened() -> GrpcServer:
-        server = GrpcServer(door.server._door.services, GrpcConfig(port=0, stop_timeout_ms=100), declared, pool)
+        server = GrpcServer(
+            door.server._door.services, GrpcConfig(port=0, stop_timeout_ms=100), operations=declared, pool=pool
+        )
         await server.start()
         return server
 

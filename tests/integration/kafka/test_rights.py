@@ -21,6 +21,7 @@ from penstock.doors.kafka.protocol.messages import (
     configs,
     groups,
     offsets,
+    quotas,
     security,
     topics,
     transactions,
@@ -309,9 +310,22 @@ CASES = (
     ),
     Case(configs.ListConfigResourcesRequest(), NO_CLUSTER, (DESCRIBE_CONFIGS, CLUSTER, CLUSTER_NAME)),
     Case(
-        configs.DescribeClientQuotasRequest(components=(), strict=False),
+        quotas.DescribeClientQuotasRequest(components=(), strict=False),
         NO_CLUSTER,
         (DESCRIBE_CONFIGS, CLUSTER, CLUSTER_NAME),
+    ),
+    Case(
+        quotas.AlterClientQuotasRequest(
+            entries=(
+                quotas.AlteredQuota(
+                    entity=(quotas.QuotaPart(entity_type="user", entity_name="alice"),),
+                    ops=(quotas.QuotaChange(key="producer_byte_rate", value=1e9, remove=False),),
+                ),
+            ),
+            validate_only=True,
+        ),
+        NO_CLUSTER,
+        (ALTER_CONFIGS, CLUSTER, CLUSTER_NAME),
     ),
     Case(configs.DescribeLogDirsRequest(topics=None), NO_CLUSTER, (DESCRIBE, CLUSTER, CLUSTER_NAME)),
     Case(

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
+from tests.support.peers import PeerExchange
 from tests.support.virtual_time import ClockWithHands
 from tests.support.virtual_time import run as run_story
 
@@ -37,7 +38,6 @@ from penstock.records import Record, decode_records, encode_batch
 from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
 from penstock.testing.files import MemoryFiles
-from penstock.testing.peers import PeerExchange
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = UUID(int=7)

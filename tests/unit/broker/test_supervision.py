@@ -180,6 +180,7 @@ CALLERS = {
     "operations/caller.py": "a wait of a request, which its caller hears of",
     "operations/queues.py": "part of a request",
     "doors/kafka/dispatch.py": "a request; a bug closes its connection",
+    "doors/kafka/login.py": "a login; a bug closes its connection",
     "doors/kafka/produce.py": "a request; a bug closes its connection",
     "features/messages/delayed_batches.py": "part of a request",
 }

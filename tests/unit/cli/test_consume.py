@@ -42,7 +42,7 @@ class FakeTopic:
             }
         partition = params["partition"]
         if "since" in params:
-            return self._since(partition, datetime.fromisoformat(params["since"]))
+            return self._since(partition, params["since"])
         offset = params["offset"]
         if offset == "latest":
             return {"messages": [], "next_offset": self.stable.get(partition, self.ends[partition])}

@@ -8,8 +8,8 @@ import click
 import pytest
 
 from penstock.cli import profiles
-from penstock.cli.exits import CommandError
-from penstock.cli.profiles import DEFAULT_URL, OPTIONS, Profile
+from penstock.cli.exits import DEFAULT_URL, CommandError
+from penstock.cli.profiles import OPTIONS, Profile
 
 
 @pytest.fixture(autouse=True)

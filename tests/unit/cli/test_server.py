@@ -43,6 +43,7 @@ class FakeNode:
         self.settings = settings
         self.kafka_address = self.http_address = self.grpc_address = Address("127.0.0.1", 1)
         self.broker = type("Broker", (), {"replicas": ()})
+        self.encryption = type("Encryption", (), {"is_on": False})
         self.calls: list[str] = []
         self._stop_s = stop_s
 

@@ -44,8 +44,8 @@ def sample(info: types.Type, name: str = "x") -> Any:
             return {"retention.ms": sample(value)}
         case types.LiteralType(values=values):
             return values[-1]
-        case types.IntType():
-            return 7
+        case types.IntType(ge=least):
+            return max(7, least or 0)
         case types.FloatType():
             return 1.5
         case types.BoolType():

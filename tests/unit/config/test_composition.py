@@ -14,6 +14,7 @@ from penstock import logs
 from penstock.broker.config import BrokerConfig
 from penstock.config.kinds import (
     Address,
+    CertificateRules,
     Choice,
     Choices,
     Count,
@@ -73,6 +74,8 @@ def another_value(kind: ValueKind, default: object) -> str:
         return "10.0.0.1,10.1.0.0/16"
     if isinstance(kind, Principals):
         return "User:admin;User:CN=ops,O=example"
+    if isinstance(kind, CertificateRules):
+        return "DEFAULT"
     if isinstance(kind, Choices):
         return kind.words[-1]
     if isinstance(kind, Words):

@@ -20,8 +20,6 @@ from penstock.config.kinds import (
     ValueKind,
     Whole,
     Words,
-    format_bytes,
-    format_duration,
 )
 
 
@@ -120,5 +118,5 @@ def test_a_directory_may_start_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.integers(0, 1 << 50))
 def test_what_is_shown_is_read_back(amount: int) -> None:
-    assert Duration().parse(format_duration(amount)) == amount
-    assert Size().parse(format_bytes(amount)) == amount
+    assert Duration().parse(Duration().show(amount)) == amount
+    assert Size().parse(Size().show(amount)) == amount

@@ -21,6 +21,7 @@ DECIDED_BY_CALLERS = {
     errors.RebalanceInProgress: StatusCode.ABORTED,
     errors.MemberBusy: StatusCode.ABORTED,
     errors.TransactionLimitReached: StatusCode.RESOURCE_EXHAUSTED,
+    errors.QuotaExceeded: StatusCode.RESOURCE_EXHAUSTED,
 }
 
 

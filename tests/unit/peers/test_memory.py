@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.support.peers import PeerExchange
 from tests.unit.peers.exchanges import ECHO, LATER, NEVER, NOTE, REFUSE, Answer, Question, Talker, node, run, until
 
 from penstock.errors import GroupNotFound, PeerUnavailable
 from penstock.network.port import Peers
-from penstock.testing.peers import PeerExchange
 
 
 def test_both_are_the_port() -> None:

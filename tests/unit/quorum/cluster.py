@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.support.peers import PeerExchange
+
 from penstock.clock import Clock, SystemClock
 from penstock.consensus.quorum.driver import Quorum
 from penstock.consensus.quorum.formation import Formation, FormationPlan
@@ -24,7 +26,6 @@ from penstock.supervision import Supervision
 from penstock.testing.clock import SimulatedClock
 from penstock.testing.files import MemoryFiles
 from penstock.testing.loop import SimulatedLoop, simulated_loop
-from penstock.testing.peers import PeerExchange
 
 QUICK = RaftTiming(election_ms=100, heartbeat_ms=20, piece_bytes=64)
 PATIENT = RaftTiming(election_ms=60_000, heartbeat_ms=20)

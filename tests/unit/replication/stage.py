@@ -14,6 +14,8 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
+from tests.support.peers import PeerExchange
+
 from penstock.config.settings import ClusterSettings, Fsync, ScrubSettings, StorageSettings
 from penstock.consensus.commands import Admitted, Answer, Command, CreateTopic, RegisterNode
 from penstock.consensus.controller import MetadataDraft, Rules, decide
@@ -36,7 +38,6 @@ from penstock.testing.clock import SimulatedClock
 from penstock.testing.disk import SimulatedCommit, Spindle
 from penstock.testing.files import MemoryFiles
 from penstock.testing.loop import Life, SimulatedLoop, simulated_loop
-from penstock.testing.peers import PeerExchange
 
 TOPIC = "t"
 TOPIC_ID = UUID(int=7)

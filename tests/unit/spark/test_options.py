@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import pytest
 
-from penstock.errors import InvalidConfig
+from penstock.errors import InvalidConfig, InvalidRequest
 from penstock.spark.reading.options import COLUMNS, Bound, SourceOptions
 from penstock.spark.writing.options import SinkOptions
 
@@ -91,8 +94,8 @@ def test_offsets_are_named_by_partition() -> None:
         ({"onError": "drop"}, "give one as well"),
         ({"onError": "explode", "schema": "a INT"}, "fail, drop, dead-letter"),
         ({"deadLetterTopic": "d", "schema": "a INT"}, "goes with onError=dead-letter"),
-        ({"timeout": "-1"}, "seconds above 0"),
-        ({"timeout": "soon"}, "seconds above 0"),
+        ({"timeout": "-1"}, "a number from 0.001 to 86400"),
+        ({"timeout": "soon"}, "a number from 0.001 to 86400"),
     ],
 )
 def test_mistakes_are_told(options: dict[str, str], told: str) -> None:
@@ -173,3 +176,61 @@ def test_what_is_needed_is_asked_for(missing: str) -> None:
 def test_what_is_assigned_is_json(text: str) -> None:
     with pytest.raises(InvalidConfig, match="'assign'"):
         of(assign=text)
+
+
+Options = SourceOptions | SinkOptions
+_TOKEN = "psk_canary"
+
+
+def secured(given: dict[str, str]) -> tuple[Options, ...]:
+    """The options of every reader and writer."""
+    source, sink = {"servers": "http://127.0.0.1:1", "topics": "t", **given}, {"servers": "http://127.0.0.1:1", **given}
+    return (
+        SourceOptions.of(source, is_streaming=False),
+        SourceOptions.of(source, is_streaming=True),
+        SinkOptions.of(sink, is_streaming=False),
+        SinkOptions.of(sink, is_streaming=True),
+    )
+
+
+def test_a_plan_names_the_file_of_a_token_and_never_holds_the_token(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(_TOKEN)
+    for options in secured({"tokenFile": str(path), "ca": "/ca.pem", "certificate": "/c.pem", "key": "/k.pem"}):
+        assert options.token_file == str(path)
+        assert (options.trust.ca, options.trust.certificate, options.trust.key) == ("/ca.pem", "/c.pem", "/k.pem")
+        options.way()  # also once it was used
+        assert _TOKEN not in repr(options)
+        assert _TOKEN.encode() not in pickle.dumps(options)
+
+
+def test_the_transport_logs_in_with_the_token_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(_TOKEN)
+    for options in secured({"tokenFile": str(path)}):
+        assert options.way().transport._login.header() == b"Bearer " + _TOKEN.encode()
+    for options in secured({}):
+        assert not options.way().transport._login
+
+
+def test_a_token_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    for options in secured({"tokenFile": str(tmp_path / "gone")}):
+        with pytest.raises(InvalidRequest, match="gone cannot be read"):
+            options.way()
+
+
+def test_a_token_does_not_leave_in_the_clear(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(_TOKEN)
+    options = SinkOptions.of({"servers": "http://queue.example:8080", "tokenFile": str(path)}, is_streaming=False)
+    with pytest.raises(InvalidRequest, match="https://"):
+        options.way()
+
+
+@pytest.mark.parametrize("name", ["token", "apiKey", "user", "PASSWORD"])
+def test_secrets_are_no_options(name: str) -> None:
+    with pytest.raises(InvalidConfig, match="tokenFile") as of_source:
+        batch(**{name: _TOKEN})
+    with pytest.raises(InvalidConfig, match="tokenFile") as of_sink:
+        SinkOptions.of({"servers": "a:1", name: _TOKEN}, is_streaming=True)
+    assert _TOKEN not in of_source.value.message + of_sink.value.message

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import DiskFull, StorageError
-from penstock.storage.files import read_file, replace_file
+from penstock.storage.files import File, read_file, replace_file
 from penstock.testing.files import Crash, MemoryFiles
 
 ROOT = Path("/d")
@@ -31,6 +32,59 @@ def test_unsynced_bytes_may_be_lost_in_part_and_synced_ones_never() -> None:
     found = outcomes(b"tail")
     assert {b"synced ", b"synced t", b"synced tail"} <= found
     assert all(content is not None and content.startswith(b"synced ") for content in found)
+
+
+def changed_outcomes(change: Callable[[MemoryFiles, File], None], synced: bytes) -> set[bytes]:
+    """What may be left of a synced file when power goes after some changes."""
+    found = set()
+    for seed in range(400):
+        files = MemoryFiles(seed=seed)
+        file = files.open(ROOT / "x", create=True)
+        file.write(synced)
+        file.sync()
+        files.sync_directory(ROOT)
+        change(files, file)
+        files.crash()
+        found.add(read_file(files, ROOT / "x") or b"")
+    return found
+
+
+def test_bytes_written_over_are_old_or_new_and_no_byte_behind_them_goes() -> None:
+    found = changed_outcomes(lambda _, file: file.patch(2, b"XX"), b"synced")
+    assert found == {b"synced", b"syXXed"}
+
+
+def test_what_was_added_after_a_patch_may_be_lost_from_any_byte_on() -> None:
+    def patch_and_add(_: MemoryFiles, file: File) -> None:
+        file.patch(2, b"XX")
+        file.write(b"tail")
+
+    found = changed_outcomes(patch_and_add, b"synced")
+    assert {len(content) for content in found} == set(range(len(b"synced"), len(b"syncedtail") + 1))
+    assert {b"synced", b"syXXed", b"syXXedtail"} <= found
+
+
+def test_what_was_added_behind_a_cut_may_be_lost_from_any_byte_on() -> None:
+    def cut_and_add(_: MemoryFiles, file: File) -> None:
+        file.truncate(2)
+        file.write(b"tail")
+
+    found = changed_outcomes(cut_and_add, b"synced")
+    assert {b"synced", b"sy", b"syt", b"syta", b"sytai", b"sytail"} <= found
+
+
+def test_what_a_failed_sync_dropped_at_the_end_may_be_missing_after_a_later_one() -> None:
+    def fail_and_sync(files: MemoryFiles, file: File) -> None:
+        file.write(b"a" * 2_000)
+        files.is_failing_syncs = True
+        with pytest.raises(StorageError):
+            file.sync()
+        files.is_failing_syncs = False
+        file.sync()
+
+    found = changed_outcomes(fail_and_sync, b"b" * 1_024)
+    assert all(content.startswith(b"b" * 1_024) and not content[1_024:].strip(b"\0") for content in found)
+    assert len({len(content) for content in found}) > 10
 
 
 def test_pages_may_be_lost_while_later_ones_survive() -> None:

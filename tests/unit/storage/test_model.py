@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.storage.samples import SMALL, append, make_batch, open_log, producers_of, read_all, table_facts
+from tests.unit.storage.sealed import SealedMemoryFiles
 
 from penstock.records import Codec, decode_records, iter_batches, parse_header
 from penstock.storage.log import Log
@@ -19,11 +21,12 @@ class LogAgainstList(RuleBasedStateMachine):
     """The list holds whole batches; everything else is worked out from it each time."""
 
     log: Log
+    make_files: Callable[..., MemoryFiles] = MemoryFiles
 
     @initialize(seed=st.integers(0, 1 << 30))
     def start(self, seed: int) -> None:
         logging.getLogger("penstock.storage").setLevel(logging.CRITICAL)
-        self.files = MemoryFiles(seed=seed)
+        self.files = self.make_files(seed=seed)
         self.log = open_log(self.files)
         self.batches: list[bytes] = []  # everything between the log's start and its end
         self.history: list[bytes] = []  # and what went away at the front: producers are remembered longer
@@ -163,7 +166,14 @@ def _is_before(batch: bytes, offset: int) -> bool:
     return parse_header(batch).next_offset <= offset
 
 
+class SealedLogAgainstList(LogAgainstList):
+    """The same on an encrypted disk."""
+
+    make_files = SealedMemoryFiles
+
+
 TestLogAgainstList = LogAgainstList.TestCase
-TestLogAgainstList.settings = settings(
+TestSealedLogAgainstList = SealedLogAgainstList.TestCase
+TestSealedLogAgainstList.settings = TestLogAgainstList.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.unit.storage.ledger import PRODUCERS, Ledger
+from tests.unit.storage.sealed import SealedMemoryFiles
 
 from penstock.errors import OutOfOrderSequence, ProducerFenced
 from penstock.records import encode_batch, parse_header
@@ -29,10 +30,11 @@ def _quiet() -> Iterator[None]:
 
 class TransactionsAgainstList(RuleBasedStateMachine):
     ledger: Ledger
+    make_files: Callable[..., MemoryFiles] = MemoryFiles
 
     @initialize(seed=st.integers(0, 1 << 30))
     def start(self, seed: int) -> None:
-        self.ledger = Ledger(MemoryFiles(seed=seed), seed)
+        self.ledger = Ledger(self.make_files(seed=seed), seed)
 
     @rule(
         producer=st.sampled_from((-1, *PRODUCERS)),
@@ -139,8 +141,15 @@ class TransactionsAgainstList(RuleBasedStateMachine):
         self.ledger.check()
 
 
+class SealedTransactionsAgainstList(TransactionsAgainstList):
+    """The same on an encrypted disk."""
+
+    make_files = SealedMemoryFiles
+
+
 TestTransactionsAgainstList = TransactionsAgainstList.TestCase
-TestTransactionsAgainstList.settings = settings(
+TestSealedTransactionsAgainstList = SealedTransactionsAgainstList.TestCase
+TestSealedTransactionsAgainstList.settings = TestTransactionsAgainstList.settings = settings(
     max_examples=30, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 

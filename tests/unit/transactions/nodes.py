@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+from tests.support.peers import PeerExchange
 from tests.support.virtual_time import ClockWithHands, run
 
 from penstock.config.settings import GroupSettings, TransactionSettings
@@ -34,7 +35,6 @@ from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
 from penstock.supervision import Supervision
 from penstock.testing.files import MemoryFiles
-from penstock.testing.peers import PeerExchange
 
 NOW_MS = 1_700_000_000_000
 Verdict = frozenset[Where] | PenstockError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.consensus.commands import (
     AclsRemoved,
@@ -44,7 +45,10 @@ from penstock.consensus.controller.topics import TopicSpec
 from penstock.consensus.metadata import ClusterMetadata
 from penstock.consensus.records import MetadataRecord
 from penstock.errors import InvalidRequest, PolicyViolation
-from penstock.model import is_internal
+from penstock.model import AUDIT_TOPIC, is_internal
+
+# The one setting of an internal topic that the nodes' settings may change: how long the audit log is kept.
+_AUDIT_CHANGES: Final = {"retention.ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,8 @@ def _decide_topic(
             _check_not_internal(command.name)
             records = topics.add_partitions(metadata, command.name, command.count, command.assignment)
         case ConfigureTopic():
-            _check_not_internal(command.name)
+            if (command.name, set(command.changes)) != (AUDIT_TOPIC, _AUDIT_CHANGES):
+                _check_not_internal(command.name)
             records = topics.configure_topic(metadata, command.name, command.changes, rules, situation)
     return Decision([] if command.is_only_checked else records, Done())
 

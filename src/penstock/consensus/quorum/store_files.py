@@ -154,7 +154,7 @@ class Snapshots:
 
     def indexes(self) -> list[int]:
         """Of all the files there are, damaged or not, in order."""
-        found = (_NAME.fullmatch(entry.name) for entry in self._files.entries(self._directory))
+        found = (_NAME.fullmatch(name) for name in self._files.names(self._directory))
         return sorted(int(match[1]) for match in found if match)
 
     def load(self, index: int, members: Members) -> tuple[Snapshot, bool] | None:

@@ -59,6 +59,14 @@ class GrpcCaller(Caller):
         return self._principal
 
     @property
+    def door(self) -> str:
+        return DOOR
+
+    @property
+    def client_id(self) -> str:
+        return self._metadata("x-client-id")
+
+    @property
     def request_id(self) -> str:
         return self._metadata("x-request-id")
 

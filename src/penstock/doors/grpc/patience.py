@@ -9,7 +9,8 @@ from grpc import StatusCode
 
 from penstock.clock import Clock
 from penstock.doors.grpc.statuses import code_of
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, QuotaExceeded
+from penstock.operations.metering import pause_for
 
 _PATIENCE_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.1
@@ -28,6 +29,9 @@ class Patience:
 
     async def bear(self, error: PenstockError) -> None:
         """Wait a moment before another try; or raise the error, if another try cannot help or there were enough."""
+        if isinstance(error, QuotaExceeded):  # a stream goes on when its client's quota allows it
+            await pause_for(error)
+            return
         now = self._clock.monotonic()
         if self._lost_since is None:
             self._lost_since = now

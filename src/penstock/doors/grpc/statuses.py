@@ -1,6 +1,7 @@
 """Errors as gRPC tells them: the one table from our errors to status codes, and the trailers that say more.
 
-Every call that fails has the trailers ``penstock-error``, the error's stable code, and ``penstock-retriable``.
+Every call that fails has the trailers ``penstock-error``, the error's stable code, and ``penstock-retriable``. One that
+is over a quota also has ``retry-after``, whole seconds as in HTTP.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from typing import Final, NamedTuple
 from grpc import StatusCode
 
 from penstock import errors
+from penstock.api.problems import retry_after_of
 from penstock.errors import PenstockError
 
 log = logging.getLogger(__name__)
 
 ERROR_TRAILER: Final = "penstock-error"
 RETRIABLE_TRAILER: Final = "penstock-retriable"
+RETRY_AFTER_TRAILER: Final = "retry-after"
 
 
 class NodeStopping(PenstockError):
@@ -33,10 +36,12 @@ class Status(NamedTuple):
     details: str
     error: str
     is_retriable: bool
+    retry_after_s: int | None = None
 
     @property
     def trailers(self) -> tuple[tuple[str, str], ...]:
-        return (ERROR_TRAILER, self.error), (RETRIABLE_TRAILER, "true" if self.is_retriable else "false")
+        told = (ERROR_TRAILER, self.error), (RETRIABLE_TRAILER, "true" if self.is_retriable else "false")
+        return told if self.retry_after_s is None else (*told, (RETRY_AFTER_TRAILER, str(self.retry_after_s)))
 
 
 # A class stands for its subclasses too; the nearest ancestor counts. What is retriable and not named here is
@@ -51,6 +56,7 @@ CODES: Final[dict[type[PenstockError], StatusCode]] = {
     errors.ApiKeyNotFound: StatusCode.NOT_FOUND,
     errors.LastAdmin: StatusCode.FAILED_PRECONDITION,
     errors.AccessLimitReached: StatusCode.RESOURCE_EXHAUSTED,
+    errors.KeysNotRotated: StatusCode.FAILED_PRECONDITION,
     errors.TopicExists: StatusCode.ALREADY_EXISTS,
     errors.UnknownTopic: StatusCode.NOT_FOUND,
     errors.UnknownPartition: StatusCode.NOT_FOUND,
@@ -101,6 +107,9 @@ CODES: Final[dict[type[PenstockError], StatusCode]] = {
     errors.ApiKeyNotFound: StatusCode.NOT_FOUND,
     errors.LastAdmin: StatusCode.FAILED_PRECONDITION,
     errors.AccessLimitReached: StatusCode.RESOURCE_EXHAUSTED,
+    errors.QuotaExceeded: StatusCode.RESOURCE_EXHAUSTED,
+    errors.QuotaNotFound: StatusCode.NOT_FOUND,
+    errors.KeysNotRotated: StatusCode.FAILED_PRECONDITION,
 }
 
 
@@ -113,7 +122,7 @@ def code_of(error: PenstockError) -> StatusCode:
 def status_of(error: Exception, method: str) -> Status:
     """Any error as the end of a call. One that is not ours is a bug: it is logged and told without its inside."""
     if isinstance(error, PenstockError):
-        return Status(code_of(error), error.message, error.code, error.retriable)
+        return Status(code_of(error), error.message, error.code, error.retriable, retry_after_of(error))
     log.error("A call of %s met a bug.", method, exc_info=error)
     details = "Something went wrong inside the node; its log says more."
     return Status(StatusCode.INTERNAL, details, PenstockError.code, is_retriable=False)

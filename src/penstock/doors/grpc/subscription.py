@@ -273,7 +273,7 @@ class _Stream:
                 await self._give_back(response.delivery.messages)
 
     async def _give_back(self, messages: Sequence[QueueMessage]) -> None:
-        """Have messages that nobody saw delivered to somebody else at once, as if they never had been."""
+        """Have messages that the client did not see delivered again at once, as if they never had been."""
         await self._release([message.receipt for message in messages])
 
     async def _release(self, receipts: list[str]) -> None:

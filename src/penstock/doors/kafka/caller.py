@@ -120,8 +120,12 @@ class Caller:
         return REFUSALS[resource]
 
     def changed(self, api: Api, resource: str) -> None:
-        """Note down that the caller has changed who may do what."""
+        """Note down that the caller has changed something that administrators answer for."""
         self._audit.changed(self.principal, self.host, f"kafka.{api.name}", resource, "")
+
+    def failed(self, api: Api, resource: str) -> None:
+        """Note down that the caller was allowed to change something, and it did not happen."""
+        self._audit.failed(self.principal, self.host, f"kafka.{api.name}", resource, "")
 
     def operations(self, resource: AclResource, name: str) -> int:
         """What the caller may do with a resource, a bit for each operation."""

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from penstock.broker.broker import Broker
+from penstock.doors.kafka.audited import audited
 from penstock.doors.kafka.connection import Answer, Connection
 from penstock.doors.kafka.fetch import FetchHandler
 from penstock.doors.kafka.handler import CoordinatorRequest, RequestContext
@@ -126,6 +127,7 @@ class KafkaDispatcher:
         refusal = None
         if caller.is_limited:
             request, refusal, complete = judge(caller, handler.request.api, request)
+            complete = audited(caller, request, complete)
         context = RequestContext(
             self._broker, header.api_version, header.client_id, connection.local_host, connection.peer_host, caller
         )

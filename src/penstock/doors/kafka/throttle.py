@@ -16,9 +16,19 @@ from penstock.doors.kafka.protocol import apis
 from penstock.doors.kafka.protocol.messages import topics as wire
 from penstock.doors.kafka.protocol.schema import ApiMessage
 from penstock.features.quotas.meter import Meter
-from penstock.features.quotas.quotas import UNMEASURED, ClientMeters, Quotas
+from penstock.features.quotas.quotas import (
+    CONSUME,
+    MUTATIONS,
+    PRODUCE,
+    REQUESTS,
+    TIME,
+    UNMEASURED,
+    ClientMeters,
+    Quotas,
+)
 
 ANONYMOUS: Final = "ANONYMOUS"
+DOOR: Final = "kafka"
 
 
 class Throttle:
@@ -43,27 +53,28 @@ class Throttle:
 
     def on_request(self, api_key: int, size: int) -> None:
         """A request has come."""
-        self._use(self._meters.requests, 1)
+        self._use(self._meters.requests, 1, REQUESTS)
         if api_key == apis.PRODUCE.key:
-            self._use(self._meters.produce, size)
+            self._use(self._meters.produce, size, PRODUCE)
 
     def on_change(self, request: ApiMessage) -> None:
         """A request was understood; those that create or delete topics cost more than others."""
         if self._meters.mutations is not None:
-            self._use(self._meters.mutations, _partitions_in(request))
+            self._use(self._meters.mutations, _partitions_in(request), MUTATIONS)
 
     def on_fetched(self, size: int) -> None:
         """A response with so many bytes of messages is about to leave."""
-        self._use(self._meters.consume, size)
+        self._use(self._meters.consume, size, CONSUME)
 
     def on_worked(self, seconds: float) -> None:
         """A request took so much of the node's time."""
-        self._use(self._meters.time, seconds)
+        self._use(self._meters.time, seconds, TIME)
 
-    def _use(self, meter: Meter | None, amount: float) -> None:
+    def _use(self, meter: Meter | None, amount: float, kind: str) -> None:
         if meter is not None:
             pause = meter.use(amount, self._clock.monotonic())
             if pause > 0:
+                self._quotas.note_throttled(DOOR, kind, pause)
                 self._pause(pause)
 
 

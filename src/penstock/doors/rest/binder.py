@@ -27,7 +27,7 @@ from penstock.doors.rest.exchange import (
     header_of,
     no_content,
 )
-from penstock.doors.rest.login import principal_of, request_id_of
+from penstock.doors.rest.login import DOOR, client_id_of, principal_of, request_id_of
 from penstock.doors.rest.problems import InvalidParameter, UnsupportedMediaType, problem_reply
 from penstock.doors.rest.shortcut import SERVES_AGAIN
 from penstock.errors import NodeStarting, PenstockError
@@ -67,6 +67,14 @@ class HttpCaller(Caller):
     @property
     def principal(self) -> Principal:
         return principal_of(self._scope)
+
+    @property
+    def door(self) -> str:
+        return DOOR
+
+    @property
+    def client_id(self) -> str:
+        return client_id_of(self._scope)
 
     @property
     def request_id(self) -> str:

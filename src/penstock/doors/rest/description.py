@@ -33,6 +33,8 @@ _TAGS: Final = {
     "transactions": "Publish from several writers at once, so that all of it is seen or nothing.",
     "cluster": "Look at the cluster and its nodes; drain and remove nodes, move replicas and leaders.",
     "access": "Who may do what: users, rules, roles and API keys.",
+    "quotas": "How much clients may publish, read and ask for in a second.",
+    "audit": "Who changed what, and who was refused.",
     "health": "For whoever watches over the node.",
     "admin": "The node and its cluster as JSON.",
     "description": "The API's description and the status page.",

@@ -81,6 +81,11 @@ def host_of(scope: Scope) -> str:
     return client[0] if client else ""
 
 
+def client_id_of(scope: Scope) -> str:
+    """What the client calls itself, for quotas."""
+    return header_of(scope, b"x-client-id")
+
+
 def request_id_of(scope: Scope) -> str:
     """What the client calls the request: its own id, or the trace that it is part of."""
     return header_of(scope, b"x-request-id") or header_of(scope, b"traceparent")

@@ -154,6 +154,26 @@ class NodeCollector:
         yield CounterMetricFamily(
             "penstock_authorization_denied", "Requests refused for want of a right.", broker.authorizer.denied
         )
+        yield CounterMetricFamily(
+            "penstock_audit_dropped", "Audit events that were not written.", broker.audit_topic.dropped
+        )
+        yield from self._quotas()
+
+    def _quotas(self) -> Iterable[Metric]:
+        from prometheus_client.metrics_core import CounterMetricFamily
+
+        quotas, labels = self._door.broker.quotas, ["door", "kind"]
+        throttled = CounterMetricFamily(
+            "penstock_quota_throttled", "Pauses and refusals of clients over a quota.", labels=labels
+        )
+        seconds = CounterMetricFamily(
+            "penstock_quota_throttled_seconds", "How long such clients had to wait.", labels=labels
+        )
+        for (door, kind), count in list(quotas.throttled.items()):
+            throttled.add_metric([door, kind], count)
+            seconds.add_metric([door, kind], quotas.throttled_s[door, kind])
+        yield throttled
+        yield seconds
 
     def _logs(self) -> Iterable[Metric]:
         partitions = list(self._door.broker.replicas)

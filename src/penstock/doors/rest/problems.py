@@ -152,6 +152,9 @@ def problem_reply(error: BaseException, instance: str) -> Reply:
     headers = error.headers if isinstance(error, HttpError) else []
     if isinstance(error, AuthenticationFailed):
         headers = [*headers, *_CHALLENGES]
-    if error.retriable and problem.status >= 500:
-        headers = [*headers, (b"retry-after", str(RETRY_AFTER_SECONDS).encode())]
+    retry_after_s = problems.retry_after_of(error)
+    if retry_after_s is None and error.retriable and problem.status >= 500:
+        retry_after_s = RETRY_AFTER_SECONDS
+    if retry_after_s is not None:
+        headers = [*headers, (b"retry-after", str(retry_after_s).encode())]
     return Reply(problem.status, msgspec.json.encode(problem), PROBLEM_TYPE, headers)

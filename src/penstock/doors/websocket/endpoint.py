@@ -24,7 +24,7 @@ from penstock.api.schedules import AddSchedule
 from penstock.doors.rest.decoding import decode_body, decode_query, refuse_foreign_page
 from penstock.doors.rest.door import Door
 from penstock.doors.rest.exchange import refuse_socket
-from penstock.doors.rest.login import host_of, principal_of, request_id_of
+from penstock.doors.rest.login import client_id_of, host_of, principal_of, request_id_of
 from penstock.doors.rest.problems import InternalError, TooManyConnections, problem_of, problem_reply
 from penstock.doors.websocket import frames
 from penstock.doors.websocket.frames import WEBSOCKET_PATH
@@ -64,10 +64,11 @@ _names: Final = msgspec.json.Decoder(_Named)
 class SocketCaller(Caller):
     """The client behind a WebSocket."""
 
-    __slots__ = ("_door", "host", "principal", "request_id")
+    __slots__ = ("_door", "client_id", "host", "principal", "request_id")
 
     principal: Principal
     host: str
+    client_id: str
     request_id: str
 
     def __init__(self, door: Door, scope: Scope) -> None:
@@ -75,7 +76,12 @@ class SocketCaller(Caller):
         self._door = door
         self.principal = principal_of(scope)
         self.host = host_of(scope)
+        self.client_id = client_id_of(scope)
         self.request_id = request_id_of(scope)
+
+    @property
+    def door(self) -> str:
+        return "websocket"
 
     @property
     def instance(self) -> str:

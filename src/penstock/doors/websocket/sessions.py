@@ -26,6 +26,7 @@ from penstock.errors import AccessError
 from penstock.features.queues.leases import PartitionLease
 from penstock.operations.caller import Caller
 from penstock.operations.guard import check_request
+from penstock.operations.metering import charge_read, wait_to_read
 from penstock.operations.queues import give_back_leases
 from penstock.operations.services import Services
 
@@ -91,6 +92,10 @@ class Session:
         """Refuse unless the client may do what a subscription does for it."""
         if self.caller is not None:
             await check_request(self._services, wanted, self.caller)
+
+    async def wait_to_read(self) -> None:
+        if self.caller is not None:
+            await wait_to_read(self._services, self.caller)
 
     async def _drop_forbidden(self) -> None:
         """End subscriptions that the client may no longer have, and give back what was meant for them."""
@@ -197,6 +202,8 @@ class Session:
             messages=messages,
         )
         data = _encoder.encode(frame)
+        if self.caller is not None:
+            charge_read(self._services, self.caller, len(data))
         if subscription.group is None:
             await self._send(data)
             return

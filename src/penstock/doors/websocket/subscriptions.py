@@ -74,6 +74,9 @@ class Subscriber(Protocol):
 
     consumer: str
 
+    async def wait_to_read(self) -> None:
+        """Return once its client's quotas allow more messages."""
+
     async def send(self, frame: Reply) -> bool: ...
 
     async def deliver(
@@ -171,6 +174,7 @@ class QueueSubscription(Subscription):
         while True:
             await self.credits.wait()
             try:
+                await self._session.wait_to_read()
                 await self._check()
                 leases = await self._services.queues.receive(
                     self.topic,
@@ -225,6 +229,7 @@ class StreamSubscription(Subscription):
         while True:
             await self.credits.wait()
             try:
+                await self._session.wait_to_read()
                 await self._check()
                 result = await read_messages(
                     self._services.ports,

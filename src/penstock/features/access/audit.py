@@ -1,14 +1,18 @@
 """The audit log: one line for every change of access or administration, and for requests that were denied.
 
 Lines go to the logger ``penstock.audit`` with what happened as fields: who, from where, what, on what, the decision and
-the request's id. Changes are always written. Denials are written up to a number a second, so that a client that is
-refused in a loop fills no disk; the next line says how many were left out.
+the request's id; where security is on, the same goes to the topic ``__audit`` (`audit_topic`). Changes are always
+written. Denials are written up to a number a second, so that a client that is refused in a loop fills no disk; the next
+line says how many were left out. No event holds a credential.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Literal
+
+import msgspec
 
 from penstock.access.principal import Principal
 from penstock.clock import Clock
@@ -17,13 +21,34 @@ log: Final = logging.getLogger("penstock.audit")
 
 DENIED_LINES_PER_SECOND: Final = 20
 _TEXT_CHARS_MAX: Final = 256
+_LOGGED: Final = ("principal", "host", "operation", "resource", "decision", "request_id")
+
+
+Decision = Literal["allowed", "failed", "denied", "login_failed"]
+
+
+class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that matters afterwards. Format: docs/formats/audit.md."""
+
+    time_ms: int
+    node_id: int
+    decision: Decision
+    principal: str = ""
+    host: str = ""
+    operation: str = ""
+    resource: str = ""
+    request_id: str = ""
+    left_out: int = 0  # denials before this one that were too many to be written
 
 
 class AuditLog:
     """Writes down what matters afterwards."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, node_id: int = 0, keep: Callable[[AuditEvent], None] | None = None) -> None:
+        """``keep`` takes each event in; it must not wait."""
         self._clock = clock
+        self._node_id = node_id
+        self._keep = keep
         self._second = 0
         self._lines = 0
         self._left_out = 0
@@ -55,19 +80,26 @@ class AuditLog:
         return True
 
     def _write(
-        self, level: int, decision: str, who: str, host: str, operation: str, resource: str, request_id: str
+        self, level: int, decision: Decision, who: str, host: str, operation: str, resource: str, request_id: str
     ) -> None:
-        fields: dict[str, object] = {
-            "principal": _plain(who),
-            "host": _plain(host),
-            "operation": _plain(operation),
-            "resource": _plain(resource),
-            "decision": decision,
-            "request_id": _plain(request_id),
-        }
-        if self._left_out:
-            fields["left_out"], self._left_out = self._left_out, 0
+        left_out, self._left_out = self._left_out, 0
+        event = AuditEvent(
+            time_ms=self._clock.now_ms(),
+            node_id=self._node_id,
+            decision=decision,
+            principal=_plain(who),
+            host=_plain(host),
+            operation=_plain(operation),
+            resource=_plain(resource),
+            request_id=_plain(request_id),
+            left_out=left_out,
+        )
+        fields: dict[str, object] = {name: getattr(event, name) for name in _LOGGED}
+        if left_out:
+            fields["left_out"] = left_out
         log.log(level, "%s %s", decision, operation, extra=fields)
+        if self._keep is not None:
+            self._keep(event)
 
 
 def _plain(text: str) -> str:

@@ -112,7 +112,7 @@ class BoardShard(Shard[Board, PipelineChange]):
 
 
 class Pipelines(NamedCoordinator[BoardShard]):
-    """The board, where this node leads it; doors find the node that does by `penstock.machines.addresses`."""
+    """The board, where this node leads it; `operations.asking` finds the node that does."""
 
     topic = PIPELINES_TOPIC
     what = "pipelines"

@@ -34,6 +34,11 @@ class Meter:
         self._balance = max(balance, -rate * _PAUSE_SECONDS_MAX)
         return -self._balance / rate if balance < 0 else 0.0
 
+    def debt_s(self, now: float) -> float:
+        """Seconds until what was used is paid for; nothing is counted by asking."""
+        balance = self._balance + (now - self._at) * self.rate
+        return -balance / self.rate if balance < 0 else 0.0
+
     def is_idle(self, now: float) -> bool:
         """Whether a new meter would be the same."""
         return self._balance + (now - self._at) * self.rate >= self.rate * _BURST_SECONDS

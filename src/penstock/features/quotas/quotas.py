@@ -6,6 +6,7 @@ no quota is set, ``is_on`` is False and nothing is measured. Quotas hold for eac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -25,6 +26,13 @@ from penstock.consensus.quota_config import (
 )
 from penstock.consensus.records import MetadataRecord, ResourceConfigured
 from penstock.features.quotas.meter import Meter
+
+# What a client is held to, as metrics and refusals name it.
+PRODUCE: Final = "produce"
+CONSUME: Final = "consume"
+REQUESTS: Final = "requests"
+TIME: Final = "time"
+MUTATIONS: Final = "mutations"
 
 _METERS_MAX: Final = 10_000  # past this, idle ones are dropped
 
@@ -50,8 +58,11 @@ class Quotas:
         self._clock = clock
         self._configured: Mapping[str, Mapping[str, str]] = {}
         self._meters: dict[tuple[str, QuotaEntity], Meter] = {}
+        self._clients: dict[tuple[str, str], ClientMeters] = {}  # as `meters_of` found them last
         self.version = 0
         self.is_on = False
+        self.throttled: Counter[tuple[str, str]] = Counter()  # pauses and refusals, by door and kind of quota
+        self.throttled_s: dict[tuple[str, str], float] = {}  # how long clients had to wait by that
 
     def on_applied(self, _index: int, records: Sequence[MetadataRecord]) -> None:
         """An entry of the metadata log was applied."""
@@ -67,6 +78,7 @@ class Quotas:
         found = {name: configs for (kind, name), configs in self._metadata.configured.items() if kind == "quota"}
         self._configured = found
         self.is_on = bool(found)
+        self._clients.clear()
         self.version += 1
         if not found:
             self._meters.clear()
@@ -75,17 +87,31 @@ class Quotas:
         """What a client is measured by."""
         if not self.is_on:
             return UNMEASURED
+        known = self._clients.get((user, client_id))
+        if known is not None:
+            return known
+        version = self.version
 
         def meter(key: str, unit: float = 1.0) -> Meter | None:
             return self._meter(key, resolve(self._configured, user, client_id, key), unit)
 
-        return ClientMeters(
+        found = ClientMeters(
             produce=meter(PRODUCER_RATE),
             consume=meter(CONSUMER_RATE),
             requests=meter(REQUEST_RATE),
             time=meter(REQUEST_PERCENTAGE, unit=0.01),  # percent of a second to seconds
             mutations=meter(MUTATION_RATE),
         )
+        if version == self.version:  # else one of these may have been dropped as idle meanwhile
+            if len(self._clients) >= _METERS_MAX:
+                self._clients.clear()
+            self._clients[user, client_id] = found
+        return found
+
+    def note_throttled(self, door: str, kind: str, seconds: float) -> None:
+        """A client was held to its quota: it pauses for so long, or was told to."""
+        self.throttled[door, kind] += 1
+        self.throttled_s[door, kind] = self.throttled_s.get((door, kind), 0.0) + seconds
 
     def connection_meter(self, ip: str) -> Meter | None:
         """What new connections from an address are measured by."""
@@ -106,4 +132,5 @@ class Quotas:
     def _drop_idle(self) -> None:
         now = self._clock.monotonic()
         self._meters = {key: meter for key, meter in self._meters.items() if not meter.is_idle(now)}
+        self._clients.clear()
         self.version += 1  # doors that hold one of those ask again, or there would be two for the same clients

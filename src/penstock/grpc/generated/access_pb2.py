@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/access.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"-\n\x07\x41\x63lList\x12\"\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x14.penstock.v1.AclView\"\xb2\x01\n\x07\x41\x63lView\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x14\n\x07pattern\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x17\n\npermission\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x11\n\x04host\x18\x07 \x01(\tH\x02\x88\x01\x01\x42\n\n\x08_patternB\r\n\x0b_permissionB\x07\n\x05_host\"3\n\nApiKeyList\x12%\n\x04keys\x18\x01 \x03(\x0b\x32\x17.penstock.v1.ApiKeyView\"\xca\x01\n\nApiKeyView\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\x12$\n\x06scopes\x18\x06 \x03(\x0b\x32\x14.penstock.v1.AclView\"7\n\x11\x43reateAclsRequest\x12\"\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x14.penstock.v1.AclView\"\xff\x01\n\x11\x44\x65leteAclsRequest\x12\x16\n\tprincipal\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06\x61\x63tion\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08resource\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x11\n\x04name\x18\x04 \x01(\tH\x03\x88\x01\x01\x12\x14\n\x07pattern\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x17\n\npermission\x18\x06 \x01(\tH\x05\x88\x01\x01\x12\x11\n\x04host\x18\x07 \x01(\tH\x06\x88\x01\x01\x42\x0c\n\n_principalB\t\n\x07_actionB\x0b\n\t_resourceB\x07\n\x05_nameB\n\n\x08_patternB\r\n\x0b_permissionB\x07\n\x05_host\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"\x91\x01\n\x10GrantRoleRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x14\n\x07pattern\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04host\x18\x06 \x01(\tH\x01\x88\x01\x01\x42\n\n\x08_patternB\x07\n\x05_host\"\x92\x01\n\x12IssueApiKeyRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12%\n\x06scopes\x18\x02 \x03(\x0b\x32\x15.penstock.v1.KeyScope\x12-\n\nexpires_in\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\"k\n\tIssuedKey\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Z\n\x08KeyScope\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x10\n\x08resource\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x14\n\x07pattern\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\n\n\x08_pattern\"\xfd\x01\n\x0fListAclsRequest\x12\x16\n\tprincipal\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06\x61\x63tion\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08resource\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x11\n\x04name\x18\x04 \x01(\tH\x03\x88\x01\x01\x12\x14\n\x07pattern\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x17\n\npermission\x18\x06 \x01(\tH\x05\x88\x01\x01\x12\x11\n\x04host\x18\x07 \x01(\tH\x06\x88\x01\x01\x42\x0c\n\n_principalB\t\n\x07_actionB\x0b\n\t_resourceB\x07\n\x05_nameB\n\n\x08_patternB\r\n\x0b_permissionB\x07\n\x05_host\":\n\x12ListApiKeysRequest\x12\x16\n\tprincipal\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_principal\"\x12\n\x10ListUsersRequest\"6\n\rMechanismView\x12\x11\n\tmechanism\x18\x01 \x01(\t\x12\x12\n\niterations\x18\x02 \x01(\x03\"%\n\x13RevokeApiKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\x16\n\x14RevokeApiKeyResponse\"\x92\x01\n\x11RevokeRoleRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x14\n\x07pattern\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04host\x18\x06 \x01(\tH\x01\x88\x01\x01\x42\n\n\x08_patternB\x07\n\x05_host\"0\n\x0eSetUserRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"0\n\x08UserList\x12$\n\x05users\x18\x01 \x03(\x0b\x32\x15.penstock.v1.UserView\"H\n\x08UserView\x12\x0c\n\x04user\x18\x01 \x01(\t\x12.\n\nmechanisms\x18\x02 \x03(\x0b\x32\x1a.penstock.v1.MechanismView\"\x0f\n\rWhoAmIRequest\"\x97\x01\n\x0cWhoIsCalling\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x10\n\x08security\x18\x02 \x01(\x08\x12\x12\n\nsuper_user\x18\x03 \x01(\x08\x12\x13\n\x06key_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07_key_id2\xce\x06\n\x06\x41\x63\x63\x65ss\x12?\n\x06WhoAmI\x12\x1a.penstock.v1.WhoAmIRequest\x1a\x19.penstock.v1.WhoIsCalling\x12\x41\n\tListUsers\x12\x1d.penstock.v1.ListUsersRequest\x1a\x15.penstock.v1.UserList\x12=\n\x07SetUser\x12\x1b.penstock.v1.SetUserRequest\x1a\x15.penstock.v1.UserView\x12M\n\nDeleteUser\x12\x1e.penstock.v1.DeleteUserRequest\x1a\x1f.penstock.v1.DeleteUserResponse\x12>\n\x08ListAcls\x12\x1c.penstock.v1.ListAclsRequest\x1a\x14.penstock.v1.AclList\x12\x42\n\nCreateAcls\x12\x1e.penstock.v1.CreateAclsRequest\x1a\x14.penstock.v1.AclList\x12\x42\n\nDeleteAcls\x12\x1e.penstock.v1.DeleteAclsRequest\x1a\x14.penstock.v1.AclList\x12@\n\tGrantRole\x12\x1d.penstock.v1.GrantRoleRequest\x1a\x14.penstock.v1.AclList\x12\x42\n\nRevokeRole\x12\x1e.penstock.v1.RevokeRoleRequest\x1a\x14.penstock.v1.AclList\x12\x46\n\x0bIssueApiKey\x12\x1f.penstock.v1.IssueApiKeyRequest\x1a\x16.penstock.v1.IssuedKey\x12G\n\x0bListApiKeys\x12\x1f.penstock.v1.ListApiKeysRequest\x1a\x17.penstock.v1.ApiKeyList\x12S\n\x0cRevokeApiKey\x12 .penstock.v1.RevokeApiKeyRequest\x1a!.penstock.v1.RevokeApiKeyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18penstock/v1/access.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"-\n\x07\x41\x63lList\x12\"\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x14.penstock.v1.AclView\"\xb2\x01\n\x07\x41\x63lView\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x14\n\x07pattern\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x17\n\npermission\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x11\n\x04host\x18\x07 \x01(\tH\x02\x88\x01\x01\x42\n\n\x08_patternB\r\n\x0b_permissionB\x07\n\x05_host\"3\n\nApiKeyList\x12%\n\x04keys\x18\x01 \x03(\x0b\x32\x17.penstock.v1.ApiKeyView\"\xca\x01\n\nApiKeyView\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12.\n\ncreated_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\x12$\n\x06scopes\x18\x06 \x03(\x0b\x32\x14.penstock.v1.AclView\"7\n\x11\x43reateAclsRequest\x12\"\n\x04\x61\x63ls\x18\x01 \x03(\x0b\x32\x14.penstock.v1.AclView\"\xff\x01\n\x11\x44\x65leteAclsRequest\x12\x16\n\tprincipal\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06\x61\x63tion\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08resource\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x11\n\x04name\x18\x04 \x01(\tH\x03\x88\x01\x01\x12\x14\n\x07pattern\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x17\n\npermission\x18\x06 \x01(\tH\x05\x88\x01\x01\x12\x11\n\x04host\x18\x07 \x01(\tH\x06\x88\x01\x01\x42\x0c\n\n_principalB\t\n\x07_actionB\x0b\n\t_resourceB\x07\n\x05_nameB\n\n\x08_patternB\r\n\x0b_permissionB\x07\n\x05_host\"!\n\x11\x44\x65leteUserRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteUserResponse\"\x1b\n\x19\x44\x65scribeMasterKeysRequest\"\x91\x01\n\x10GrantRoleRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x14\n\x07pattern\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04host\x18\x06 \x01(\tH\x01\x88\x01\x01\x42\n\n\x08_patternB\x07\n\x05_host\"\x92\x01\n\x12IssueApiKeyRequest\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12%\n\x06scopes\x18\x02 \x03(\x0b\x32\x15.penstock.v1.KeyScope\x12-\n\nexpires_in\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\"k\n\tIssuedKey\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12.\n\nexpires_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x0bKeyRotation\x12\x0f\n\x07node_id\x18\x01 \x01(\x03\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x10\n\x08versions\x18\x03 \x03(\x03\x12\x11\n\trewrapped\x18\x04 \x01(\x03\"Z\n\x08KeyScope\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x10\n\x08resource\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x14\n\x07pattern\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\n\n\x08_pattern\"\xfd\x01\n\x0fListAclsRequest\x12\x16\n\tprincipal\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06\x61\x63tion\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x15\n\x08resource\x18\x03 \x01(\tH\x02\x88\x01\x01\x12\x11\n\x04name\x18\x04 \x01(\tH\x03\x88\x01\x01\x12\x14\n\x07pattern\x18\x05 \x01(\tH\x04\x88\x01\x01\x12\x17\n\npermission\x18\x06 \x01(\tH\x05\x88\x01\x01\x12\x11\n\x04host\x18\x07 \x01(\tH\x06\x88\x01\x01\x42\x0c\n\n_principalB\t\n\x07_actionB\x0b\n\t_resourceB\x07\n\x05_nameB\n\n\x08_patternB\r\n\x0b_permissionB\x07\n\x05_host\":\n\x12ListApiKeysRequest\x12\x16\n\tprincipal\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_principal\"\x12\n\x10ListUsersRequest\"i\n\x0eMasterKeysView\x12\x0f\n\x07node_id\x18\x01 \x01(\x03\x12\x12\n\nencrypting\x18\x02 \x01(\x08\x12\x14\n\x07version\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08versions\x18\x04 \x03(\x03\x42\n\n\x08_version\"6\n\rMechanismView\x12\x11\n\tmechanism\x18\x01 \x01(\t\x12\x12\n\niterations\x18\x02 \x01(\x03\"%\n\x13RevokeApiKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"\x16\n\x14RevokeApiKeyResponse\"\x92\x01\n\x11RevokeRoleRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x10\n\x08resource\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x14\n\x07pattern\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04host\x18\x06 \x01(\tH\x01\x88\x01\x01\x42\n\n\x08_patternB\x07\n\x05_host\"\x19\n\x17RotateMasterKeysRequest\"0\n\x0eSetUserRequest\x12\x0c\n\x04user\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"0\n\x08UserList\x12$\n\x05users\x18\x01 \x03(\x0b\x32\x15.penstock.v1.UserView\"H\n\x08UserView\x12\x0c\n\x04user\x18\x01 \x01(\t\x12.\n\nmechanisms\x18\x02 \x03(\x0b\x32\x1a.penstock.v1.MechanismView\"\x0f\n\rWhoAmIRequest\"\x97\x01\n\x0cWhoIsCalling\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\x10\n\x08security\x18\x02 \x01(\x08\x12\x12\n\nsuper_user\x18\x03 \x01(\x08\x12\x13\n\x06key_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12.\n\nexpires_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\t\n\x07_key_id2\xfd\x07\n\x06\x41\x63\x63\x65ss\x12?\n\x06WhoAmI\x12\x1a.penstock.v1.WhoAmIRequest\x1a\x19.penstock.v1.WhoIsCalling\x12\x41\n\tListUsers\x12\x1d.penstock.v1.ListUsersRequest\x1a\x15.penstock.v1.UserList\x12=\n\x07SetUser\x12\x1b.penstock.v1.SetUserRequest\x1a\x15.penstock.v1.UserView\x12M\n\nDeleteUser\x12\x1e.penstock.v1.DeleteUserRequest\x1a\x1f.penstock.v1.DeleteUserResponse\x12>\n\x08ListAcls\x12\x1c.penstock.v1.ListAclsRequest\x1a\x14.penstock.v1.AclList\x12\x42\n\nCreateAcls\x12\x1e.penstock.v1.CreateAclsRequest\x1a\x14.penstock.v1.AclList\x12\x42\n\nDeleteAcls\x12\x1e.penstock.v1.DeleteAclsRequest\x1a\x14.penstock.v1.AclList\x12@\n\tGrantRole\x12\x1d.penstock.v1.GrantRoleRequest\x1a\x14.penstock.v1.AclList\x12\x42\n\nRevokeRole\x12\x1e.penstock.v1.RevokeRoleRequest\x1a\x14.penstock.v1.AclList\x12\x46\n\x0bIssueApiKey\x12\x1f.penstock.v1.IssueApiKeyRequest\x1a\x16.penstock.v1.IssuedKey\x12G\n\x0bListApiKeys\x12\x1f.penstock.v1.ListApiKeysRequest\x1a\x17.penstock.v1.ApiKeyList\x12S\n\x0cRevokeApiKey\x12 .penstock.v1.RevokeApiKeyRequest\x1a!.penstock.v1.RevokeApiKeyResponse\x12Y\n\x12\x44\x65scribeMasterKeys\x12&.penstock.v1.DescribeMasterKeysRequest\x1a\x1b.penstock.v1.MasterKeysView\x12R\n\x10RotateMasterKeys\x12$.penstock.v1.RotateMasterKeysRequest\x1a\x18.penstock.v1.KeyRotationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,38 +49,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELETEUSERREQUEST']._serialized_end=940
   _globals['_DELETEUSERRESPONSE']._serialized_start=942
   _globals['_DELETEUSERRESPONSE']._serialized_end=962
-  _globals['_GRANTROLEREQUEST']._serialized_start=965
-  _globals['_GRANTROLEREQUEST']._serialized_end=1110
-  _globals['_ISSUEAPIKEYREQUEST']._serialized_start=1113
-  _globals['_ISSUEAPIKEYREQUEST']._serialized_end=1259
-  _globals['_ISSUEDKEY']._serialized_start=1261
-  _globals['_ISSUEDKEY']._serialized_end=1368
-  _globals['_KEYSCOPE']._serialized_start=1370
-  _globals['_KEYSCOPE']._serialized_end=1460
-  _globals['_LISTACLSREQUEST']._serialized_start=1463
-  _globals['_LISTACLSREQUEST']._serialized_end=1716
-  _globals['_LISTAPIKEYSREQUEST']._serialized_start=1718
-  _globals['_LISTAPIKEYSREQUEST']._serialized_end=1776
-  _globals['_LISTUSERSREQUEST']._serialized_start=1778
-  _globals['_LISTUSERSREQUEST']._serialized_end=1796
-  _globals['_MECHANISMVIEW']._serialized_start=1798
-  _globals['_MECHANISMVIEW']._serialized_end=1852
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=1854
-  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=1891
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=1893
-  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=1915
-  _globals['_REVOKEROLEREQUEST']._serialized_start=1918
-  _globals['_REVOKEROLEREQUEST']._serialized_end=2064
-  _globals['_SETUSERREQUEST']._serialized_start=2066
-  _globals['_SETUSERREQUEST']._serialized_end=2114
-  _globals['_USERLIST']._serialized_start=2116
-  _globals['_USERLIST']._serialized_end=2164
-  _globals['_USERVIEW']._serialized_start=2166
-  _globals['_USERVIEW']._serialized_end=2238
-  _globals['_WHOAMIREQUEST']._serialized_start=2240
-  _globals['_WHOAMIREQUEST']._serialized_end=2255
-  _globals['_WHOISCALLING']._serialized_start=2258
-  _globals['_WHOISCALLING']._serialized_end=2409
-  _globals['_ACCESS']._serialized_start=2412
-  _globals['_ACCESS']._serialized_end=3258
+  _globals['_DESCRIBEMASTERKEYSREQUEST']._serialized_start=964
+  _globals['_DESCRIBEMASTERKEYSREQUEST']._serialized_end=991
+  _globals['_GRANTROLEREQUEST']._serialized_start=994
+  _globals['_GRANTROLEREQUEST']._serialized_end=1139
+  _globals['_ISSUEAPIKEYREQUEST']._serialized_start=1142
+  _globals['_ISSUEAPIKEYREQUEST']._serialized_end=1288
+  _globals['_ISSUEDKEY']._serialized_start=1290
+  _globals['_ISSUEDKEY']._serialized_end=1397
+  _globals['_KEYROTATION']._serialized_start=1399
+  _globals['_KEYROTATION']._serialized_end=1483
+  _globals['_KEYSCOPE']._serialized_start=1485
+  _globals['_KEYSCOPE']._serialized_end=1575
+  _globals['_LISTACLSREQUEST']._serialized_start=1578
+  _globals['_LISTACLSREQUEST']._serialized_end=1831
+  _globals['_LISTAPIKEYSREQUEST']._serialized_start=1833
+  _globals['_LISTAPIKEYSREQUEST']._serialized_end=1891
+  _globals['_LISTUSERSREQUEST']._serialized_start=1893
+  _globals['_LISTUSERSREQUEST']._serialized_end=1911
+  _globals['_MASTERKEYSVIEW']._serialized_start=1913
+  _globals['_MASTERKEYSVIEW']._serialized_end=2018
+  _globals['_MECHANISMVIEW']._serialized_start=2020
+  _globals['_MECHANISMVIEW']._serialized_end=2074
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_start=2076
+  _globals['_REVOKEAPIKEYREQUEST']._serialized_end=2113
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_start=2115
+  _globals['_REVOKEAPIKEYRESPONSE']._serialized_end=2137
+  _globals['_REVOKEROLEREQUEST']._serialized_start=2140
+  _globals['_REVOKEROLEREQUEST']._serialized_end=2286
+  _globals['_ROTATEMASTERKEYSREQUEST']._serialized_start=2288
+  _globals['_ROTATEMASTERKEYSREQUEST']._serialized_end=2313
+  _globals['_SETUSERREQUEST']._serialized_start=2315
+  _globals['_SETUSERREQUEST']._serialized_end=2363
+  _globals['_USERLIST']._serialized_start=2365
+  _globals['_USERLIST']._serialized_end=2413
+  _globals['_USERVIEW']._serialized_start=2415
+  _globals['_USERVIEW']._serialized_end=2487
+  _globals['_WHOAMIREQUEST']._serialized_start=2489
+  _globals['_WHOAMIREQUEST']._serialized_end=2504
+  _globals['_WHOISCALLING']._serialized_start=2507
+  _globals['_WHOISCALLING']._serialized_end=2658
+  _globals['_ACCESS']._serialized_start=2661
+  _globals['_ACCESS']._serialized_end=3682
 # @@protoc_insertion_point(module_scope)

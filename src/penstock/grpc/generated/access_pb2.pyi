@@ -282,6 +282,23 @@ class DeleteUserResponse(_message.Message):
 Global___DeleteUserResponse: _TypeAlias = DeleteUserResponse  # noqa: Y015
 
 @_typing.final
+class DescribeMasterKeysRequest(_message.Message):
+    """Tell which master keys the files of the node that is asked need."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeMasterKeysRequest: _TypeAlias = DescribeMasterKeysRequest  # noqa: Y015
+
+@_typing.final
 class GrantRoleRequest(_message.Message):
     """Give a principal a role on a resource: adds the rules that the role stands for, and tells them."""
 
@@ -393,6 +410,40 @@ class IssuedKey(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___IssuedKey: _TypeAlias = IssuedKey  # noqa: Y015
+
+@_typing.final
+class KeyRotation(_message.Message):
+    """What a rotation did on the node that was asked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    REWRAPPED_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    version: _builtins.int
+    rewrapped: _builtins.int
+    """How many files have their data key wrapped anew."""
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of all keys that some file still needs: that one alone."""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        version: _builtins.int = ...,
+        versions: _abc.Iterable[_builtins.int] | None = ...,
+        rewrapped: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "rewrapped", b"rewrapped", "version", b"version", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyRotation: _TypeAlias = KeyRotation  # noqa: Y015
 
 @_typing.final
 class KeyScope(_message.Message):
@@ -537,6 +588,43 @@ class ListUsersRequest(_message.Message):
 Global___ListUsersRequest: _TypeAlias = ListUsersRequest  # noqa: Y015
 
 @_typing.final
+class MasterKeysView(_message.Message):
+    """The master keys of one node's encryption at rest, by version; never the keys themselves."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    ENCRYPTING_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    encrypting: _builtins.bool
+    """Whether new files of the node are encrypted."""
+    version: _builtins.int
+    """Of the key that wraps what is new; null without a key."""
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of all keys that some file of the node needs."""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        encrypting: _builtins.bool = ...,
+        version: _builtins.int | None = ...,
+        versions: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "encrypting", b"encrypting", "node_id", b"node_id", "version", b"version", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
+
+Global___MasterKeysView: _TypeAlias = MasterKeysView  # noqa: Y015
+
+@_typing.final
 class MechanismView(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -640,6 +728,23 @@ class RevokeRoleRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pattern) -> _WhichOneofReturnType__pattern | None: ...
 
 Global___RevokeRoleRequest: _TypeAlias = RevokeRoleRequest  # noqa: Y015
+
+@_typing.final
+class RotateMasterKeysRequest(_message.Message):
+    """Have the node that is asked read its master keys again and wrap every data key by the newest, as at SIGHUP."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateMasterKeysRequest: _TypeAlias = RotateMasterKeysRequest  # noqa: Y015
 
 @_typing.final
 class SetUserRequest(_message.Message):

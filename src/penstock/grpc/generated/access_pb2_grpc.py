@@ -95,6 +95,16 @@ class AccessStub:
                 request_serializer=penstock_dot_v1_dot_access__pb2.RevokeApiKeyRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_access__pb2.RevokeApiKeyResponse.FromString,
                 _registered_method=True)
+        self.DescribeMasterKeys = channel.unary_unary(
+                '/penstock.v1.Access/DescribeMasterKeys',
+                request_serializer=penstock_dot_v1_dot_access__pb2.DescribeMasterKeysRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_access__pb2.MasterKeysView.FromString,
+                _registered_method=True)
+        self.RotateMasterKeys = channel.unary_unary(
+                '/penstock.v1.Access/RotateMasterKeys',
+                request_serializer=penstock_dot_v1_dot_access__pb2.RotateMasterKeysRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_access__pb2.KeyRotation.FromString,
+                _registered_method=True)
 
 
 class AccessServicer:
@@ -185,6 +195,20 @@ class AccessServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeMasterKeys(self, request, context):
+        """Tell which master keys the files of the node that is asked need.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RotateMasterKeys(self, request, context):
+        """Have the node that is asked read its master keys again and wrap every data key by the newest, as at SIGHUP.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AccessServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -247,6 +271,16 @@ def add_AccessServicer_to_server(servicer, server):
                     servicer.RevokeApiKey,
                     request_deserializer=penstock_dot_v1_dot_access__pb2.RevokeApiKeyRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_access__pb2.RevokeApiKeyResponse.SerializeToString,
+            ),
+            'DescribeMasterKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeMasterKeys,
+                    request_deserializer=penstock_dot_v1_dot_access__pb2.DescribeMasterKeysRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_access__pb2.MasterKeysView.SerializeToString,
+            ),
+            'RotateMasterKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateMasterKeys,
+                    request_deserializer=penstock_dot_v1_dot_access__pb2.RotateMasterKeysRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_access__pb2.KeyRotation.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -574,6 +608,60 @@ class Access:
             '/penstock.v1.Access/RevokeApiKey',
             penstock_dot_v1_dot_access__pb2.RevokeApiKeyRequest.SerializeToString,
             penstock_dot_v1_dot_access__pb2.RevokeApiKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeMasterKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Access/DescribeMasterKeys',
+            penstock_dot_v1_dot_access__pb2.DescribeMasterKeysRequest.SerializeToString,
+            penstock_dot_v1_dot_access__pb2.MasterKeysView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateMasterKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.Access/RotateMasterKeys',
+            penstock_dot_v1_dot_access__pb2.RotateMasterKeysRequest.SerializeToString,
+            penstock_dot_v1_dot_access__pb2.KeyRotation.FromString,
             options,
             channel_credentials,
             insecure,

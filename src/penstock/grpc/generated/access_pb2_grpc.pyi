@@ -59,6 +59,10 @@ class AccessStub:
     """List API keys, the oldest first; without their secrets."""
     RevokeApiKey: _grpc.UnaryUnaryMultiCallable[_access_pb2.RevokeApiKeyRequest, _access_pb2.RevokeApiKeyResponse]
     """Revoke an API key. It is refused from now on, also on connections that it opened."""
+    DescribeMasterKeys: _grpc.UnaryUnaryMultiCallable[_access_pb2.DescribeMasterKeysRequest, _access_pb2.MasterKeysView]
+    """Tell which master keys the files of the node that is asked need."""
+    RotateMasterKeys: _grpc.UnaryUnaryMultiCallable[_access_pb2.RotateMasterKeysRequest, _access_pb2.KeyRotation]
+    """Have the node that is asked read its master keys again and wrap every data key by the newest, as at SIGHUP."""
 
 @_typing.type_check_only
 class AccessAsyncStub(AccessStub):
@@ -89,6 +93,10 @@ class AccessAsyncStub(AccessStub):
     """List API keys, the oldest first; without their secrets."""
     RevokeApiKey: _aio.UnaryUnaryMultiCallable[_access_pb2.RevokeApiKeyRequest, _access_pb2.RevokeApiKeyResponse]  # type: ignore[assignment]
     """Revoke an API key. It is refused from now on, also on connections that it opened."""
+    DescribeMasterKeys: _aio.UnaryUnaryMultiCallable[_access_pb2.DescribeMasterKeysRequest, _access_pb2.MasterKeysView]  # type: ignore[assignment]
+    """Tell which master keys the files of the node that is asked need."""
+    RotateMasterKeys: _aio.UnaryUnaryMultiCallable[_access_pb2.RotateMasterKeysRequest, _access_pb2.KeyRotation]  # type: ignore[assignment]
+    """Have the node that is asked read its master keys again and wrap every data key by the newest, as at SIGHUP."""
 
 class AccessServicer(metaclass=_abc_1.ABCMeta):
     """Access. Any node takes any call."""
@@ -188,5 +196,21 @@ class AccessServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_access_pb2.RevokeApiKeyResponse, _abc.Awaitable[_access_pb2.RevokeApiKeyResponse]]:
         """Revoke an API key. It is refused from now on, also on connections that it opened."""
+
+    @_abc_1.abstractmethod
+    def DescribeMasterKeys(
+        self,
+        request: _access_pb2.DescribeMasterKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.MasterKeysView, _abc.Awaitable[_access_pb2.MasterKeysView]]:
+        """Tell which master keys the files of the node that is asked need."""
+
+    @_abc_1.abstractmethod
+    def RotateMasterKeys(
+        self,
+        request: _access_pb2.RotateMasterKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_access_pb2.KeyRotation, _abc.Awaitable[_access_pb2.KeyRotation]]:
+        """Have the node that is asked read its master keys again and wrap every data key by the newest, as at SIGHUP."""
 
 def add_AccessServicer_to_server(servicer: AccessServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

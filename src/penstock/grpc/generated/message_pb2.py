@@ -26,29 +26,29 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/message.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"9\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretriable\x18\x03 \x01(\x08\"4\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"\xbd\x02\n\x07Message\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x01\x88\x01\x01\x12$\n\x07headers\x18\x03 \x03(\x0b\x32\x13.penstock.v1.Header\x12\x16\n\tpartition\x18\x04 \x01(\x05H\x02\x88\x01\x01\x12-\n\ttimestamp\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x05\x64\x65lay\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\ndeliver_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bschedule_id\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\t \x01(\tB\x06\n\x04_keyB\x08\n\x06_valueB\x0c\n\n_partition\"j\n\x07Receipt\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12-\n\ttimestamp\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"_\n\x10ScheduledReceipt\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bschedule_id\x18\x02 \x01(\t\x12\'\n\x03\x64ue\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"s\n\x05Start\x12\"\n\x03\x65nd\x18\x02 \x01(\x0e\x32\x13.penstock.v1.LogEndH\x00\x12\x10\n\x06offset\x18\x01 \x01(\x03H\x00\x12+\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x42\x07\n\x05start\"\xe0\x01\n\rStoredMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x03key\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x05 \x01(\x0cH\x01\x88\x01\x01\x12$\n\x07headers\x18\x06 \x03(\x0b\x32\x13.penstock.v1.Header\x12-\n\ttimestamp\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08priority\x18\x08 \x01(\tB\x06\n\x04_keyB\x08\n\x06_value\"Q\n\x06Ticket\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12\x0e\n\x06writer\x18\x02 \x01(\t\x12\x15\n\x08sequence\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_sequence*K\n\x06LogEnd\x12\x17\n\x13LOG_END_UNSPECIFIED\x10\x00\x12\x14\n\x10LOG_END_EARLIEST\x10\x01\x12\x12\n\x0eLOG_END_LATEST\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/message.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"i\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretriable\x18\x03 \x01(\x08\x12.\n\x0bretry_after\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"4\n\x06Header\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"\xbd\x02\n\x07Message\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x01\x88\x01\x01\x12$\n\x07headers\x18\x03 \x03(\x0b\x32\x13.penstock.v1.Header\x12\x16\n\tpartition\x18\x04 \x01(\x05H\x02\x88\x01\x01\x12-\n\ttimestamp\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x05\x64\x65lay\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\ndeliver_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0bschedule_id\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\t \x01(\tB\x06\n\x04_keyB\x08\n\x06_valueB\x0c\n\n_partition\"j\n\x07Receipt\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12-\n\ttimestamp\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"_\n\x10ScheduledReceipt\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0bschedule_id\x18\x02 \x01(\t\x12\'\n\x03\x64ue\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"s\n\x05Start\x12\"\n\x03\x65nd\x18\x02 \x01(\x0e\x32\x13.penstock.v1.LogEndH\x00\x12\x10\n\x06offset\x18\x01 \x01(\x03H\x00\x12+\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x42\x07\n\x05start\"\xe0\x01\n\rStoredMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x03key\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x05 \x01(\x0cH\x01\x88\x01\x01\x12$\n\x07headers\x18\x06 \x03(\x0b\x32\x13.penstock.v1.Header\x12-\n\ttimestamp\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08priority\x18\x08 \x01(\tB\x06\n\x04_keyB\x08\n\x06_value\"Q\n\x06Ticket\x12\x13\n\x0btransaction\x18\x01 \x01(\t\x12\x0e\n\x06writer\x18\x02 \x01(\t\x12\x15\n\x08sequence\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x0b\n\t_sequence*K\n\x06LogEnd\x12\x17\n\x13LOG_END_UNSPECIFIED\x10\x00\x12\x14\n\x10LOG_END_EARLIEST\x10\x01\x12\x12\n\x0eLOG_END_LATEST\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.grpc.generated.message_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LOGEND']._serialized_start=1172
-  _globals['_LOGEND']._serialized_end=1247
+  _globals['_LOGEND']._serialized_start=1220
+  _globals['_LOGEND']._serialized_end=1295
   _globals['_ERROR']._serialized_start=107
-  _globals['_ERROR']._serialized_end=164
-  _globals['_HEADER']._serialized_start=166
-  _globals['_HEADER']._serialized_end=218
-  _globals['_MESSAGE']._serialized_start=221
-  _globals['_MESSAGE']._serialized_end=538
-  _globals['_RECEIPT']._serialized_start=540
-  _globals['_RECEIPT']._serialized_end=646
-  _globals['_SCHEDULEDRECEIPT']._serialized_start=648
-  _globals['_SCHEDULEDRECEIPT']._serialized_end=743
-  _globals['_START']._serialized_start=745
-  _globals['_START']._serialized_end=860
-  _globals['_STOREDMESSAGE']._serialized_start=863
-  _globals['_STOREDMESSAGE']._serialized_end=1087
-  _globals['_TICKET']._serialized_start=1089
-  _globals['_TICKET']._serialized_end=1170
+  _globals['_ERROR']._serialized_end=212
+  _globals['_HEADER']._serialized_start=214
+  _globals['_HEADER']._serialized_end=266
+  _globals['_MESSAGE']._serialized_start=269
+  _globals['_MESSAGE']._serialized_end=586
+  _globals['_RECEIPT']._serialized_start=588
+  _globals['_RECEIPT']._serialized_end=694
+  _globals['_SCHEDULEDRECEIPT']._serialized_start=696
+  _globals['_SCHEDULEDRECEIPT']._serialized_end=791
+  _globals['_START']._serialized_start=793
+  _globals['_START']._serialized_end=908
+  _globals['_STOREDMESSAGE']._serialized_start=911
+  _globals['_STOREDMESSAGE']._serialized_end=1135
+  _globals['_TICKET']._serialized_start=1137
+  _globals['_TICKET']._serialized_end=1218
 # @@protoc_insertion_point(module_scope)

@@ -42,7 +42,7 @@ Global___Partitioner: _TypeAlias = Partitioner  # noqa: Y015
 
 @_typing.final
 class CreateProducerRequest(_message.Message):
-    """Get an identity for idempotent batches: a producer id that nobody else has."""
+    """Get an identity for idempotent batches: a producer id that no other producer has."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

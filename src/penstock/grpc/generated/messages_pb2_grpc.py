@@ -92,7 +92,7 @@ class MessagesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateProducer(self, request, context):
-        """Get an identity for idempotent batches: a producer id that nobody else has.
+        """Get an identity for idempotent batches: a producer id that no other producer has.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,7 +41,7 @@ class MessagesStub:
     ReadPage: _grpc.UnaryUnaryMultiCallable[_messages_pb2.ReadPageRequest, _messages_pb2.MessagesPage]
     """Read committed messages of one partition; nothing is consumed by it."""
     CreateProducer: _grpc.UnaryUnaryMultiCallable[_messages_pb2.CreateProducerRequest, _messages_pb2.ProducerView]
-    """Get an identity for idempotent batches: a producer id that nobody else has."""
+    """Get an identity for idempotent batches: a producer id that no other producer has."""
     PublishStream: _grpc.StreamStreamMultiCallable[_messages_pb2.PublishStreamRequest, _messages_pb2.PublishStreamResponse]
     """Publish without waiting for each answer. Requests are written in the order in which they came, and each is
     answered, in that order, when its messages are safe.
@@ -60,7 +60,7 @@ class MessagesAsyncStub(MessagesStub):
     ReadPage: _aio.UnaryUnaryMultiCallable[_messages_pb2.ReadPageRequest, _messages_pb2.MessagesPage]  # type: ignore[assignment]
     """Read committed messages of one partition; nothing is consumed by it."""
     CreateProducer: _aio.UnaryUnaryMultiCallable[_messages_pb2.CreateProducerRequest, _messages_pb2.ProducerView]  # type: ignore[assignment]
-    """Get an identity for idempotent batches: a producer id that nobody else has."""
+    """Get an identity for idempotent batches: a producer id that no other producer has."""
     PublishStream: _aio.StreamStreamMultiCallable[_messages_pb2.PublishStreamRequest, _messages_pb2.PublishStreamResponse]  # type: ignore[assignment]
     """Publish without waiting for each answer. Requests are written in the order in which they came, and each is
     answered, in that order, when its messages are safe.
@@ -100,7 +100,7 @@ class MessagesServicer(metaclass=_abc_1.ABCMeta):
         request: _messages_pb2.CreateProducerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_messages_pb2.ProducerView, _abc.Awaitable[_messages_pb2.ProducerView]]:
-        """Get an identity for idempotent batches: a producer id that nobody else has."""
+        """Get an identity for idempotent batches: a producer id that no other producer has."""
 
     @_abc_1.abstractmethod
     def PublishStream(

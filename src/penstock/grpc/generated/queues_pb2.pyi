@@ -1067,7 +1067,7 @@ Global___PauseGroupResponse: _TypeAlias = PauseGroupResponse  # noqa: Y015
 
 @_typing.final
 class PeekRequest(_message.Message):
-    """Look at the first messages that are not done; nobody receives them by that."""
+    """Look at the first messages that are not done; none is received by that."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1434,7 +1434,7 @@ Global___RejectRequest: _TypeAlias = RejectRequest  # noqa: Y015
 
 @_typing.final
 class ReleaseRequest(_message.Message):
-    """Give back messages that nobody worked on: they are delivered at once, and this time did not count as a try."""
+    """Give back messages that no consumer worked on: they are delivered at once, and the try does not count."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -169,7 +169,7 @@ class QueuesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Give back messages that nobody worked on: they are delivered at once, and this time did not count as a try.
+        """Give back messages that no consumer worked on: they are delivered at once, and the try does not count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -241,7 +241,7 @@ class QueuesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Peek(self, request, context):
-        """Look at the first messages that are not done; nobody receives them by that.
+        """Look at the first messages that are not done; none is received by that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

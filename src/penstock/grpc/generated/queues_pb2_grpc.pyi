@@ -49,7 +49,7 @@ class QueuesStub:
     Extend: _grpc.UnaryUnaryMultiCallable[_queues_pb2.ExtendRequest, _queues_pb2.SettleResponse]
     """Hold messages for so long from now on."""
     Release: _grpc.UnaryUnaryMultiCallable[_queues_pb2.ReleaseRequest, _queues_pb2.SettleResponse]
-    """Give back messages that nobody worked on: they are delivered at once, and this time did not count as a try."""
+    """Give back messages that no consumer worked on: they are delivered at once, and the try does not count."""
     ListQueues: _grpc.UnaryUnaryMultiCallable[_queues_pb2.ListQueuesRequest, _queues_pb2.QueueList]
     """Every topic that is read as a queue, and its queue groups."""
     GetStats: _grpc.UnaryUnaryMultiCallable[_queues_pb2.GetStatsRequest, _queues_pb2.GetStatsResponse]
@@ -73,7 +73,7 @@ class QueuesStub:
     `start.since` says where.
     """
     Peek: _grpc.UnaryUnaryMultiCallable[_queues_pb2.PeekRequest, _queues_pb2.PeekResponse]
-    """Look at the first messages that are not done; nobody receives them by that."""
+    """Look at the first messages that are not done; none is received by that."""
     GetLanes: _grpc.UnaryUnaryMultiCallable[_queues_pb2.GetLanesRequest, _queues_pb2.GetLanesResponse]
     """The lanes of a topic's queue groups: ready, in flight, served and oldest, by lane and partition."""
     Subscribe: _grpc.StreamStreamMultiCallable[_queues_pb2.SubscribeRequest, _queues_pb2.SubscribeResponse]
@@ -101,7 +101,7 @@ class QueuesAsyncStub(QueuesStub):
     Extend: _aio.UnaryUnaryMultiCallable[_queues_pb2.ExtendRequest, _queues_pb2.SettleResponse]  # type: ignore[assignment]
     """Hold messages for so long from now on."""
     Release: _aio.UnaryUnaryMultiCallable[_queues_pb2.ReleaseRequest, _queues_pb2.SettleResponse]  # type: ignore[assignment]
-    """Give back messages that nobody worked on: they are delivered at once, and this time did not count as a try."""
+    """Give back messages that no consumer worked on: they are delivered at once, and the try does not count."""
     ListQueues: _aio.UnaryUnaryMultiCallable[_queues_pb2.ListQueuesRequest, _queues_pb2.QueueList]  # type: ignore[assignment]
     """Every topic that is read as a queue, and its queue groups."""
     GetStats: _aio.UnaryUnaryMultiCallable[_queues_pb2.GetStatsRequest, _queues_pb2.GetStatsResponse]  # type: ignore[assignment]
@@ -125,7 +125,7 @@ class QueuesAsyncStub(QueuesStub):
     `start.since` says where.
     """
     Peek: _aio.UnaryUnaryMultiCallable[_queues_pb2.PeekRequest, _queues_pb2.PeekResponse]  # type: ignore[assignment]
-    """Look at the first messages that are not done; nobody receives them by that."""
+    """Look at the first messages that are not done; none is received by that."""
     GetLanes: _aio.UnaryUnaryMultiCallable[_queues_pb2.GetLanesRequest, _queues_pb2.GetLanesResponse]  # type: ignore[assignment]
     """The lanes of a topic's queue groups: ready, in flight, served and oldest, by lane and partition."""
     Subscribe: _aio.StreamStreamMultiCallable[_queues_pb2.SubscribeRequest, _queues_pb2.SubscribeResponse]  # type: ignore[assignment]
@@ -186,7 +186,7 @@ class QueuesServicer(metaclass=_abc_1.ABCMeta):
         request: _queues_pb2.ReleaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_queues_pb2.SettleResponse, _abc.Awaitable[_queues_pb2.SettleResponse]]:
-        """Give back messages that nobody worked on: they are delivered at once, and this time did not count as a try."""
+        """Give back messages that no consumer worked on: they are delivered at once, and the try does not count."""
 
     @_abc_1.abstractmethod
     def ListQueues(
@@ -270,7 +270,7 @@ class QueuesServicer(metaclass=_abc_1.ABCMeta):
         request: _queues_pb2.PeekRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_queues_pb2.PeekResponse, _abc.Awaitable[_queues_pb2.PeekResponse]]:
-        """Look at the first messages that are not done; nobody receives them by that."""
+        """Look at the first messages that are not done; none is received by that."""
 
     @_abc_1.abstractmethod
     def GetLanes(

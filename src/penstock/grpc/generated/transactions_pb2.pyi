@@ -78,7 +78,7 @@ Global___AbortTransactionRequest: _TypeAlias = AbortTransactionRequest  # noqa: 
 
 @_typing.final
 class AckInTransactionRequest(_message.Message):
-    """Ack messages of a queue group with the commit of a joint transaction: until then they are nobody else's."""
+    """Ack messages of a queue group with the commit of a joint transaction: until then no other consumer gets them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

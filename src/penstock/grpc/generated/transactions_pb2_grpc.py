@@ -92,8 +92,8 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AckInTransaction(self, request, context):
-        """Ack messages of a queue group with the commit of a joint transaction: until then they are nobody else's. An abort
-        gives them back. Repeating the call is safe.
+        """Ack messages of a queue group with the commit of a joint transaction: until then no other consumer gets them. An
+        abort gives them back. Repeating the call is safe.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

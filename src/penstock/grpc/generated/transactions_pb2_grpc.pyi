@@ -41,8 +41,8 @@ class TransactionsStub:
     ExtendTransaction: _grpc.UnaryUnaryMultiCallable[_transactions_pb2.ExtendTransactionRequest, _transactions_pb2.TransactionLease]
     """Let the time of a joint transaction start anew."""
     AckInTransaction: _grpc.UnaryUnaryMultiCallable[_transactions_pb2.AckInTransactionRequest, _queues_pb2.SettleResponse]
-    """Ack messages of a queue group with the commit of a joint transaction: until then they are nobody else's. An abort
-    gives them back. Repeating the call is safe.
+    """Ack messages of a queue group with the commit of a joint transaction: until then no other consumer gets them. An
+    abort gives them back. Repeating the call is safe.
     """
     CommitTransaction: _grpc.UnaryUnaryMultiCallable[_transactions_pb2.CommitTransactionRequest, _transactions_pb2.TransactionEnd]
     """Commit a joint transaction and answer when readers see all of it."""
@@ -63,8 +63,8 @@ class TransactionsAsyncStub(TransactionsStub):
     ExtendTransaction: _aio.UnaryUnaryMultiCallable[_transactions_pb2.ExtendTransactionRequest, _transactions_pb2.TransactionLease]  # type: ignore[assignment]
     """Let the time of a joint transaction start anew."""
     AckInTransaction: _aio.UnaryUnaryMultiCallable[_transactions_pb2.AckInTransactionRequest, _queues_pb2.SettleResponse]  # type: ignore[assignment]
-    """Ack messages of a queue group with the commit of a joint transaction: until then they are nobody else's. An abort
-    gives them back. Repeating the call is safe.
+    """Ack messages of a queue group with the commit of a joint transaction: until then no other consumer gets them. An
+    abort gives them back. Repeating the call is safe.
     """
     CommitTransaction: _aio.UnaryUnaryMultiCallable[_transactions_pb2.CommitTransactionRequest, _transactions_pb2.TransactionEnd]  # type: ignore[assignment]
     """Commit a joint transaction and answer when readers see all of it."""
@@ -100,8 +100,8 @@ class TransactionsServicer(metaclass=_abc_1.ABCMeta):
         request: _transactions_pb2.AckInTransactionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_queues_pb2.SettleResponse, _abc.Awaitable[_queues_pb2.SettleResponse]]:
-        """Ack messages of a queue group with the commit of a joint transaction: until then they are nobody else's. An abort
-        gives them back. Repeating the call is safe.
+        """Ack messages of a queue group with the commit of a joint transaction: until then no other consumer gets them. An
+        abort gives them back. Repeating the call is safe.
         """
 
     @_abc_1.abstractmethod

@@ -21,7 +21,7 @@ DIRECTORY: Final = "_catalog"  # Spark and others pass over names that begin so
 VERSION: Final = 1
 CHECKSUM: Final = "xxhash64(timestamp, key, value, headers)"  # of a message, as an expression of Spark
 
-Where = tuple[str, int, int]  # topic, generation, partition
+LakePartition = tuple[str, int, int]  # topic, generation, partition
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class Catalog:
         self.lake = lake
         self.files: dict[str, DataFile] = {}
         self.topics: dict[tuple[str, int], TopicFact] = {}
-        self.reached: dict[Where, int] = {}  # the first offset that is not in the lake yet
+        self.reached: dict[LakePartition, int] = {}  # the first offset that is not in the lake yet
         self.removed: dict[str, int] = {}  # when, of files whose rows are elsewhere now
         self.next_number = 0
 

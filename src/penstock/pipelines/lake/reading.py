@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import InvalidLake
-from penstock.pipelines.lake.catalog import CHECKSUM, Catalog, DataFile, Where
+from penstock.pipelines.lake.catalog import CHECKSUM, Catalog, DataFile, LakePartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,7 +27,7 @@ class ArchivedSpan(NamedTuple):
     end: int
 
 
-Spans = Mapping[Where, ArchivedSpan]
+Spans = Mapping[LakePartition, ArchivedSpan]
 
 
 def rows_between(spark: SparkSession, catalog: Catalog, spans: Spans) -> DataFrame:
@@ -79,7 +79,7 @@ def check_files(spark: SparkSession, lake: Path, files: Iterable[DataFile]) -> i
     return sum(file.rows for file in known.values())
 
 
-def _is_in(where: Where, span: ArchivedSpan) -> Column:
+def _is_in(where: LakePartition, span: ArchivedSpan) -> Column:
     from pyspark.sql import functions as sql
 
     topic, generation, partition = where

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SCHEMA: Final = "at TIMESTAMP, node STRING, kind STRING, name STRING, measure STRING, value DOUBLE"
 
-Row = tuple[str, str, str, str, float]  # node, kind, name, measure, value
+HealthRow = tuple[str, str, str, str, float]  # node, kind, name, measure, value
 
 
 class HealthReport(ReadyPipeline):
@@ -77,7 +77,7 @@ class Sampler:
         options = {"servers": ",".join(self._servers), "topic": self._target["topic"]}
         written.write.format("penstock").options(**options).mode("append").save()
 
-    def _of_node(self, server: str) -> Iterator[Row]:
+    def _of_node(self, server: str) -> Iterator[HealthRow]:
         """A node that does not answer has one figure: that it does not."""
         portal, transport = transport_to((server,), timeout_s=5.0)
         try:
@@ -101,7 +101,7 @@ class Sampler:
                 if rate is not None:
                     yield server, "topic", topic.topic, f"{measure}_per_second", rate
 
-    def _of_groups(self) -> Iterator[Row]:
+    def _of_groups(self) -> Iterator[HealthRow]:
         portal, transport = transport_to(tuple(self._servers), timeout_s=5.0)
         try:
             found = portal.call(transport.call(ListGroups()))

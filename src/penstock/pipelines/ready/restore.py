@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.api.topics import CreateTopic
 from penstock.errors import InvalidLake, InvalidPipeline, UnknownTopic
-from penstock.pipelines.lake.catalog import CHECKSUM, Catalog, Where
+from penstock.pipelines.lake.catalog import CHECKSUM, Catalog, LakePartition
 from penstock.pipelines.lake.reading import ArchivedSpan, check_files, files_between, rows_between, rows_of
 from penstock.pipelines.lake.settings import change_settings, restored, settings_of
 from penstock.pipelines.places import PLAN, Checkpoint, beside, on_this_machine, within
@@ -55,7 +55,7 @@ class Portion(msgspec.Struct, frozen=True):
 
     pieces: list[Piece]
 
-    def spans(self) -> dict[Where, ArchivedSpan]:
+    def spans(self) -> dict[LakePartition, ArchivedSpan]:
         return {
             (each.topic, each.generation, each.partition): ArchivedSpan(each.begin, each.end) for each in self.pieces
         }
@@ -67,9 +67,9 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     targets: list[RestoreTarget]
     portions: list[Portion]
 
-    def spans(self) -> dict[Where, ArchivedSpan]:
+    def spans(self) -> dict[LakePartition, ArchivedSpan]:
         """Everything at once."""
-        found: dict[Where, ArchivedSpan] = {}
+        found: dict[LakePartition, ArchivedSpan] = {}
         for portion in self.portions:
             for where, span in portion.spans().items():
                 known = found.get(where, span)
@@ -112,9 +112,11 @@ def plan_of(
     )
 
 
-def _everything(catalog: Catalog, topics: Iterable[str]) -> tuple[dict[Where, ArchivedSpan], dict[Where, int]]:
-    spans: dict[Where, ArchivedSpan] = {}
-    counts: dict[Where, int] = {}
+def _everything(
+    catalog: Catalog, topics: Iterable[str]
+) -> tuple[dict[LakePartition, ArchivedSpan], dict[LakePartition, int]]:
+    spans: dict[LakePartition, ArchivedSpan] = {}
+    counts: dict[LakePartition, int] = {}
     for file in catalog.files_of(topics):
         for each in file.ranges:
             where = (file.topic, file.generation, each.partition)
@@ -125,7 +127,7 @@ def _everything(catalog: Catalog, topics: Iterable[str]) -> tuple[dict[Where, Ar
 
 
 def _cut(
-    spark: SparkSession, catalog: Catalog, spans: dict[Where, ArchivedSpan], at_ms: int, *, cuts_end: bool
+    spark: SparkSession, catalog: Catalog, spans: dict[LakePartition, ArchivedSpan], at_ms: int, *, cuts_end: bool
 ) -> None:
     """Have spans end, or begin, at the first message at or after an instant."""
     from pyspark.sql import functions as sql
@@ -142,7 +144,9 @@ def _cut(
         )
 
 
-def portions_of(spans: Mapping[Where, ArchivedSpan], counts: Mapping[Where, int], rows_max: int) -> Iterable[Portion]:
+def portions_of(
+    spans: Mapping[LakePartition, ArchivedSpan], counts: Mapping[LakePartition, int], rows_max: int
+) -> Iterable[Portion]:
     """Generation after generation, each topic in as many parts of about the same size as it takes."""
     for topic, generation in sorted({where[:2] for where in spans}):
         some = {where: span for where, span in spans.items() if where[:2] == (topic, generation)}

@@ -18,7 +18,7 @@ from penstock.api.limits import TIMESTAMPS_MAX
 from penstock.api.messages import ReadBatches
 from penstock.client.calls import unpacked
 from penstock.errors import InvalidConfig, LeaderNotAvailable, NodesUnreachable, PenstockError, UnknownTopic
-from penstock.spark.connection import refuse_kafka, transport_to
+from penstock.spark.connection import refuse_kafka
 from penstock.spark.reading.options import SourceOptions
 from penstock.spark.reading.plan import PartitionReach, Reaches, ReadSpan, StreamPosition, TopicReach
 
@@ -42,7 +42,7 @@ class Cluster:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._portal, self._transport = transport_to(options.servers, timeout_s=options.timeout_s, trust=options.trust)
+        self._portal, self._transport = options.way()
         self._passed_over: dict[tuple[str, int], int] = {}
 
     # -- how far topics reach -----------------------------------------------------------------------------------------

@@ -1,32 +1,21 @@
 """What a reader may be told: every option of the source, checked and typed before anything is read.
 
-Spark hands over options as texts under names whose case does not count. A name that is not known is refused with the
-nearest one that is, and so is one that means nothing where it is given: an option is never ignored.
 Reference: docs/reference/spark.md.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-from penstock.client.trust import SYSTEM_TRUST, Trust
-from penstock.errors import InvalidConfig, InvalidTopicName
-from penstock.model import check_topic_name
-from penstock.spark.connection import (
-    DEFAULT_TIMEOUT_SECONDS,
-    SAME,
-    TRUST_OPTIONS,
-    instead_of,
-    servers_in,
-    trust_in,
-)
+from penstock.errors import InvalidConfig
+from penstock.spark.connection import CREDENTIAL_OPTIONS, DEFAULT_TIMEOUT_SECONDS, SAME, ConnectionOptions, servers_in
+from penstock.spark.options import OptionTexts, check_name, trust_in
 
 End = Literal["earliest", "latest"]
 OnError = Literal["fail", "drop", "dead-letter"]
@@ -53,12 +42,11 @@ _BOTH: Final = (
     "deadLetterTopic",
     "timeout",
     "path",
-    *TRUST_OPTIONS,
+    *CREDENTIAL_OPTIONS,
 )
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY: Final = ("group", "maxRecordsPerTrigger", "maxBytesPerTrigger")
-_KNOWN: Final = {name.lower(): name for name in (*_BOTH, *_BATCH_ONLY, *_STREAM_ONLY)} | SAME
-_NUMBER_MAX: Final = (1 << 63) - 1
+_TIMEOUT_SECONDS_MAX: Final = 86_400
 _KAFKA_ENDS: Final[dict[int, End]] = {-2: "earliest", -1: "latest"}
 
 
@@ -97,10 +85,9 @@ class Bound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions:
+class SourceOptions(ConnectionOptions):
     """The options of one reader."""
 
-    servers: tuple[str, ...]
     topics: tuple[str, ...]
     pattern: str | None
     assigned: Mapping[str, frozenset[int]] | None  # partitions by topic, if only some are meant
@@ -116,13 +103,11 @@ class SourceOptions:
     schema: str | None
     on_error: OnError
     dead_letter_topic: str | None
-    timeout_s: float
-    trust: Trust = SYSTEM_TRUST
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
         """Check what was given. ``InvalidConfig`` says what is wrong and what would be right."""
-        texts = _Texts(given, _BOTH + (_STREAM_ONLY if is_streaming else _BATCH_ONLY), is_streaming=is_streaming)
+        texts = _texts_of(given, is_streaming=is_streaming)
         topics, pattern, assigned = _topics(texts)
         schema = texts.get("schema")
         on_error = texts.one_of("onError", ("fail", "drop", "dead-letter"), "fail")
@@ -132,7 +117,7 @@ class SourceOptions:
         if dead_letter_topic is not None:
             if on_error != "dead-letter":
                 raise InvalidConfig("deadLetterTopic goes with onError=dead-letter.")
-            _check_name(dead_letter_topic, "deadLetterTopic")
+            check_name(dead_letter_topic, "deadLetterTopic")
         columns = _columns(texts)
         if schema is not None and "value" not in columns:
             raise InvalidConfig("`schema` is about the column `value`, which `columns` leaves out.")
@@ -145,87 +130,31 @@ class SourceOptions:
             ending=_bound(texts, "ending", "latest"),
             columns=columns,
             group=texts.get("group"),
-            max_records=texts.number("maxRecordsPerTrigger"),
-            max_bytes=texts.number("maxBytesPerTrigger"),
-            min_partitions=texts.number("minPartitions"),
+            max_records=texts.whole("maxRecordsPerTrigger"),
+            max_bytes=texts.whole("maxBytesPerTrigger"),
+            min_partitions=texts.whole("minPartitions"),
             isolation=texts.one_of("isolation", ("read_committed", "read_uncommitted"), "read_committed"),
             fails_on_data_loss=texts.switch("failOnDataLoss", default=True),
             schema=schema,
             on_error=on_error,
             dead_letter_topic=dead_letter_topic,
-            timeout_s=texts.seconds("timeout", DEFAULT_TIMEOUT_SECONDS),
-            trust=trust_in({name: texts.get(name) for name in TRUST_OPTIONS}),
+            timeout_s=texts.number("timeout", DEFAULT_TIMEOUT_SECONDS, 0.001, _TIMEOUT_SECONDS_MAX),
+            trust=trust_in(texts),
+            token_file=texts.get("tokenFile"),
         )
 
 
-class _Texts:
-    """Options as they were given, whatever the case of their names."""
-
-    def __init__(self, given: Mapping[str, str], allowed: Sequence[str], *, is_streaming: bool) -> None:
-        self._texts: dict[str, str] = {}
-        for name, text in given.items():
-            known = _KNOWN.get(name.lower())
-            if known is None:
-                raise InvalidConfig(instead_of(name) or f"The source has no option {name!r}{_nearest(name, allowed)}.")
-            if known not in allowed:
-                kind, other = ("streams", "batch reads") if is_streaming else ("batch reads", "streams")
-                raise InvalidConfig(f"Option {known!r} is for {other}; it means nothing for {kind}.")
-            if known in self._texts:
-                raise InvalidConfig(f"{name} is another name for {known}: give one of them.")
-            self._texts[known] = str(text).strip()
-
-    def get(self, name: str) -> str | None:
-        text = self._texts.get(name)
-        if text == "":
-            raise InvalidConfig(f"Option {name!r} is empty; leave it out or give it a value.")
-        return text
-
-    def number(self, name: str) -> int | None:
-        text = self.get(name)
-        if text is None:
-            return None
-        if not (text.isascii() and text.isdigit() and 0 < int(text) <= _NUMBER_MAX):
-            raise InvalidConfig(f"Option {name!r} is a whole number above 0, not {text!r}.")
-        return int(text)
-
-    def seconds(self, name: str, default: float) -> float:
-        text = self.get(name)
-        if text is None:
-            return default
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = 0.0
-        if not 0 < seconds < 86_400:
-            raise InvalidConfig(f"Option {name!r} is a number of seconds above 0, not {text!r}.")
-        return seconds
-
-    def switch(self, name: str, *, default: bool) -> bool:
-        return str(self.one_of(name, ("true", "false"), str(default).lower())) == "true"
-
-    def one_of(self, name: str, values: Sequence[str], default: str) -> Any:
-        text = (self.get(name) or default).lower()
-        if text not in values:
-            raise InvalidConfig(f"Option {name!r} is one of {', '.join(values)}, not {text!r}.")
-        return text
+def _texts_of(given: Mapping[str, str], *, is_streaming: bool) -> OptionTexts:
+    here, other = (_STREAM_ONLY, _BATCH_ONLY) if is_streaming else (_BATCH_ONLY, _STREAM_ONLY)
+    kind, others = ("streams", "batch reads") if is_streaming else ("batch reads", "streams")
+    elsewhere = {name: f"Option {name!r} is for {others}; it means nothing for {kind}." for name in other}
+    return OptionTexts(given, "source", _BOTH + here, elsewhere=elsewhere, aliases=SAME)
 
 
-def nearest_of(name: str, known: Sequence[str]) -> str | None:
-    """The known name that is most like one that is not known."""
-    lower = {each.lower(): each for each in known}
-    found = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.6)
-    return lower[found[0]] if found else None
+TopicChoice = tuple[tuple[str, ...], str | None, Mapping[str, frozenset[int]] | None]
 
 
-def _nearest(name: str, allowed: Sequence[str]) -> str:
-    found = nearest_of(name, [each for each in allowed if each != "path"])
-    return f"; did you mean {found!r}?" if found else f"; it knows {', '.join(sorted(set(allowed) - {'path'}))}"
-
-
-Topics = tuple[tuple[str, ...], str | None, Mapping[str, frozenset[int]] | None]
-
-
-def _topics(texts: _Texts) -> Topics:
+def _topics(texts: OptionTexts) -> TopicChoice:
     """Names, a pattern for those that are not known yet, and which partitions of them, if not all."""
     given = {name: texts.get(name) for name in ("topics", "topicsPattern", "assign", "path")}
     ways = [name for name, text in given.items() if text is not None]
@@ -247,7 +176,7 @@ def _topics(texts: _Texts) -> Topics:
     globs = [name for name in names if "*" in name or "?" in name]
     if not globs:
         for name in names:
-            _check_name(name, "topics")
+            check_name(name, "topics")
         return names, None, None
     return (), "|".join(f"(?:{_expression(name)})" for name in names), None
 
@@ -261,7 +190,7 @@ def _assigned(text: str) -> dict[str, frozenset[int]]:
             f"Option 'assign' is JSON such as {{\"orders\": [0, 1]}}; {text!r} is not: {error}."
         ) from None
     for topic, partitions in found.items():
-        _check_name(topic, "assign")
+        check_name(topic, "assign")
         if not partitions or min(partitions) < 0:
             raise InvalidConfig(f"Option 'assign' names partitions from 0 on for each topic; {topic!r} has none.")
     if not found:
@@ -273,18 +202,11 @@ def _expression(glob: str) -> str:
     """A name with ``*`` and ``?`` in it as a regular expression, in what RE2 and Python have in common."""
     plain = glob.replace("*", "").replace("?", "")
     if plain:
-        _check_name(plain, "topics")
+        check_name(plain, "topics")
     return "".join(".*" if sign == "*" else "." if sign == "?" else re.escape(sign) for sign in glob)
 
 
-def _check_name(name: str, option: str) -> None:
-    try:
-        check_topic_name(name)
-    except InvalidTopicName as error:
-        raise InvalidConfig(f"Option {option!r}: {error.message}") from None
-
-
-def _columns(texts: _Texts) -> tuple[str, ...]:
+def _columns(texts: OptionTexts) -> tuple[str, ...]:
     has_headers = texts.switch("includeHeaders", default=False)
     named = texts.get("columns")
     if named is None:
@@ -303,7 +225,7 @@ def _columns(texts: _Texts) -> tuple[str, ...]:
 # -- where to begin and to end -----------------------------------------------------------------------------------------
 
 
-def _bound(texts: _Texts, which: Literal["starting", "ending"], default: End) -> Bound:
+def _bound(texts: OptionTexts, which: Literal["starting", "ending"], default: End) -> Bound:
     offsets, instant = texts.get(f"{which}Offsets"), texts.get(f"{which}Timestamp")
     instants = texts.get(f"{which}OffsetsByTimestamp")
     if sum(given is not None for given in (offsets, instant, instants)) > 1:
@@ -324,7 +246,7 @@ def _bound(texts: _Texts, which: Literal["starting", "ending"], default: End) ->
     return Bound(default, offsets=_offsets(offsets, f"{which}Offsets"))
 
 
-def _check_strategy(texts: _Texts) -> None:
+def _check_strategy(texts: OptionTexts) -> None:
     """Of what Kafka's connector may do where no message is as late as an instant, we do one thing."""
     strategy = texts.get("startingOffsetsByTimestampStrategy")
     if strategy is not None and strategy.lower() != "latest":

@@ -21,7 +21,7 @@ from penstock.spark.reading.options import Bound
 
 _VERSION: Final = 1
 
-Where = tuple[str, int]
+TopicAndPartition = tuple[str, int]
 
 
 class PartitionReach(NamedTuple):
@@ -62,7 +62,7 @@ class StreamPosition:
     group: str
     topics: Mapping[str, TopicPosition] = field(default_factory=dict)
 
-    def items(self) -> Iterator[tuple[Where, int]]:
+    def items(self) -> Iterator[tuple[TopicAndPartition, int]]:
         """Every partition and the next offset to be read there, in order."""
         for name, topic in sorted(self.topics.items()):
             for index, offset in sorted(topic.offsets.items()):

@@ -18,7 +18,7 @@ from pyspark.sql import types as spark_types
 from penstock.errors import InvalidRecord
 from penstock.priorities import PRIORITIES, PRIORITY_HEADER
 from penstock.records.varint import varlong_bytes
-from penstock.spark.reading.options import nearest_of
+from penstock.spark.options import nearest_of
 from penstock.spark.writing.encoding import Bytes, Integers, Mask, binary_column, lengths_of, offsets_of
 
 _BYTES: Final = (spark_types.StringType, spark_types.BinaryType)

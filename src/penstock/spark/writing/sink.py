@@ -23,7 +23,6 @@ from pyspark.sql.types import StructType
 from penstock.api.operation import Request
 from penstock.api.series import AbortNumber, BeginNumber, CommitNumber
 from penstock.errors import InvalidRecord, InvalidTxnState
-from penstock.spark.connection import transport_to
 from penstock.spark.writing.columns import Rows, check_schema, partitions_of, rows_of
 from penstock.spark.writing.encoding import Columns, Integers, encode
 from penstock.spark.writing.later import LaterRows, check_size, parted, schedule
@@ -125,15 +124,11 @@ class _Sink:
 
     def _schedule(self, scope: str, messages: Sequence[LaterRows]) -> None:
         if messages:
-            portal, transport = transport_to(
-                self._options.servers, timeout_s=self._options.timeout_s, trust=self._options.trust
-            )
+            portal, transport = self._options.way()
             portal.call(schedule(transport, scope, messages))
 
     def _call(self, request: Request[Any]) -> None:
-        portal, transport = transport_to(
-            self._options.servers, timeout_s=self._options.timeout_s, trust=self._options.trust
-        )
+        portal, transport = self._options.way()
         portal.call(transport.call(request))
 
 

@@ -21,7 +21,6 @@ from penstock.client.calls import error_named, unpacked
 from penstock.client.publishing import PartitionCounts
 from penstock.client.transport import Backoff
 from penstock.errors import PenstockError, UnexpectedAnswer
-from penstock.spark.connection import Way, transport_to
 from penstock.spark.writing.encoding import EncodedBatch, Numbering
 from penstock.spark.writing.options import SinkOptions
 
@@ -49,7 +48,7 @@ class Attempt:
         self._options = options
         self._claim = claim
         self._writer = writer
-        self._way: Way = transport_to(options.servers, timeout_s=options.timeout_s, trust=options.trust)
+        self._way = options.way()
         self._topics = PartitionCounts(self._way.transport)
         self._counts: dict[str, int] = {}
         self._lanes = [asyncio.Lock() for _ in range(_LANES)]

@@ -7,30 +7,19 @@ stays in the note until the end.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import EncryptionKeyError, StorageError
 from penstock.storage.encryption.files import EncryptedFiles, read_slots
 from penstock.storage.encryption.format import SLOT_BYTES, SLOTS_AT
 from penstock.storage.encryption.keys import KeySource, MasterKeys
-from penstock.storage.encryption_note import NOTE_FILE, EncryptionNote, load_note, save_note
+from penstock.storage.encryption_note import DirectoryKeys, EncryptionNote, load_note, save_note, walk
 from penstock.storage.files import File, Files
 
 _LOCK_FILE = "lock"
 _PASSES_MAX = 10  # a file that is renamed while a pass goes on may be missed by it
-
-
-@dataclass(slots=True)
-class DirectoryKeys:
-    """How the files of a directory are kept."""
-
-    encrypted: Counter[int] = field(default_factory=Counter)  # files by the version of the master key
-    plain: int = 0
-    damaged_copies: int = 0  # of data keys; another copy of each is good
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +133,3 @@ def look(files: Files, directory: Path) -> DirectoryKeys:
             if files.exists(path):
                 raise
     return found
-
-
-def walk(files: Files, directory: Path) -> Iterator[Path]:
-    """Every file of a data directory but the note and the lock, which hold nothing of users."""
-    for entry in files.entries(directory):
-        if entry.name not in (NOTE_FILE, _LOCK_FILE):
-            yield directory / entry.name
-    for below in files.directories(directory):
-        try:
-            yield from walk(files, below)
-        except StorageError:
-            if files.exists(below):
-                raise

@@ -21,6 +21,7 @@ from penstock.errors import StorageError, UnreadableBytes
 from penstock.storage.encryption.format import (
     CUT,
     FRAME_OVERHEAD,
+    HEAD_ROOM_BYTES,
     HEADER_BYTES,
     PAGE_BYTES,
     PAGE_HEAD_BYTES,
@@ -31,17 +32,21 @@ from penstock.storage.encryption.format import (
     SLOTS_AT,
     Cipher,
     Frame,
+    Redo,
+    Span,
     decode_redo,
     decode_slot,
     encode_redo,
     head_at,
     stated_size,
 )
+from penstock.storage.encryption.scratch import Scratch
 from penstock.storage.files import Buffer, File, read_around
 
-_WINDOW_PAGES: Final = 32
+_WINDOW_PAGES: Final = 3  # read at once; the allocator keeps memory of less than 128 KiB
 _STARTS_KEPT: Final = 1024
 
+_scratch: Final = Scratch()
 MakeSlot = Callable[[Cipher], bytes]
 
 
@@ -73,6 +78,7 @@ class EncryptedFile:
         make_slot: MakeSlot,
         lock: threading.Lock,
         *,
+        beginning: bytes,
         repairs: bool,
     ) -> None:
         self._inner = inner
@@ -85,25 +91,35 @@ class EncryptedFile:
         self._torn_from: int | None = None  # the position from which on a torn write left only garbage
         self._torn_at = 0  # and the place of that
         self._is_broken = False  # the last page cannot be read to its end
-        self._load(repairs=repairs)
+        self._load(beginning, repairs=repairs)
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
-    def _load(self, *, repairs: bool) -> None:
+    def _load(self, beginning: bytes, *, repairs: bool) -> None:
         """Find where the content ends, and where what a torn write left begins."""
         place = self._inner.size
         if self._cipher is None:
             self.size = place
             self._torn_from = 0 if place else None
             return
-        place = self._finish_redo(place, repairs=repairs)
         unreadable: list[int] = []
+        tail_at = max(0, min((place - 1) // PAGE_BYTES * PAGE_BYTES, place - REDO_BYTES_MAX))
+        tail = beginning[tail_at:]
+        if place > len(beginning):
+            tail = read_around(self._inner, tail_at, place - tail_at, unreadable.append)
+        redo = decode_redo(tail[-REDO_BYTES_MAX:]) if place > HEADER_BYTES else None
+        if redo is not None:
+            place = tail_at = self._finish(redo, repairs=repairs)
         last = (place - 1) // PAGE_BYTES
         listed_end, position, behind = -1, 0, HEADER_BYTES
         for page in range(last, -1, -1):
-            data = read_around(
-                self._inner, page * PAGE_BYTES, min(PAGE_BYTES, place - page * PAGE_BYTES), unreadable.append
-            )
+            at, size = page * PAGE_BYTES, min(PAGE_BYTES, place - page * PAGE_BYTES)
+            if at >= tail_at:
+                data = tail[at - tail_at :][:size]
+            else:
+                data = read_around(self._inner, at, size, unreadable.append)
+            if redo is not None and redo.at // PAGE_BYTES == page:
+                data = data[: redo.at - at] + redo.frame + data[redo.at - at + len(redo.frame) :]
             frames = self._list(page, data)
             if page == last and frames and frames[-1].behind == place:
                 listed_end = frames[-1].end
@@ -123,13 +139,9 @@ class EncryptedFile:
         else:
             self._torn_from, self._torn_at = position, behind
 
-    def _finish_redo(self, place: int, *, repairs: bool) -> int:
+    def _finish(self, redo: Redo, *, repairs: bool) -> int:
         """Write a frame over that a crash may have left half written; where the file ends without the note of it."""
-        size = min(place - HEADER_BYTES, REDO_BYTES_MAX)
-        redo = decode_redo(read_around(self._inner, place - size, size)) if size > 0 else None
-        if redo is None:
-            return place
-        end = place - redo.size
+        end = self._inner.size - redo.size
         if repairs:
             self._inner.patch(redo.at, redo.frame)
             self._inner.sync()
@@ -156,8 +168,12 @@ class EncryptedFile:
 
     def _list(self, page: int, data: bytes) -> list[Frame]:
         """The frames of a page, each with the end that cuts behind it leave it."""
-        start = self._begin(page)
-        if start is None or self._cipher is None:
+        if self._cipher is None:
+            return []
+        start = self._cipher.page_start(page, data[head_at(page) :]) if page else 0
+        if start is None:
+            start = self._derived_start(page)
+        if start is None:
             return []
         frames = list(self._cipher.frames(page, data, start))
         for at in range(len(frames) - 1, 0, -1):
@@ -174,8 +190,17 @@ class EncryptedFile:
             return 0
         start = self._starts.get(page)
         if start is None:
-            start = self._begin(page)
-            if start is not None and self._cipher is not None and self._begins_with_cut(page):
+            first = read_around(self._inner, page * PAGE_BYTES + head_at(page), PAGE_HEAD_BYTES + SIZES_BYTES)
+            start = None if self._cipher is None else self._cipher.page_start(page, first)
+            if start is None:
+                start = self._derived_start(page)
+            sizes = first[PAGE_HEAD_BYTES:]
+            if (
+                start is not None
+                and self._cipher is not None
+                and len(sizes) == SIZES_BYTES
+                and stated_size(sizes) >= CUT
+            ):
                 frames = self._cipher.frames(page, self._page(page), start)
                 start = min((frame.end for frame in takewhile(_is_cut, frames)), default=start)
             if start is not None:
@@ -183,15 +208,6 @@ class EncryptedFile:
                     self._starts.clear()
                 self._starts[page] = start
         return start
-
-    def _begin(self, page: int) -> int | None:
-        """Where a page begins: by its head, else by the page before; None if neither tells."""
-        start = self._stated_start(page)
-        return self._derived_start(page) if start is None else start
-
-    def _begins_with_cut(self, page: int) -> bool:
-        first = read_around(self._inner, page * PAGE_BYTES + head_at(page) + PAGE_HEAD_BYTES, SIZES_BYTES)
-        return len(first) == SIZES_BYTES and stated_size(first) >= CUT
 
     def _stated_start(self, page: int) -> int | None:
         if page == 0:
@@ -234,14 +250,56 @@ class EncryptedFile:
         end = min(position + size, self.size)
         if position >= end:
             return b""
+        found = _scratch.take(end - position)
         sound_end = end if self._torn_from is None else min(end, self._torn_from)
-        parts = list(self._read_sound(position, sound_end)) if position < sound_end else []
+        missing = self._read_sound(position, found[: sound_end - position]) if position < sound_end else 0
         if sound_end < end:
-            parts.append(bytes(end - max(position, sound_end)))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            torn = end - max(position, sound_end)
+            found[len(found) - torn :] = bytes(torn)
+        return bytes(found[: len(found) - missing])  # fewer where another process has cut the file
 
-    def _read_sound(self, position: int, end: int) -> Iterator[bytes]:
-        for page, data in self._pages(self._page_of(position), end - position):
+    def _read_sound(self, position: int, found: memoryview) -> int:
+        """Fill in content, the quick way page by page; with care from the first page on that has cuts or damage.
+
+        The answer is how many bytes there are no longer.
+        """
+        begin, end = position, position + len(found)
+        page, last = self._page_of(position), self._last_page
+        cipher = self._cipher
+        assert cipher is not None, "what has sound content has a key"
+        start = None
+        while position < end and page <= last:
+            count = min((end - position) // PAGE_BYTES + 1, _WINDOW_PAGES, last - page + 1)
+            try:
+                window = memoryview(self._inner.read(page * PAGE_BYTES, count * PAGE_BYTES + HEAD_ROOM_BYTES))
+            except StorageError:
+                break
+            for base in range(0, min(len(window), count * PAGE_BYTES), PAGE_BYTES):
+                if start is None:
+                    start = cipher.page_start(page, window[base + head_at(page) :]) if page else 0
+                reached = None
+                if start is not None and start <= position:
+                    span = Span(position, end)
+                    reached = cipher.open_run(page, window, base, start, span, found[position - begin :])
+                if reached == end:
+                    return 0
+                if page < last:
+                    start = cipher.page_start(page + 1, window[base + PAGE_BYTES + head_at(page + 1) :])
+                if reached is None or (page < last and start != reached):
+                    return self._fill_with_care(page, position, found[position - begin :])
+                position = max(position, reached)
+                page += 1
+        return self._fill_with_care(min(page, last), position, found[position - begin :])
+
+    def _fill_with_care(self, page: int, position: int, found: memoryview) -> int:
+        at = 0
+        for part in self._read_with_care(page, position, position + len(found)):
+            found[at : at + len(part)] = part
+            at += len(part)
+        return len(found) - at
+
+    def _read_with_care(self, first_page: int, position: int, end: int) -> Iterator[bytes]:
+        for page, data in self._pages(first_page, end - position):
             next_start = self._start(page + 1) if page < self._last_page else None
             for frame in self._list(page, data):
                 stop = frame.end if next_start is None else min(frame.end, next_start)
@@ -306,7 +364,7 @@ class EncryptedFile:
             and cipher
             and not self._is_broken
         ):
-            self._inner.write(b"".join(cipher.write(place, self.size, data, b"")))  # no new page, so no key slot
+            self._inner.write(b"".join(cipher.seal(place, self.size, data)))  # no new page, so no key slot
         else:
             with self._lock:
                 self._write_across(place, data)
@@ -314,18 +372,17 @@ class EncryptedFile:
 
     def _write_across(self, place: int, data: Buffer) -> None:
         """Write what may need a new page, and so a key slot: the key of the file or another copy of it."""
-        parts: list[bytes] = []
+        before = b""
         cipher = self._cipher
         if cipher is None:
             cipher = Cipher.make()
-            parts += [self._make_slot(cipher)] * (HEADER_BYTES // SLOT_BYTES)
+            before = self._make_slot(cipher) * (HEADER_BYTES // SLOT_BYTES)
             place = HEADER_BYTES
         elif self._is_broken:
-            parts.append(bytes(-place % PAGE_BYTES))
-            place += -place % PAGE_BYTES
+            before = bytes(-place % PAGE_BYTES)
+            place += len(before)
         slot = self._make_slot(cipher) if place <= PAGE_BYTES else b""  # of the second page, if that begins here
-        parts += cipher.write(place, self.size, data, slot)
-        self._inner.write(b"".join(parts))
+        self._inner.write(cipher.write(place, self.size, data, slot, before))
         self._cipher, self._is_broken = cipher, False
 
     def _mend(self) -> None:

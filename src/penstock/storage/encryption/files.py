@@ -15,6 +15,7 @@ from penstock.errors import EncryptionKeyError, StorageError
 from penstock.storage.encryption.file import EncryptedFile
 from penstock.storage.encryption.format import (
     HEADER_BYTES,
+    PAGE_BYTES,
     SLOT_BYTES,
     SLOTS_AT,
     Cipher,
@@ -39,22 +40,31 @@ def read_slots(file: File) -> list[KeySlot | None]:
 class EncryptedFiles:
     """Another file system, with files that only the master keys can read."""
 
-    def __init__(self, inner: Files, keys: MasterKeys, *, is_encrypting: bool = True) -> None:
+    def __init__(
+        self, inner: Files, keys: MasterKeys, *, is_encrypting: bool = True, is_repairing: bool = True
+    ) -> None:
         self.inner = inner
+        self._is_repairing = is_repairing  # finishes what a crash interrupted; a mere reader leaves that as it is
         self.keys = keys  # changed by a rotation, as a whole
         self.is_encrypting = is_encrypting  # new files; what is encrypted already stays so
         self.slot_lock = threading.Lock()  # of key slots and lengths of files
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        return self._open(path, create=create, repairs=True)
+        return self._open(path, create=create, repairs=self._is_repairing)
 
     def _open(self, path: Path, *, create: bool, repairs: bool) -> File:
         inner = self.inner.open(path, create=create)
         if inner.size == 0 and not self.is_encrypting:
             return inner
-        cipher = None
+        cipher, beginning = None, b""
         if inner.size:
-            head = read_around(inner, 0, HEADER_BYTES)
+            unreadable: list[int] = []
+            beginning = read_around(
+                inner, 0, PAGE_BYTES, unreadable.append
+            )  # most files are small: this is all of them
+            head = beginning[:HEADER_BYTES]
+            if unreadable:
+                beginning = b""
             slots = [decode_slot(head[at : at + SLOT_BYTES]) for at in SLOTS_AT[:-1]]
             if not any(slots) and inner.size >= _FAR_SLOT_AT + SLOT_BYTES:
                 slots = [decode_slot(read_around(inner, _FAR_SLOT_AT, SLOT_BYTES))]
@@ -63,7 +73,7 @@ class EncryptedFiles:
             # A shorter one was never synced: the first content comes in one write with the whole header.
             if any(slots) and inner.size >= HEADER_BYTES:
                 cipher = self.unwrap(path, [slot for slot in slots if slot is not None])
-        return EncryptedFile(inner, path, cipher, self.make_slot, self.slot_lock, repairs=repairs)
+        return EncryptedFile(inner, path, cipher, self.make_slot, self.slot_lock, beginning=beginning, repairs=repairs)
 
     def unwrap(self, path: Path, slots: list[KeySlot]) -> Cipher:
         """The key of a file. While keys are rotated its slots may differ, and any of them will do."""
@@ -79,6 +89,9 @@ class EncryptedFiles:
     def make_slot(self, cipher: Cipher) -> bytes:
         """A file's key, wrapped by the newest master key."""
         return encode_slot(KeySlot(cipher.file_id, self.keys.wrap(cipher.data_key)))
+
+    def names(self, directory: Path) -> list[str]:
+        return self.inner.names(directory)
 
     def entries(self, directory: Path) -> list[DirectoryEntry]:
         listed = (self._measure(directory, entry) for entry in self.inner.entries(directory))

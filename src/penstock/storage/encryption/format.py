@@ -1,6 +1,6 @@
 """The bytes of an encrypted file: key slots, pages and frames. Pure functions over bytes; docs/formats/encryption.md.
 
-A file is pages of 16 KiB. A page begins with the position of its first byte of content, and is filled with frames. A
+A file is pages of 32 KiB. A page begins with the position of its first byte of content, and is filled with frames. A
 frame is what one write put into one page, sealed under a nonce of its own. No frame is ever written over another one
 that counts, so a torn write tears nothing but itself. A frame is bound to its file, its place and its position.
 """
@@ -17,11 +17,12 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from penstock.storage.encryption.keys import KEY_BYTES, WrappedKey
+from penstock.storage.encryption.scratch import Scratch
+from penstock.storage.encryption_note import MAGIC
 from penstock.storage.files import Buffer
 
-MAGIC: Final = b"\x8ePSTKAES"
 FORMAT_VERSION: Final = 1
-PAGE_BYTES: Final = 16 * 1024
+PAGE_BYTES: Final = 32 * 1024  # the size of a frame has 15 bits
 SLOT_BYTES: Final = 512  # what a disk writes at once
 HEADER_BYTES: Final = 2 * SLOT_BYTES
 SLOTS_AT: Final = (
@@ -33,6 +34,7 @@ FRAME_OVERHEAD: Final = 34
 ROOM_MIN: Final = 64  # less is left unused at the end of a page
 CUT: Final = 0x8000  # in the size of a frame: it holds where the content ends instead of content
 NONCE_BYTES: Final = 12
+TAG_BYTES: Final = 16
 ID_BYTES: Final = 16
 
 _SLOT: Final = Struct(">8sHHI16s40s")
@@ -44,9 +46,12 @@ _SIZES: Final = Struct(">HHH")
 _BOUND_TO: Final = Struct(">16sQQH")  # file, place of the frame, position of its content, size
 _END: Final = Struct(">Q")
 _REDO: Final = Struct(">8sQI")  # magic, place, size of the frame before it; then the CRC32C of all that
+_scratch: Final = Scratch()
 _REDO_MAGIC: Final = b"\x8ePSTREDO"
 PAGE_HEAD_BYTES: Final = _PAGE_HEAD.size
 SIZES_BYTES: Final = _SIZES.size
+_PAGE_OVERHEAD_MAX: Final = SLOT_BYTES + PAGE_HEAD_BYTES + FRAME_OVERHEAD + ROOM_MIN
+_PAGE_CONTENT_MIN: Final = PAGE_BYTES - _PAGE_OVERHEAD_MAX
 
 
 class KeySlot(NamedTuple):
@@ -107,6 +112,25 @@ class Frame(NamedTuple):
         return self.at + FRAME_OVERHEAD + self.size
 
 
+class Span(NamedTuple):
+    """Some of the content, from a position to another."""
+
+    start: int
+    end: int
+
+
+HEAD_ROOM_BYTES: Final = SLOT_BYTES + PAGE_HEAD_BYTES + SIZES_BYTES  # the beginning of a page, to its first frame
+
+
+def _may_begin_cut(data: memoryview, at: int, page: int, page_end: int) -> bool:
+    """Whether the frame behind another one, in its page or in the next, may be a cut of it."""
+    if page_end - at < ROOM_MIN:
+        at = page_end + head_at(page + 1) + PAGE_HEAD_BYTES
+    if at + SIZES_BYTES > len(data):
+        return False
+    return (data[at] | data[at + 2] | data[at + 4]) >= CUT >> 8
+
+
 class Cipher:
     """The data key of one file: seals and opens its frames."""
 
@@ -124,26 +148,61 @@ class Cipher:
     def seal(self, at: int, start: int, content: Buffer, flag: int = 0) -> tuple[bytes, bytes]:
         """A frame for a place and a position, in two parts, under a nonce that no other frame has."""
         size = len(content) | flag
-        nonce = os.urandom(NONCE_BYTES)
+        nonce = os.urandom(NONCE_BYTES)  # never kept for later: a pool of them would be the same in a forked process
         sealed = self._gcm.encrypt(nonce, content, _BOUND_TO.pack(self.file_id, at, start, size))
         return _FRAME_HEAD.pack(size, size, size, nonce), sealed
 
     def open(self, data: bytes, at_in_data: int, frame: Frame) -> bytes | None:
         """The content of a frame; None if any bit of it is wrong, or it is not where it was written."""
-        nonce = data[at_in_data + 6 : at_in_data + 18]
-        sealed = data[at_in_data + 18 : at_in_data + FRAME_OVERHEAD + frame.size]
+        nonce = data[at_in_data + SIZES_BYTES : at_in_data + _FRAME_HEAD.size]
+        sealed = data[at_in_data + _FRAME_HEAD.size : at_in_data + FRAME_OVERHEAD + frame.size]
         size = frame.size | (CUT if frame.is_cut else 0)
         try:
             return self._gcm.decrypt(nonce, sealed, _BOUND_TO.pack(self.file_id, frame.at, frame.start, size))
         except InvalidTag:
             return None
 
+    def open_run(self, page: int, data: memoryview, base: int, start: int, span: Span, found: memoryview) -> int | None:
+        """Put what a page holds of a span into ``found``, which ends where the span does; how far that goes.
+
+        ``data`` holds the page from ``base`` on and, where there is one, the beginning of the next. This is the
+        quick way, for a page without cuts and without damage. None means that there may be either: nothing that was
+        found counts then, and `frames` has to look.
+        """
+        at = base + head_at(page) + PAGE_HEAD_BYTES
+        page_end = base + PAGE_BYTES
+        data_end = min(len(data), page_end)
+        to_place = page * PAGE_BYTES - base
+        position, end = span
+        while page_end - at >= ROOM_MIN and at + FRAME_OVERHEAD < data_end:
+            size, two, three, nonce = _FRAME_HEAD.unpack_from(data, at)
+            behind = at + FRAME_OVERHEAD + size
+            if size != two or size != three or size == 0 or behind > data_end:
+                return None  # a cut is larger than any page
+            frame_end = start + size
+            if frame_end > position:
+                sealed = data[at + _FRAME_HEAD.size : behind]
+                bound_to = _BOUND_TO.pack(self.file_id, at + to_place, start, size)
+                try:
+                    if start >= position and frame_end <= end:
+                        self._gcm.decrypt_into(nonce, sealed, bound_to, found[start - position : frame_end - position])
+                    else:
+                        low, high = max(start, position), min(frame_end, end)
+                        content = self._gcm.decrypt(nonce, sealed, bound_to)
+                        found[low - position : high - position] = content[low - start : high - start]
+                except InvalidTag:
+                    return None
+                if frame_end >= end:
+                    return None if _may_begin_cut(data, behind, page, page_end) else end
+            start, at = frame_end, behind
+        return None if _may_begin_cut(data, at, page, page_end) else start
+
     # -- pages --------------------------------------------------------------------------------------------------------
 
     def page_head(self, page: int, start: int) -> bytes:
         return _PAGE_HEAD.pack(start, crc32c.crc32c(_PAGE_CHECKED.pack(self.file_id, page, start)))
 
-    def page_start(self, page: int, head: bytes) -> int | None:
+    def page_start(self, page: int, head: Buffer) -> int | None:
         """The position that a page's head tells; None if it is damaged."""
         if len(head) < PAGE_HEAD_BYTES:
             return None
@@ -151,19 +210,42 @@ class Cipher:
         start, check = _PAGE_HEAD.unpack_from(head)
         return start if check == crc32c.crc32c(_PAGE_CHECKED.pack(self.file_id, page, start)) else None
 
-    def write(self, at: int, start: int, content: Buffer, slot: bytes) -> list[bytes]:
-        """What to write at the end of a file, which is ``at``, to add content behind position ``start``."""
-        parts: list[bytes] = []
+    def write(self, at: int, start: int, content: Buffer, slot: bytes, before: bytes = b"") -> memoryview:
+        """What to write at the end of a file to add content behind position ``start``.
+
+        The file ends at ``at`` once ``before`` is written, which becomes part of it. The answer is good until this
+        thread asks again.
+        """
         rest = memoryview(content)
+        pages = len(rest) // _PAGE_CONTENT_MIN + 2
+        made = _scratch.take(len(before) + len(rest) + pages * _PAGE_OVERHEAD_MAX)
+        nonces = os.urandom(NONCE_BYTES * pages)
+        made[: len(before)] = before
+        to_made = len(before) - at
+        used = 0
         while rest:
-            at = self._turn_page(parts, at, start, slot)
-            room = PAGE_BYTES - at % PAGE_BYTES - FRAME_OVERHEAD
-            piece = rest[:room]
-            parts += self.seal(at, start, piece)
-            at += FRAME_OVERHEAD + len(piece)
-            start += len(piece)
-            rest = rest[room:]
-        return parts
+            page, in_page = divmod(at, PAGE_BYTES)
+            if in_page == 0 and page > 1:
+                head = _PAGE_CHECKED.pack(self.file_id, page, start)
+                _PAGE_HEAD.pack_into(made, at + to_made, start, crc32c.crc32c(head))
+                at += PAGE_HEAD_BYTES
+            else:  # the rest of a page or a key slot comes before it
+                parts: list[bytes] = []
+                turned = self._turn_page(parts, at, start, slot)
+                made[at + to_made : turned + to_made] = b"".join(parts)
+                at = turned
+            size = min(len(rest), PAGE_BYTES - at % PAGE_BYTES - FRAME_OVERHEAD)
+            nonce = nonces[used : used + NONCE_BYTES]
+            used += NONCE_BYTES
+            _FRAME_HEAD.pack_into(made, at + to_made, size, size, size, nonce)
+            place = at + to_made + _FRAME_HEAD.size
+            bound_to = _BOUND_TO.pack(self.file_id, at, start, size)
+            self._gcm.encrypt_into(nonce, rest[:size], bound_to, made[place : place + size + TAG_BYTES])
+            at += FRAME_OVERHEAD + size
+            start += size
+            rest = rest[size:]
+        assert used <= len(nonces), "no frame is without a nonce of its own"
+        return made[: at + to_made]
 
     def cut(self, at: int, before: int, end: int, slot: bytes) -> list[bytes]:
         """What to write at the end of a file, where its content ends at ``before``, to have it end at ``end``.

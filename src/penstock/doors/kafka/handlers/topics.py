@@ -6,10 +6,10 @@ from collections import Counter
 from typing import Final
 from uuid import UUID
 
-from penstock.access.acls import AclAction
+from penstock.access.acls import AclAction, AclResource
 from penstock.consensus.controller import TopicSpec
 from penstock.consensus.topic_config import SETTINGS
-from penstock.doors.kafka.caller import REFUSED
+from penstock.doors.kafka.caller import REFUSED, Caller
 from penstock.doors.kafka.errors import error_code
 from penstock.doors.kafka.handler import Handler, RequestContext
 from penstock.doors.kafka.handlers.configs import SOURCE_DEFAULT, SOURCE_TOPIC
@@ -109,10 +109,10 @@ async def _delete(context: RequestContext, state: wire.DeleteTopicState) -> wire
                 error_message="There is no topic with this id.",
             )
         if not caller.may_topic(AclAction.DESCRIBE, topic.name):
-            return _not_deleted(None, state.topic_id)
+            return _not_deleted(caller, None, state.topic_id)
         name = topic.name
     if not (caller.may_cluster(AclAction.DELETE) or caller.may_topic(AclAction.DELETE, name)):
-        return _not_deleted(name, state.topic_id)
+        return _not_deleted(caller, name, state.topic_id)
     try:
         topic_id = broker.metadata.topic(name).topic_id
         await broker.delete_topic(name)
@@ -121,8 +121,8 @@ async def _delete(context: RequestContext, state: wire.DeleteTopicState) -> wire
     return wire.DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE)
 
 
-def _not_deleted(name: str | None, topic_id: UUID) -> wire.DeletableTopicResult:
-    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+def _not_deleted(caller: Caller, name: str | None, topic_id: UUID) -> wire.DeletableTopicResult:
+    code = caller.refuse(wire.DeleteTopicsRequest.api, AclResource.TOPIC, name or str(topic_id))
     return wire.DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=REFUSED)
 
 

@@ -67,3 +67,4 @@ LIST_CONFIG_RESOURCES = Api(74, "ListConfigResources", 0, 1, flexible=0)
 DESCRIBE_TOPIC_PARTITIONS = Api(75, "DescribeTopicPartitions", 0, 0, flexible=0)
 
 APIS: dict[int, Api] = {api.key: api for api in list(globals().values()) if isinstance(api, Api)}
+API_OF_NAME: dict[str, Api] = {api.name: api for api in APIS.values()}

@@ -1,7 +1,6 @@
 """How a message is described: a frozen structure whose annotations carry the facts that depend on the version.
 
-    class MetadataRequest(msgspec.Struct, frozen=True, kw_only=True):
-        api: ClassVar[Api] = apis.METADATA
+    class MetadataRequest(WireMessage, frozen=True, kw_only=True):
         topics: Annotated[tuple[MetadataRequestTopic, ...] | None, Nullable(1)]
         allow_auto_topic_creation: Annotated[Bool, Since(4)] = True
 
@@ -13,7 +12,6 @@ it is the compiler's business.
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, TypeAlias, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
@@ -22,38 +20,32 @@ import msgspec
 # -- the kinds of value there are on the wire --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(msgspec.Struct, frozen=True):
     """A number or a boolean: ``code`` is its letter in the struct module, which also says how wide it is."""
 
     code: str
     width: int
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A UTF-8 string with its length in front."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(msgspec.Struct, frozen=True):
     """Bytes with their length in front."""
 
 
-@dataclass(frozen=True, slots=True)
-class UuidBytes:
+class UuidBytes(msgspec.Struct, frozen=True):
     """A UUID of 16 bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(msgspec.Struct, frozen=True):
     """A nested structure."""
 
     cls: type[object]
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(msgspec.Struct, frozen=True):
     """Any number of one kind of value, with the count in front."""
 
     element: Kind
@@ -79,29 +71,25 @@ NO_UUID = UUID(int=0)
 _FOREVER = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
-class Since:
+class Since(msgspec.Struct, frozen=True):
     """The first version that has the field."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Until:
+class Until(msgspec.Struct, frozen=True):
     """The last version that has the field."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Nullable:
+class Nullable(msgspec.Struct, frozen=True):
     """The first version in which the field may be null; without it an optional field may be null in all of them."""
 
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tag:
+class Tag(msgspec.Struct, frozen=True):
     """The field is a tagged one: left out where it has its default, skipped by those who do not know it (KIP-482)."""
 
     number: int
@@ -110,8 +98,7 @@ class Tag:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(msgspec.Struct, frozen=True):
     """One kind of request: its number, the versions described here, and the first one in the flexible encoding."""
 
     key: int
@@ -137,8 +124,7 @@ class ApiMessage(Protocol):
     api: ClassVar[Api]
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """What the description says about one field."""
 
     name: str

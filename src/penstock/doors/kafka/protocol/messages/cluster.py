@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol import apis
-from penstock.doors.kafka.protocol.messages.shared import NOT_REQUESTED, TopicAndPartitions, TopicPartitionIndexes
+from penstock.doors.kafka.protocol.messages.shared import (
+    NOT_REQUESTED,
+    TopicAndPartitions,
+    TopicPartitionIndexes,
+    WireMessage,
+)
 from penstock.doors.kafka.protocol.schema import (
     NO_UUID,
-    Api,
     Bool,
     Int8,
     Int16,
@@ -26,9 +29,7 @@ from penstock.doors.kafka.protocol.schema import (
 )
 
 
-class ApiVersionsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.API_VERSIONS
-
+class ApiVersionsRequest(WireMessage, frozen=True, kw_only=True):
     client_software_name: Annotated[String, Since(3)] = ""
     client_software_version: Annotated[String, Since(3)] = ""
 
@@ -51,9 +52,7 @@ class FinalizedFeatureKey(msgspec.Struct, frozen=True, kw_only=True):
     min_version_level: Int16
 
 
-class ApiVersionsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.API_VERSIONS
-
+class ApiVersionsResponse(WireMessage, frozen=True, kw_only=True):
     error_code: Int16
     api_keys: tuple[ApiVersion, ...]
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
@@ -68,10 +67,8 @@ class MetadataRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: Annotated[String | None, Nullable(10)]
 
 
-class MetadataRequest(msgspec.Struct, frozen=True, kw_only=True):
+class MetadataRequest(WireMessage, frozen=True, kw_only=True):
     """All topics are asked for by null, and in version 0 by an empty array, which later means none."""
-
-    api: ClassVar[Api] = apis.METADATA
 
     topics: Annotated[tuple[MetadataRequestTopic, ...] | None, Nullable(1)]
     allow_auto_topic_creation: Annotated[Bool, Since(4)] = True
@@ -105,9 +102,7 @@ class MetadataResponseTopic(msgspec.Struct, frozen=True, kw_only=True):
     topic_authorized_operations: Annotated[Int32, Since(8)] = NOT_REQUESTED
 
 
-class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.METADATA
-
+class MetadataResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
     brokers: tuple[MetadataResponseBroker, ...]
     cluster_id: Annotated[String | None, Since(2)] = None
@@ -116,9 +111,7 @@ class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
     cluster_authorized_operations: Annotated[Int32, Since(8), Until(10)] = NOT_REQUESTED
 
 
-class DescribeClusterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_CLUSTER
-
+class DescribeClusterRequest(WireMessage, frozen=True, kw_only=True):
     include_cluster_authorized_operations: Bool
     endpoint_type: Annotated[Int8, Since(1)] = 1
 
@@ -130,9 +123,7 @@ class DescribeClusterBroker(msgspec.Struct, frozen=True, kw_only=True):
     rack: String | None = None
 
 
-class DescribeClusterResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_CLUSTER
-
+class DescribeClusterResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None
@@ -152,9 +143,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     partition_index: Int32
 
 
-class DescribeTopicPartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_TOPIC_PARTITIONS
-
+class DescribeTopicPartitionsRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[TopicRequest, ...]
     response_partition_limit: Int32 = 2000
     cursor: Cursor | None = None
@@ -181,9 +170,7 @@ class DescribeTopicPartitionsResponseTopic(msgspec.Struct, frozen=True, kw_only=
     topic_authorized_operations: Int32 = NOT_REQUESTED
 
 
-class DescribeTopicPartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_TOPIC_PARTITIONS
-
+class DescribeTopicPartitionsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[DescribeTopicPartitionsResponseTopic, ...]
     next_cursor: Cursor | None = None
@@ -196,9 +183,7 @@ class FeatureUpdateKey(msgspec.Struct, frozen=True, kw_only=True):
     upgrade_type: Annotated[Int8, Since(1)] = 1
 
 
-class UpdateFeaturesRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.UPDATE_FEATURES
-
+class UpdateFeaturesRequest(WireMessage, frozen=True, kw_only=True):
     timeout_ms: Int32 = 60000
     feature_updates: tuple[FeatureUpdateKey, ...]
     validate_only: Annotated[Bool, Since(1)] = False
@@ -210,9 +195,7 @@ class UpdatableFeatureResult(msgspec.Struct, frozen=True, kw_only=True):
     error_message: String | None = None
 
 
-class UpdateFeaturesResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.UPDATE_FEATURES
-
+class UpdateFeaturesResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None
@@ -222,10 +205,8 @@ class UpdateFeaturesResponse(msgspec.Struct, frozen=True, kw_only=True):
 # -- ElectLeaders ------------------------------------------------------------------------------------------------------
 
 
-class ElectLeadersRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ElectLeadersRequest(WireMessage, frozen=True, kw_only=True):
     """Null means all partitions. Version 0 has only one kind of election: for preferred leaders."""
-
-    api: ClassVar[Api] = apis.ELECT_LEADERS
 
     election_type: Annotated[Int8, Since(1)] = 0
     topic_partitions: tuple[TopicAndPartitions, ...] | None
@@ -243,9 +224,7 @@ class ReplicaElectionResult(msgspec.Struct, frozen=True, kw_only=True):
     partition_result: tuple[PartitionResult, ...]
 
 
-class ElectLeadersResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ELECT_LEADERS
-
+class ElectLeadersResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(1)] = 0
     replica_election_results: tuple[ReplicaElectionResult, ...]
@@ -266,9 +245,7 @@ class ReassignableTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ReassignablePartition, ...]
 
 
-class AlterPartitionReassignmentsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ALTER_PARTITION_REASSIGNMENTS
-
+class AlterPartitionReassignmentsRequest(WireMessage, frozen=True, kw_only=True):
     timeout_ms: Int32 = 60_000
     allow_replication_factor_change: Annotated[Bool, Since(1)] = True
     topics: tuple[ReassignableTopic, ...]
@@ -285,9 +262,7 @@ class ReassignableTopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ReassignablePartitionResponse, ...]
 
 
-class AlterPartitionReassignmentsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ALTER_PARTITION_REASSIGNMENTS
-
+class AlterPartitionReassignmentsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     allow_replication_factor_change: Annotated[Bool, Since(1)] = True
     error_code: Int16
@@ -298,10 +273,8 @@ class AlterPartitionReassignmentsResponse(msgspec.Struct, frozen=True, kw_only=T
 # -- ListPartitionReassignments ----------------------------------------------------------------------------------------
 
 
-class ListPartitionReassignmentsRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ListPartitionReassignmentsRequest(WireMessage, frozen=True, kw_only=True):
     """Null means all that are under way."""
-
-    api: ClassVar[Api] = apis.LIST_PARTITION_REASSIGNMENTS
 
     timeout_ms: Int32 = 60_000
     topics: tuple[TopicPartitionIndexes, ...] | None = None
@@ -319,9 +292,7 @@ class OngoingTopicReassignment(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[OngoingPartitionReassignment, ...]
 
 
-class ListPartitionReassignmentsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.LIST_PARTITION_REASSIGNMENTS
-
+class ListPartitionReassignmentsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None
@@ -340,9 +311,7 @@ class QuorumTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[QuorumPartition, ...]
 
 
-class DescribeQuorumRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_QUORUM
-
+class DescribeQuorumRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[QuorumTopic, ...]
 
 
@@ -381,9 +350,7 @@ class QuorumNode(msgspec.Struct, frozen=True, kw_only=True):
     listeners: tuple[QuorumListener, ...]
 
 
-class DescribeQuorumResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_QUORUM
-
+class DescribeQuorumResponse(WireMessage, frozen=True, kw_only=True):
     error_code: Int16
     error_message: Annotated[String | None, Since(2)] = None
     topics: tuple[DescribedQuorumTopic, ...]

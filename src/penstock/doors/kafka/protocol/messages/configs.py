@@ -1,19 +1,19 @@
-"""Settings of topics, groups and nodes, log directories, and quotas."""
+"""Settings of topics, groups and nodes, and log directories."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol import apis
 from penstock.doors.kafka.protocol.messages.shared import (
     ConfigValue,
     PartitionErrorCode,
     TopicAndPartitions,
     TopicPartitions,
+    WireMessage,
 )
-from penstock.doors.kafka.protocol.schema import Api, Bool, Int8, Int16, Int32, Int64, Since, String
+from penstock.doors.kafka.protocol.schema import Bool, Int8, Int16, Int32, Int64, Since, String
 
 
 class DescribeConfigsResource(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,9 +22,7 @@ class DescribeConfigsResource(msgspec.Struct, frozen=True, kw_only=True):
     configuration_keys: tuple[String, ...] | None
 
 
-class DescribeConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_CONFIGS
-
+class DescribeConfigsRequest(WireMessage, frozen=True, kw_only=True):
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: Bool = False
     include_documentation: Annotated[Bool, Since(3)] = False
@@ -55,9 +53,7 @@ class DescribeConfigsResult(msgspec.Struct, frozen=True, kw_only=True):
     configs: tuple[DescribeConfigsResourceResult, ...]
 
 
-class DescribeConfigsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_CONFIGS
-
+class DescribeConfigsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[DescribeConfigsResult, ...]
 
@@ -68,9 +64,7 @@ class AlterConfigsResource(msgspec.Struct, frozen=True, kw_only=True):
     configs: tuple[ConfigValue, ...]
 
 
-class AlterConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ALTER_CONFIGS
-
+class AlterConfigsRequest(WireMessage, frozen=True, kw_only=True):
     resources: tuple[AlterConfigsResource, ...]
     validate_only: Bool
 
@@ -82,9 +76,7 @@ class AlterConfigsResourceResponse(msgspec.Struct, frozen=True, kw_only=True):
     resource_name: String
 
 
-class AlterConfigsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ALTER_CONFIGS
-
+class AlterConfigsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     responses: tuple[AlterConfigsResourceResponse, ...]
 
@@ -101,23 +93,17 @@ class IncrementalAlterConfigsResource(msgspec.Struct, frozen=True, kw_only=True)
     configs: tuple[IncrementalAlterableConfig, ...]
 
 
-class IncrementalAlterConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.INCREMENTAL_ALTER_CONFIGS
-
+class IncrementalAlterConfigsRequest(WireMessage, frozen=True, kw_only=True):
     resources: tuple[IncrementalAlterConfigsResource, ...]
     validate_only: Bool
 
 
-class IncrementalAlterConfigsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.INCREMENTAL_ALTER_CONFIGS
-
+class IncrementalAlterConfigsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     responses: tuple[AlterConfigsResourceResponse, ...]
 
 
-class DescribeLogDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_LOG_DIRS
-
+class DescribeLogDirsRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[TopicAndPartitions, ...] | None
 
 
@@ -141,9 +127,7 @@ class DescribeLogDirsResult(msgspec.Struct, frozen=True, kw_only=True):
     usable_bytes: Annotated[Int64, Since(4)] = -1
 
 
-class DescribeLogDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_LOG_DIRS
-
+class DescribeLogDirsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(3)] = 0
     results: tuple[DescribeLogDirsResult, ...]
@@ -154,9 +138,7 @@ class AlterReplicaLogDir(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicPartitions, ...]
 
 
-class AlterReplicaLogDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ALTER_REPLICA_LOG_DIRS
-
+class AlterReplicaLogDirsRequest(WireMessage, frozen=True, kw_only=True):
     dirs: tuple[AlterReplicaLogDir, ...]
 
 
@@ -165,16 +147,12 @@ class AlterReplicaLogDirTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionErrorCode, ...]
 
 
-class AlterReplicaLogDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ALTER_REPLICA_LOG_DIRS
-
+class AlterReplicaLogDirsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[AlterReplicaLogDirTopicResult, ...]
 
 
-class ListConfigResourcesRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.LIST_CONFIG_RESOURCES
-
+class ListConfigResourcesRequest(WireMessage, frozen=True, kw_only=True):
     resource_types: Annotated[tuple[Int8, ...], Since(1)] = ()
 
 
@@ -183,9 +161,7 @@ class ConfigResource(msgspec.Struct, frozen=True, kw_only=True):
     resource_type: Annotated[Int8, Since(1)] = 16
 
 
-class ListConfigResourcesResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.LIST_CONFIG_RESOURCES
-
+class ListConfigResourcesResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     config_resources: tuple[ConfigResource, ...] = ()

@@ -5,14 +5,12 @@ Metadata and assignments of classic members are opaque to the broker: the client
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol import apis
-from penstock.doors.kafka.protocol.messages.shared import NOT_REQUESTED
+from penstock.doors.kafka.protocol.messages.shared import NOT_REQUESTED, WireMessage
 from penstock.doors.kafka.protocol.schema import (
-    Api,
     Bool,
     Bytes,
     Int8,
@@ -26,10 +24,8 @@ from penstock.doors.kafka.protocol.schema import (
 )
 
 
-class FindCoordinatorRequest(msgspec.Struct, frozen=True, kw_only=True):
+class FindCoordinatorRequest(WireMessage, frozen=True, kw_only=True):
     """One key up to version 3, many from version 4 on."""
-
-    api: ClassVar[Api] = apis.FIND_COORDINATOR
 
     key: Annotated[String, Until(3)] = ""
     key_type: Annotated[Int8, Since(1)] = 0
@@ -45,9 +41,7 @@ class Coordinator(msgspec.Struct, frozen=True, kw_only=True):
     error_message: String | None = None
 
 
-class FindCoordinatorResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.FIND_COORDINATOR
-
+class FindCoordinatorResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Annotated[Int16, Until(3)] = 0
     error_message: Annotated[String | None, Since(1), Until(3)] = None
@@ -62,9 +56,7 @@ class JoinGroupRequestProtocol(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Bytes
 
 
-class JoinGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.JOIN_GROUP
-
+class JoinGroupRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     session_timeout_ms: Int32
     rebalance_timeout_ms: Annotated[Int32, Since(1)] = -1
@@ -81,9 +73,7 @@ class JoinGroupResponseMember(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Bytes
 
 
-class JoinGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.JOIN_GROUP
-
+class JoinGroupResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
     error_code: Int16
     generation_id: Int32 = -1
@@ -100,9 +90,7 @@ class SyncGroupRequestAssignment(msgspec.Struct, frozen=True, kw_only=True):
     assignment: Bytes
 
 
-class SyncGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.SYNC_GROUP
-
+class SyncGroupRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     generation_id: Int32
     member_id: String
@@ -112,9 +100,7 @@ class SyncGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     assignments: tuple[SyncGroupRequestAssignment, ...]
 
 
-class SyncGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.SYNC_GROUP
-
+class SyncGroupResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Int16
     protocol_type: Annotated[String | None, Since(5)] = None
@@ -122,18 +108,14 @@ class SyncGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     assignment: Bytes
 
 
-class HeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.HEARTBEAT
-
+class HeartbeatRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     generation_id: Int32
     member_id: String
     group_instance_id: Annotated[String | None, Since(3)] = None
 
 
-class HeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.HEARTBEAT
-
+class HeartbeatResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Int16
 
@@ -144,9 +126,7 @@ class MemberIdentity(msgspec.Struct, frozen=True, kw_only=True):
     reason: Annotated[String | None, Since(5)] = None
 
 
-class LeaveGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.LEAVE_GROUP
-
+class LeaveGroupRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     member_id: Annotated[String, Until(2)] = ""
     members: Annotated[tuple[MemberIdentity, ...], Since(3)] = ()
@@ -158,17 +138,13 @@ class MemberResponse(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
 
 
-class LeaveGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.LEAVE_GROUP
-
+class LeaveGroupResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Int16
     members: Annotated[tuple[MemberResponse, ...], Since(3)] = ()
 
 
-class DescribeGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_GROUPS
-
+class DescribeGroupsRequest(WireMessage, frozen=True, kw_only=True):
     groups: tuple[String, ...]
     include_authorized_operations: Annotated[Bool, Since(3)] = False
 
@@ -193,16 +169,12 @@ class DescribedGroup(msgspec.Struct, frozen=True, kw_only=True):
     authorized_operations: Annotated[Int32, Since(3)] = NOT_REQUESTED
 
 
-class DescribeGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_GROUPS
-
+class DescribeGroupsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     groups: tuple[DescribedGroup, ...]
 
 
-class ListGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.LIST_GROUPS
-
+class ListGroupsRequest(WireMessage, frozen=True, kw_only=True):
     states_filter: Annotated[tuple[String, ...], Since(4)] = ()
     types_filter: Annotated[tuple[String, ...], Since(5)] = ()
 
@@ -214,17 +186,13 @@ class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
     group_type: Annotated[String, Since(5)] = ""
 
 
-class ListGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.LIST_GROUPS
-
+class ListGroupsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Int16
     groups: tuple[ListedGroup, ...]
 
 
-class DeleteGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DELETE_GROUPS
-
+class DeleteGroupsRequest(WireMessage, frozen=True, kw_only=True):
     groups_names: tuple[String, ...]
 
 
@@ -233,9 +201,7 @@ class DeletableGroupResult(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16
 
 
-class DeleteGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DELETE_GROUPS
-
+class DeleteGroupsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[DeletableGroupResult, ...]
 
@@ -245,10 +211,8 @@ class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[Int32, ...]
 
 
-class ConsumerGroupHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerGroupHeartbeatRequest(WireMessage, frozen=True, kw_only=True):
     """Null, or -1, stands for what is as it was. Version 1 adds the pattern, and has clients make their member ids."""
-
-    api: ClassVar[Api] = apis.CONSUMER_GROUP_HEARTBEAT
 
     group_id: String
     member_id: String
@@ -266,9 +230,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     topic_partitions: tuple[TopicPartitions, ...]
 
 
-class ConsumerGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.CONSUMER_GROUP_HEARTBEAT
-
+class ConsumerGroupHeartbeatResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None
@@ -278,9 +240,7 @@ class ConsumerGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
     assignment: Assignment | None = None
 
 
-class ConsumerGroupDescribeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.CONSUMER_GROUP_DESCRIBE
-
+class ConsumerGroupDescribeRequest(WireMessage, frozen=True, kw_only=True):
     group_ids: tuple[String, ...]
     include_authorized_operations: Bool = False
 
@@ -321,8 +281,6 @@ class DescribedConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
     authorized_operations: Int32 = NOT_REQUESTED
 
 
-class ConsumerGroupDescribeResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.CONSUMER_GROUP_DESCRIBE
-
+class ConsumerGroupDescribeResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     groups: tuple[DescribedConsumerGroup, ...]

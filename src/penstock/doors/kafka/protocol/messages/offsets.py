@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol import apis
-from penstock.doors.kafka.protocol.messages.shared import TopicErrorCodes, TopicPartitionIndexes
-from penstock.doors.kafka.protocol.schema import Api, Bool, Int8, Int16, Int32, Int64, Nullable, Since, String, Until
+from penstock.doors.kafka.protocol.messages.shared import TopicErrorCodes, TopicPartitionIndexes, WireMessage
+from penstock.doors.kafka.protocol.schema import Bool, Int8, Int16, Int32, Int64, Nullable, Since, String, Until
 
 
 class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,10 +21,8 @@ class ListOffsetsTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ListOffsetsPartition, ...]
 
 
-class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ListOffsetsRequest(WireMessage, frozen=True, kw_only=True):
     """The first offset at or after a time; -1 asks for the end, -2 for the start, -3 for the latest record's."""
-
-    api: ClassVar[Api] = apis.LIST_OFFSETS
 
     replica_id: Int32
     isolation_level: Annotated[Int8, Since(2)] = 0
@@ -45,9 +42,7 @@ class ListOffsetsTopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[ListOffsetsPartitionResponse, ...]
 
 
-class ListOffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.LIST_OFFSETS
-
+class ListOffsetsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
     topics: tuple[ListOffsetsTopicResponse, ...]
 
@@ -63,9 +58,7 @@ class OffsetForLeaderTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[OffsetForLeaderPartition, ...]
 
 
-class OffsetForLeaderEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.OFFSET_FOR_LEADER_EPOCH
-
+class OffsetForLeaderEpochRequest(WireMessage, frozen=True, kw_only=True):
     replica_id: Annotated[Int32, Since(3)] = -2
     topics: tuple[OffsetForLeaderTopic, ...]
 
@@ -82,9 +75,7 @@ class OffsetForLeaderTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[EpochEndOffset, ...]
 
 
-class OffsetForLeaderEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.OFFSET_FOR_LEADER_EPOCH
-
+class OffsetForLeaderEpochResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[OffsetForLeaderTopicResult, ...]
 
@@ -101,9 +92,7 @@ class OffsetCommitRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[OffsetCommitRequestPartition, ...]
 
 
-class OffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.OFFSET_COMMIT
-
+class OffsetCommitRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     generation_id_or_member_epoch: Int32 = -1
     member_id: String
@@ -112,9 +101,7 @@ class OffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[OffsetCommitRequestTopic, ...]
 
 
-class OffsetCommitResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.OFFSET_COMMIT
-
+class OffsetCommitResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
     topics: tuple[TopicErrorCodes, ...]
 
@@ -126,10 +113,8 @@ class OffsetFetchRequestGroup(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicPartitionIndexes, ...] | None
 
 
-class OffsetFetchRequest(msgspec.Struct, frozen=True, kw_only=True):
+class OffsetFetchRequest(WireMessage, frozen=True, kw_only=True):
     """One group up to version 7, many from version 8 on; null topics are all that the group has committed."""
-
-    api: ClassVar[Api] = apis.OFFSET_FETCH
 
     group_id: Annotated[String, Until(7)] = ""
     topics: Annotated[tuple[TopicPartitionIndexes, ...] | None, Until(7), Nullable(2)] = None
@@ -156,9 +141,7 @@ class OffsetFetchResponseGroup(msgspec.Struct, frozen=True, kw_only=True):
     error_code: Int16 = 0
 
 
-class OffsetFetchResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.OFFSET_FETCH
-
+class OffsetFetchResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
     topics: Annotated[tuple[OffsetFetchResponseTopic, ...], Until(7)] = ()
     error_code: Annotated[Int16, Since(2), Until(7)] = 0
@@ -174,16 +157,12 @@ class OffsetDeleteRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[OffsetDeleteRequestPartition, ...]
 
 
-class OffsetDeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.OFFSET_DELETE
-
+class OffsetDeleteRequest(WireMessage, frozen=True, kw_only=True):
     group_id: String
     topics: tuple[OffsetDeleteRequestTopic, ...]
 
 
-class OffsetDeleteResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.OFFSET_DELETE
-
+class OffsetDeleteResponse(WireMessage, frozen=True, kw_only=True):
     error_code: Int16
     throttle_time_ms: Int32 = 0
     topics: tuple[TopicErrorCodes, ...]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from penstock.doors.kafka.protocol import apis
-from penstock.doors.kafka.protocol.schema import Api, Bool, Float64, Int8, Int16, Int32, String
+from penstock.doors.kafka.protocol.messages.shared import WireMessage
+from penstock.doors.kafka.protocol.schema import Bool, Float64, Int8, Int16, Int32, String
 
 
 class QuotaMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,9 +14,7 @@ class QuotaMatch(msgspec.Struct, frozen=True, kw_only=True):
     match: String | None
 
 
-class DescribeClientQuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_CLIENT_QUOTAS
-
+class DescribeClientQuotasRequest(WireMessage, frozen=True, kw_only=True):
     components: tuple[QuotaMatch, ...]
     strict: Bool
 
@@ -38,9 +34,7 @@ class DescribedQuota(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[QuotaValue, ...]
 
 
-class DescribeClientQuotasResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_CLIENT_QUOTAS
-
+class DescribeClientQuotasResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None
@@ -58,9 +52,7 @@ class AlteredQuota(msgspec.Struct, frozen=True, kw_only=True):
     ops: tuple[QuotaChange, ...]
 
 
-class AlterClientQuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ALTER_CLIENT_QUOTAS
-
+class AlterClientQuotasRequest(WireMessage, frozen=True, kw_only=True):
     entries: tuple[AlteredQuota, ...]
     validate_only: Bool
 
@@ -71,8 +63,6 @@ class AlterQuotaResult(msgspec.Struct, frozen=True, kw_only=True):
     entity: tuple[QuotaPart, ...]
 
 
-class AlterClientQuotasResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ALTER_CLIENT_QUOTAS
-
+class AlterClientQuotasResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     entries: tuple[AlterQuotaResult, ...]

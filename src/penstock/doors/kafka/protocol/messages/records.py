@@ -5,14 +5,13 @@ Records are copied here; the broker reads and writes the same messages with `pro
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol import apis
+from penstock.doors.kafka.protocol.messages.shared import WireMessage
 from penstock.doors.kafka.protocol.schema import (
     NO_UUID,
-    Api,
     Bytes,
     Int8,
     Int16,
@@ -36,9 +35,7 @@ class TopicProduceData(msgspec.Struct, frozen=True, kw_only=True):
     partition_data: tuple[PartitionProduceData, ...]
 
 
-class ProduceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.PRODUCE
-
+class ProduceRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: Annotated[String | None, Since(3)] = None
     acks: Int16
     timeout_ms: Int32
@@ -78,9 +75,7 @@ class NodeEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     rack: String | None = None
 
 
-class ProduceResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.PRODUCE
-
+class ProduceResponse(WireMessage, frozen=True, kw_only=True):
     responses: tuple[TopicProduceResponse, ...]
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     node_endpoints: Annotated[tuple[NodeEndpoint, ...], Since(10), Tag(0)] = ()
@@ -113,9 +108,7 @@ class ForgottenTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[Int32, ...]
 
 
-class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.FETCH
-
+class FetchRequest(WireMessage, frozen=True, kw_only=True):
     cluster_id: Annotated[String | None, Since(12), Tag(0)] = None
     replica_id: Annotated[Int32, Until(14)] = -1
     replica_state: Annotated[ReplicaState, Since(15), Tag(1)] = ReplicaState()
@@ -165,9 +158,7 @@ class FetchableTopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionData, ...]
 
 
-class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.FETCH
-
+class FetchResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(7)] = 0
     session_id: Annotated[Int32, Since(7)] = 0

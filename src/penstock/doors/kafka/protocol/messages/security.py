@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol import apis
-from penstock.doors.kafka.protocol.schema import Api, Bytes, Int8, Int16, Int32, Int64, Since, String
+from penstock.doors.kafka.protocol.messages.shared import WireMessage
+from penstock.doors.kafka.protocol.schema import Bytes, Int8, Int16, Int32, Int64, Since, String
 
 
 class AclFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,8 +20,8 @@ class AclFilter(msgspec.Struct, frozen=True, kw_only=True):
     permission_type: Int8
 
 
-class DescribeAclsRequest(AclFilter, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_ACLS
+class DescribeAclsRequest(AclFilter, WireMessage, frozen=True, kw_only=True):
+    """The filter of the rules to show."""
 
 
 class AclDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,9 +38,7 @@ class DescribeAclsResource(msgspec.Struct, frozen=True, kw_only=True):
     acls: tuple[AclDescription, ...]
 
 
-class DescribeAclsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_ACLS
-
+class DescribeAclsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None
@@ -57,9 +55,7 @@ class AclCreation(msgspec.Struct, frozen=True, kw_only=True):
     permission_type: Int8
 
 
-class CreateAclsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.CREATE_ACLS
-
+class CreateAclsRequest(WireMessage, frozen=True, kw_only=True):
     creations: tuple[AclCreation, ...]
 
 
@@ -68,16 +64,12 @@ class AclCreationResult(msgspec.Struct, frozen=True, kw_only=True):
     error_message: String | None = None
 
 
-class CreateAclsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.CREATE_ACLS
-
+class CreateAclsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[AclCreationResult, ...]
 
 
-class DeleteAclsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DELETE_ACLS
-
+class DeleteAclsRequest(WireMessage, frozen=True, kw_only=True):
     filters: tuple[AclFilter, ...]
 
 
@@ -99,38 +91,28 @@ class DeleteAclsFilterResult(msgspec.Struct, frozen=True, kw_only=True):
     matching_acls: tuple[DeleteAclsMatchingAcl, ...] = ()
 
 
-class DeleteAclsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DELETE_ACLS
-
+class DeleteAclsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     filter_results: tuple[DeleteAclsFilterResult, ...]
 
 
-class SaslHandshakeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.SASL_HANDSHAKE
-
+class SaslHandshakeRequest(WireMessage, frozen=True, kw_only=True):
     mechanism: String
 
 
-class SaslHandshakeResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.SASL_HANDSHAKE
-
+class SaslHandshakeResponse(WireMessage, frozen=True, kw_only=True):
     error_code: Int16
     mechanisms: tuple[String, ...]
 
 
-class SaslAuthenticateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.SASL_AUTHENTICATE
-
+class SaslAuthenticateRequest(WireMessage, frozen=True, kw_only=True):
     auth_bytes: Bytes
 
     def __repr__(self) -> str:  # it may be a password
         return f"SaslAuthenticateRequest({len(self.auth_bytes)} bytes)"
 
 
-class SaslAuthenticateResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.SASL_AUTHENTICATE
-
+class SaslAuthenticateResponse(WireMessage, frozen=True, kw_only=True):
     error_code: Int16
     error_message: String | None = None
     auth_bytes: Bytes
@@ -141,9 +123,7 @@ class UserName(msgspec.Struct, frozen=True, kw_only=True):
     name: String
 
 
-class DescribeUserScramCredentialsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_USER_SCRAM_CREDENTIALS
-
+class DescribeUserScramCredentialsRequest(WireMessage, frozen=True, kw_only=True):
     users: tuple[UserName, ...] | None
 
 
@@ -159,9 +139,7 @@ class DescribeUserScramCredentialsResult(msgspec.Struct, frozen=True, kw_only=Tr
     credential_infos: tuple[ScramCredentialInfo, ...] = ()
 
 
-class DescribeUserScramCredentialsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_USER_SCRAM_CREDENTIALS
-
+class DescribeUserScramCredentialsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: String | None = None
@@ -184,9 +162,7 @@ class ScramCredentialUpsertion(msgspec.Struct, frozen=True, kw_only=True):
         return f"ScramCredentialUpsertion(name={self.name!r}, mechanism={self.mechanism})"
 
 
-class AlterUserScramCredentialsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ALTER_USER_SCRAM_CREDENTIALS
-
+class AlterUserScramCredentialsRequest(WireMessage, frozen=True, kw_only=True):
     deletions: tuple[ScramCredentialDeletion, ...]
     upsertions: tuple[ScramCredentialUpsertion, ...]
 
@@ -197,8 +173,6 @@ class AlterUserScramCredentialsResult(msgspec.Struct, frozen=True, kw_only=True)
     error_message: String | None = None
 
 
-class AlterUserScramCredentialsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ALTER_USER_SCRAM_CREDENTIALS
-
+class AlterUserScramCredentialsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[AlterUserScramCredentialsResult, ...]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol import apis
-from penstock.doors.kafka.protocol.messages.shared import ConfigValue
+from penstock.doors.kafka.protocol.messages.shared import ConfigValue, WireMessage
 from penstock.doors.kafka.protocol.schema import (
     NO_UUID,
-    Api,
     Bool,
     Int8,
     Int16,
@@ -38,9 +36,7 @@ class CreatableTopic(msgspec.Struct, frozen=True, kw_only=True):
     configs: tuple[ConfigValue, ...]
 
 
-class CreateTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.CREATE_TOPICS
-
+class CreateTopicsRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[CreatableTopic, ...]
     timeout_ms: Int32 = 60000
     validate_only: Bool = False
@@ -65,9 +61,7 @@ class CreatableTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     configs: Annotated[tuple[CreatableTopicConfigs, ...] | None, Since(5)] = None
 
 
-class CreateTopicsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.CREATE_TOPICS
-
+class CreateTopicsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[CreatableTopicResult, ...]
 
@@ -77,10 +71,8 @@ class DeleteTopicState(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: Uuid
 
 
-class DeleteTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
+class DeleteTopicsRequest(WireMessage, frozen=True, kw_only=True):
     """By name up to version 5; by name or by id from version 6 on."""
-
-    api: ClassVar[Api] = apis.DELETE_TOPICS
 
     topics: Annotated[tuple[DeleteTopicState, ...], Since(6)] = ()
     topic_names: Annotated[tuple[String, ...], Until(5)] = ()
@@ -94,9 +86,7 @@ class DeletableTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     error_message: Annotated[String | None, Since(5)] = None
 
 
-class DeleteTopicsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DELETE_TOPICS
-
+class DeleteTopicsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     responses: tuple[DeletableTopicResult, ...]
 
@@ -111,9 +101,7 @@ class CreatePartitionsTopic(msgspec.Struct, frozen=True, kw_only=True):
     assignments: tuple[CreatePartitionsAssignment, ...] | None
 
 
-class CreatePartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.CREATE_PARTITIONS
-
+class CreatePartitionsRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[CreatePartitionsTopic, ...]
     timeout_ms: Int32
     validate_only: Bool
@@ -125,9 +113,7 @@ class CreatePartitionsTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     error_message: String | None = None
 
 
-class CreatePartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.CREATE_PARTITIONS
-
+class CreatePartitionsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[CreatePartitionsTopicResult, ...]
 
@@ -142,9 +128,7 @@ class DeleteRecordsTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[DeleteRecordsPartition, ...]
 
 
-class DeleteRecordsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DELETE_RECORDS
-
+class DeleteRecordsRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[DeleteRecordsTopic, ...]
     timeout_ms: Int32
 
@@ -160,8 +144,6 @@ class DeleteRecordsTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[DeleteRecordsPartitionResult, ...]
 
 
-class DeleteRecordsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DELETE_RECORDS
-
+class DeleteRecordsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[DeleteRecordsTopicResult, ...]

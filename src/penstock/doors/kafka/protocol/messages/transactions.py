@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
-from penstock.doors.kafka.protocol import apis
 from penstock.doors.kafka.protocol.messages.shared import (
     TopicAndPartitions,
     TopicErrorCodes,
     TopicPartitionIndexes,
     TopicPartitions,
+    WireMessage,
 )
-from penstock.doors.kafka.protocol.schema import Api, Bool, Int8, Int16, Int32, Int64, Since, String
+from penstock.doors.kafka.protocol.schema import Bool, Int8, Int16, Int32, Int64, Since, String
 
 
-class InitProducerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.INIT_PRODUCER_ID
-
+class InitProducerIdRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: String | None
     transaction_timeout_ms: Int32
     producer_id: Annotated[Int64, Since(3)] = -1
     producer_epoch: Annotated[Int16, Since(3)] = -1
 
 
-class InitProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.INIT_PRODUCER_ID
-
+class InitProducerIdResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     producer_id: Int64 = -1
     producer_epoch: Int16
 
 
-class AddPartitionsToTxnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ADD_PARTITIONS_TO_TXN
-
+class AddPartitionsToTxnRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: String
     producer_id: Int64
     producer_epoch: Int16
@@ -53,41 +47,31 @@ class AddPartitionsToTxnTopicResult(msgspec.Struct, frozen=True, kw_only=True):
     results_by_partition: tuple[AddPartitionsToTxnPartitionResult, ...]
 
 
-class AddPartitionsToTxnResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ADD_PARTITIONS_TO_TXN
-
+class AddPartitionsToTxnResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     results: tuple[AddPartitionsToTxnTopicResult, ...]
 
 
-class AddOffsetsToTxnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ADD_OFFSETS_TO_TXN
-
+class AddOffsetsToTxnRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: String
     producer_id: Int64
     producer_epoch: Int16
     group_id: String
 
 
-class AddOffsetsToTxnResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.ADD_OFFSETS_TO_TXN
-
+class AddOffsetsToTxnResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
 
 
-class EndTxnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.END_TXN
-
+class EndTxnRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: String
     producer_id: Int64
     producer_epoch: Int16
     committed: Bool
 
 
-class EndTxnResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.END_TXN
-
+class EndTxnResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     producer_id: Annotated[Int64, Since(5)] = -1
@@ -103,9 +87,7 @@ class WritableTxnMarker(msgspec.Struct, frozen=True, kw_only=True):
     transaction_version: Annotated[Int8, Since(2)] = 0
 
 
-class WriteTxnMarkersRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.WRITE_TXN_MARKERS
-
+class WriteTxnMarkersRequest(WireMessage, frozen=True, kw_only=True):
     markers: tuple[WritableTxnMarker, ...]
 
 
@@ -114,9 +96,7 @@ class WritableTxnMarkerResult(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicErrorCodes, ...]
 
 
-class WriteTxnMarkersResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.WRITE_TXN_MARKERS
-
+class WriteTxnMarkersResponse(WireMessage, frozen=True, kw_only=True):
     markers: tuple[WritableTxnMarkerResult, ...]
 
 
@@ -132,9 +112,7 @@ class TxnOffsetCommitRequestTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[TxnOffsetCommitRequestPartition, ...]
 
 
-class TxnOffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.TXN_OFFSET_COMMIT
-
+class TxnOffsetCommitRequest(WireMessage, frozen=True, kw_only=True):
     transactional_id: String
     group_id: String
     producer_id: Int64
@@ -145,16 +123,12 @@ class TxnOffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TxnOffsetCommitRequestTopic, ...]
 
 
-class TxnOffsetCommitResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.TXN_OFFSET_COMMIT
-
+class TxnOffsetCommitResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[TopicErrorCodes, ...]
 
 
-class DescribeProducersRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_PRODUCERS
-
+class DescribeProducersRequest(WireMessage, frozen=True, kw_only=True):
     topics: tuple[TopicPartitionIndexes, ...]
 
 
@@ -179,16 +153,12 @@ class TopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionResponse, ...]
 
 
-class DescribeProducersResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_PRODUCERS
-
+class DescribeProducersResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     topics: tuple[TopicResponse, ...]
 
 
-class DescribeTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_TRANSACTIONS
-
+class DescribeTransactionsRequest(WireMessage, frozen=True, kw_only=True):
     transactional_ids: tuple[String, ...]
 
 
@@ -203,16 +173,12 @@ class DescribedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicAndPartitions, ...]
 
 
-class DescribeTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.DESCRIBE_TRANSACTIONS
-
+class DescribeTransactionsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     transaction_states: tuple[DescribedTransaction, ...]
 
 
-class ListTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.LIST_TRANSACTIONS
-
+class ListTransactionsRequest(WireMessage, frozen=True, kw_only=True):
     state_filters: tuple[String, ...]
     producer_id_filters: tuple[Int64, ...]
     duration_filter: Annotated[Int64, Since(1)] = -1
@@ -225,9 +191,7 @@ class ListedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     transaction_state: String
 
 
-class ListTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    api: ClassVar[Api] = apis.LIST_TRANSACTIONS
-
+class ListTransactionsResponse(WireMessage, frozen=True, kw_only=True):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     unknown_state_filters: tuple[String, ...]
