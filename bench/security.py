@@ -73,7 +73,8 @@ class Contender:
     costs: dict[str, list[float]] = field(default_factory=dict)
 
     def create(self, topic: str, partitions: int) -> None:
-        AdminClient(dict(self.admin)).create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
+        admin = AdminClient(dict(self.admin))
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
 
     def play(self, generator: LoadGenerator, work: Work, topic: str, count: int) -> None:
         target: Any = SimpleNamespace(brokers=self.brokers)
@@ -124,7 +125,8 @@ def allow_everything_by_prefix(settings: Mapping[str, Any]) -> None:
         )
         for action in (AclOperation.READ, AclOperation.WRITE)
     ]
-    for future in AdminClient(dict(settings)).create_acls(rules).values():
+    admin = AdminClient(dict(settings))
+    for future in admin.create_acls(rules).values():
         future.result(30)
 
 

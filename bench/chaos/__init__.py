@@ -2,6 +2,7 @@
 
     ./dev chaos                     ten minutes, every fault that this machine allows
     ./dev chaos failover            kill -9 of a leader until the next acknowledged write, fifty times
+    ./dev chaos --secured           the same with TLS everywhere, logins and encryption at rest
     ./dev chaos rolling             a rolling restart under load; failed operations of clients are counted
 
 As root every node lives in a network namespace and on a disk image of its own, so that the network can be cut and the

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -213,3 +217,52 @@ def test_nothing_that_was_written_can_be_read_on_the_disk(tmp_path: Path) -> Non
         assert message is not None
         assert message.value() == CANARY.encode() * 3
         consumer.close()
+
+
+def test_credentials_do_not_help_a_foreign_page(node: SecuredNode) -> None:
+    """A page of another site may change nothing, nor call the node by a name of its own, even with the admin's token."""
+    for headers, status in (
+        ({"Host": "evil.example"}, 421),
+        ({"Origin": "https://evil.example"}, 403),
+    ):
+        connection = http.client.HTTPSConnection("127.0.0.1", node.http_port, timeout=30, context=node.context())
+        with contextlib.closing(connection):
+            login = {"Authorization": f"Bearer {node.token}", "Content-Type": "application/json"}
+            connection.request("POST", "/v1/topics", b'{"name": "evil"}', {**login, **headers})
+            answer = connection.getresponse()
+            assert answer.status == status, (headers, answer.read())
+    assert node.call("GET", "/v1/topics/evil")[0] == 404
+
+
+def test_headers_of_forwarding_name_no_one(node: SecuredNode) -> None:
+    for name in ("X-Forwarded-User", "X-Penstock-Principal", "Penstock-Identity", "X-Forwarded-For", "Forwarded"):
+        request = urllib.request.Request(f"{node.http_url}/v1/topics", headers={name: "User:admin"})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30, context=node.context())
+        assert refused.value.code == 401
+        refused.value.close()
+
+
+def test_no_secret_is_shown_anywhere(node: SecuredNode) -> None:
+    """Not in the log, in metrics, in the settings as they are shown, nor in the text of an error."""
+    secrets = {
+        line.split(":", 1)[-1]
+        for name in ("admin.credentials", "admin.token", "cluster.token", "master.key", "admin.key", "node.key")
+        for line in (node.secure / name).read_text().splitlines()
+        if len(line) > 12 and not line.startswith("-----")
+    }
+    secrets.add(node.token.rsplit("_", 1)[-1])
+    assert len(secrets) > 8
+    for mechanism in MECHANISMS:
+        publish(node.sasl(mechanism, "admin", node.password), "orders")
+    shown = [str(node.call("GET", "/v1/topics", token=node.token[:-1])), str(node.call("POST", "/v1/keys", {"a": 1}))]
+    request = urllib.request.Request(f"{node.http_url}/metrics", headers={"Authorization": f"Bearer {node.token}"})
+    with urllib.request.urlopen(request, timeout=30, context=node.context()) as answer:
+        shown.append(answer.read().decode())
+    settings = node.cli("config", "show", "--config", node.secure / "penstock.yaml")
+    assert settings.returncode == 0, settings.stderr
+    shown += [settings.stdout, settings.stderr, node.log_text]
+    assert "penstock_" in shown[2]
+    assert "master_key_file" in settings.stdout
+    for text in shown:
+        assert not [secret for secret in secrets if secret in text]

@@ -65,7 +65,7 @@ class FranzGo:
 
     logins = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", CERTIFICATE, TOKEN)
     refusals = Refusals(
-        ("SASL_AUTHENTICATION_FAILED",),
+        ("SASL_AUTHENTICATION_FAILED", "unexpected data in oauth response"),  # the latter: the challenge of RFC 7628
         ("EOF", "closed", "unable to dial", "deadline exceeded"),
         ("TOPIC_AUTHORIZATION_FAILED",),
     )

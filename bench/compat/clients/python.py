@@ -16,10 +16,12 @@ _REFUSALS: Final[Mapping[str, Refusals]] = {
         ("_AUTHENTICATION",), ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_MSG_TIMED_OUT"), ("TOPIC_AUTHORIZATION_FAILED",)
     ),
     "kafka-python": Refusals(
-        ("AuthenticationFailedError",), ("KafkaTimeoutError", "NoBrokersAvailable"), ("TopicAuthorizationFailedError",)
+        ("SaslAuthenticationFailed",), ("KafkaTimeoutError", "NoBrokersAvailable"), ("TopicAuthorizationFailedError",)
     ),
     "aiokafka": Refusals(
-        ("AuthenticationFailed", "authentication"), ("KafkaConnectionError",), ("TopicAuthorizationFailedError",)
+        ("SaslAuthenticationFailed", "AuthenticationFailed"),
+        ("KafkaConnectionError",),
+        ("TopicAuthorizationFailedError",),
     ),
 }
 

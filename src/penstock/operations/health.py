@@ -55,6 +55,8 @@ def _examine(services: Services, caller: Caller) -> Health:
     if caller.stopping.is_set():
         reasons.append(Finding(code="stopping", detail="The node is stopping."))
     reasons += _membership(services)
+    if not reasons and not services.broker.is_started:
+        reasons.append(Finding(code="starting", detail="The node is starting."))
     reasons += [
         Finding(code="background_task", detail=f"The background task {name!r} failed a moment ago: {why}.")
         for name, why in services.supervision.troubles()

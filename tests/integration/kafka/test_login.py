@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
+import hashlib
+import hmac
 import logging
 import secrets
 import time
@@ -88,6 +91,35 @@ def test_scram_proves_both_sides(tmp_path: Path, mechanism: str) -> None:
         user.set_server_final(final.auth_bytes.decode())  # raises unless the server knows the password too
         assert final.error_code == 0
         assert await knows_topics(client)
+
+    tell(tmp_path, story)
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+@pytest.mark.parametrize(
+    ("shape", "is_good"),
+    [("{own}{whole}", True), ("{own}{own}{whole}", False), ("{own}", False), ("x{whole}", False), ("", False)],
+)
+def test_scram_takes_the_nonce_as_old_versions_of_librdkafka_send_it(
+    tmp_path: Path, mechanism: str, shape: str, is_good: bool
+) -> None:
+    """They put their own in front once more; anything else that is not the server's nonce is refused."""
+    name = "sha256" if mechanism == SCRAM[0] else "sha512"
+
+    async def story(door: SecureDoor) -> None:
+        client = await door.connect()
+        await client.handshake(mechanism)
+        own = "fyko+d2lbbFgONRv9qkxdawL"
+        first = (await client.authenticate(f"n,,n={ADMIN},r={own}".encode())).auth_bytes.decode()
+        whole, salt, iterations = (part.split("=", 1)[1] for part in first.split(","))
+        final = f"c=biws,r={shape.format(own=own, whole=whole)}"
+        told = f"n={ADMIN},r={own},{first},{final}".encode()
+        salted = hashlib.pbkdf2_hmac(name, PASSWORD.encode(), base64.b64decode(salt), int(iterations))
+        client_key = hmac.digest(salted, b"Client Key", name)
+        signature = hmac.digest(hashlib.new(name, client_key).digest(), told, name)
+        proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
+        answer = await client.authenticate(f"{final},p={base64.b64encode(proof).decode()}".encode())
+        assert answer.error_code == (0 if is_good else ErrorCode.SASL_AUTHENTICATION_FAILED)
 
     tell(tmp_path, story)
 

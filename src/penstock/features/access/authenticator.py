@@ -244,6 +244,7 @@ class ScramExchange:
                 self._has_begun = True
                 self._server.set_client_first(text)
                 return str(self._server.get_server_first()).encode()
+            self._take_doubled_nonce(text)
             self._server.set_client_final(text)
             answer = str(self._server.get_server_final()).encode()
         except (ScramException, ValueError, KeyError, IndexError) as error:
@@ -253,6 +254,17 @@ class ScramExchange:
         self.principal = Principal(self._user)
         self._authenticator.succeeded(self._user)
         return answer
+
+    def _take_doubled_nonce(self, final: str) -> None:
+        """Take the nonce as librdkafka before 2.6.1 sends it: its own, and then the whole one, which begins with it.
+
+        It ends with this server's own, and the proof covers it, so that it is as fresh as it should be. kcat on Debian
+        and many programs have such a version; Kafka took it for as long.
+        """
+        whole = str(self._server.nonce)
+        own = whole.removesuffix(str(self._server.s_nonce))
+        if f",r={own}{whole},p=" in final:
+            self._server.nonce = type(self._server.nonce)(own + whole)
 
     async def _refuse(self) -> AuthenticationFailed:
         return await self._authenticator.refuse_late(self._door, "scram", self._host, self._user)
