@@ -33,6 +33,7 @@ PAGES = (
     DOCS / "how-to" / "kafka-clients-with-sasl.md",
     DOCS / "how-to" / "encrypt-connections.md",
     DOCS / "how-to" / "encrypt-data.md",
+    DOCS / "how-to" / "quotas.md",
 )
 SPARK_SECTION = "## A pipeline in ten lines"
 
