@@ -193,7 +193,7 @@ def test_nothing_that_was_written_can_be_read_on_the_disk(tmp_path: Path) -> Non
         assert isinstance(node, SecuredNode)
         assert node.call("POST", "/v1/topics", {"name": "orders", "partitions": 1})[0] == 201
         assert publish(node.sasl("SCRAM-SHA-512", "admin", node.password), "orders", CANARY.encode() * 3) is None
-        later = {"topic": "orders", "message": {"key": CANARY, "value": CANARY}, "delay_ms": 3_600_000}
+        later = {"topic": "orders", "key": CANARY, "value": CANARY, "delay_ms": 3_600_000}
         assert node.call("POST", "/v1/schedules", later)[0] in (200, 201)
         leased = node.call("POST", "/v1/queues/orders/receive", {"max_messages": 1})
         assert leased[0] == 200
@@ -220,7 +220,7 @@ def test_nothing_that_was_written_can_be_read_on_the_disk(tmp_path: Path) -> Non
 
 
 def test_credentials_do_not_help_a_foreign_page(node: SecuredNode) -> None:
-    """A page of another site may change nothing, nor call the node by a name of its own, even with the admin's token."""
+    """A page of another site may change nothing, nor use its own name for the node, even with the admin's token."""
     for headers, status in (
         ({"Host": "evil.example"}, 421),
         ({"Origin": "https://evil.example"}, 403),
