@@ -195,7 +195,7 @@ def test_nothing_that_was_written_can_be_read_on_the_disk(tmp_path: Path) -> Non
         assert publish(node.sasl("SCRAM-SHA-512", "admin", node.password), "orders", CANARY.encode() * 3) is None
         later = {"topic": "orders", "key": CANARY, "value": CANARY, "delay_ms": 3_600_000}
         assert node.call("POST", "/v1/schedules", later)[0] in (200, 201)
-        leased = node.call("POST", "/v1/queues/orders/receive", {"max_messages": 1})
+        leased = node.call("POST", "/v1/queues/orders/receive", {"max": 1})
         assert leased[0] == 200
         assert CANARY in str(leased[1])
         node.stop()
