@@ -79,6 +79,7 @@ class Refusals:
     wrong: Sequence[str]
     none: Sequence[str]
     forbidden: Sequence[str]
+    wrong_token: Sequence[str] = ()  # beside those for a wrong secret: not every client knows the challenge of RFC 7628
 
 
 @runtime_checkable
@@ -185,7 +186,9 @@ class Scene:
         stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         claims = jwt.decode(login.token, options={"verify_signature": False})
         forged = jwt.encode(claims, stranger, algorithm="RS256", headers={"kid": "one"})
-        return self._fails(replace(login, password="wrong", token=forged), self._client.refusals.wrong)
+        refusals = self._client.refusals
+        words = [*refusals.wrong, *(refusals.wrong_token if how == TOKEN else ())]
+        return self._fails(replace(login, password="wrong", token=forged), words)
 
     def be_refused_without(self) -> str:
         return self._fails(self._login(NONE), self._client.refusals.none)

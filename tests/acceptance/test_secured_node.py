@@ -220,7 +220,7 @@ def test_nothing_that_was_written_can_be_read_on_the_disk(tmp_path: Path) -> Non
 
 
 def test_credentials_do_not_help_a_foreign_page(node: SecuredNode) -> None:
-    """A page of another site may change nothing, nor call the node by another name, even with a good token."""
+    """A page of another site may change nothing, nor use its own name for the node, even with the admin's token."""
     for headers, status in (
         ({"Host": "evil.example"}, 421),
         ({"Origin": "https://evil.example"}, 403),

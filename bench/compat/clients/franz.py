@@ -65,9 +65,10 @@ class FranzGo:
 
     logins = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", CERTIFICATE, TOKEN)
     refusals = Refusals(
-        ("SASL_AUTHENTICATION_FAILED", "unexpected data in oauth response"),  # the latter: the challenge of RFC 7628
+        ("SASL_AUTHENTICATION_FAILED",),
         ("EOF", "closed", "unable to dial", "deadline exceeded"),
         ("TOPIC_AUTHORIZATION_FAILED",),
+        ("unexpected data in oauth response",),
     )
 
     def round_trip(self, login: Login, directory: Path, topic: str, text: str) -> list[str]:

@@ -22,6 +22,7 @@ _REFUSALS: Final[Mapping[str, Refusals]] = {
         ("SaslAuthenticationFailed", "AuthenticationFailed"),
         ("KafkaConnectionError",),
         ("TopicAuthorizationFailedError",),
+        ("KafkaConnectionError",),
     ),
 }
 
