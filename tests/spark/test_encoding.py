@@ -211,7 +211,7 @@ SERVERS = {"servers": "http://a:1,http://b:2"}
         ({**SERVERS, "topic": "a b"}, True, "Option 'topic'"),
         ({**SERVERS, "topic": ""}, True, "empty"),
         ({**SERVERS, "topic": "a", "path": "b"}, True, "not by both"),
-        ({**SERVERS, "delivery": "at-most-once"}, True, "exactly-once or at-least-once"),
+        ({**SERVERS, "delivery": "at-most-once"}, True, "exactly-once, at-least-once"),
         ({**SERVERS, "compression": "brotli"}, True, "one of none, gzip"),
         ({**SERVERS, "stagingTimeout": "3 minutes"}, True, "'stagingTimeout' is a number"),
         ({**SERVERS, "txnId": "x"}, True, "for batch writes"),

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support import peers
 from tests.unit.groups.test_partition_journal import World
 from tests.unit.groups.transcript import subscription
 
@@ -29,7 +30,6 @@ from penstock.machines.journal import PartitionJournal
 from penstock.machines.leaders import Leaders, shard_of
 from penstock.model import OFFSETS_TOPIC
 from penstock.supervision import Supervision
-from penstock.testing import peers
 from penstock.testing.files import MemoryFiles
 
 NOBODY = MemberIdentity(member_id="")
